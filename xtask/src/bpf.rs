@@ -1,10 +1,10 @@
 //! `cargo xtask bpf`: the programs for the kernel, from their C sources: the forwarder's, and those
 //! that make and count packets for its measurement.
 //!
-//! Objects are checked in, so that building and using Tollway needs no C compiler. Beside each
-//! stands what it was made of: the hash of the sources, its own, and the compiler's version, since
-//! another version makes other bytes of the same sources. Tests hold all three together, and
-//! compile anew where that version of clang is to be had.
+//! Objects are checked in, so that building and using Tollway needs no C compiler. Beside each is a
+//! record: the hashes of the sources and of the object, and the compiler's version, since another
+//! version makes other bytes. Tests compare all three, and compile again if that version of clang
+//! is installed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,15 +26,15 @@ struct Programs {
 const ALL: [Programs; 2] =
     [Programs { of: "fabric", name: "fabric.bpf" }, Programs { of: "load", name: "packets.bpf" }];
 
-/// Where headers of the kernel are that depend on the machine, on Debian and Ubuntu; a compiler for
-/// the kernel's own machine does not look there by itself.
+/// Folders of kernel headers that depend on the machine, on Debian and Ubuntu; a compiler for BPF
+/// does not search there by itself.
 const MACHINE_HEADERS: [&str; 2] =
     ["/usr/include/x86_64-linux-gnu", "/usr/include/aarch64-linux-gnu"];
 
 /// Sections that only the verifier's messages would use: half of the object.
 const LEFT_OUT: [&str; 3] = [".BTF.ext", ".rel.BTF.ext", ".llvm_addrsig"];
 
-/// Compiles the programs anew and writes objects and records.
+/// Compiles the programs and writes objects and records.
 ///
 /// # Errors
 /// When clang or llvm-objcopy is missing, or a source does not compile.
@@ -61,7 +61,7 @@ struct Record {
     sources: String,
     /// SHA-256 of the object.
     object: String,
-    /// The version that clang says it has.
+    /// The version that clang prints.
     compiler: String,
 }
 

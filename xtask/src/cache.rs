@@ -16,7 +16,7 @@ use crate::process::{self, is_executable};
 /// The variable that names the folder; `testkit` reads it too.
 pub(crate) const VARIABLE: &str = "TOLLWAY_CACHE";
 
-/// The whole cache: as the variable says, or below the user's own.
+/// The whole cache: by the variable, or below the user's own.
 pub(crate) fn root() -> PathBuf {
     let below = |variable: &str, path: &str| Some(PathBuf::from(var_os(variable)?).join(path));
     below(VARIABLE, "")

@@ -1,5 +1,5 @@
-//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`, and what the
-//! options of the program say in other files.
+//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`, and other files
+//! from the program's options.
 //!
 //! The result is checked in, so that building Tollway needs neither protoc nor this program; a
 //! test fails when the definitions and the checked-in code differ. `protox` and `prost` are Rust
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Writes `crates/wire/src/generated/` anew.
+/// Writes `crates/wire/src/generated/`.
 ///
 /// # Errors
 /// When a definition does not compile (with file and line) or a file cannot be written.
@@ -23,8 +23,8 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// Writes the schemas of settings files in `schema/` and the table of settings in
-/// `docs/guide/configure.md` anew. Both are made of the program's own options, by the tests that
-/// hold the files to them.
+/// `docs/guide/configure.md`. Both are made from the program's own options, by the tests that
+/// compare the files with them.
 ///
 /// # Errors
 /// When the program does not compile or a file cannot be written.
@@ -64,8 +64,8 @@ fn generate(target: &Path) -> Result<()> {
     describe(&include, target)
 }
 
-/// Writes what the sidecar's gRPC API says of itself by reflection: its definitions and those they
-/// need, without comments.
+/// Writes the reflection data of the sidecar's gRPC API: its definitions and those they need,
+/// without comments.
 fn describe(include: &Path, target: &Path) -> Result<()> {
     let mut compiler = protox::Compiler::new([include]).context("find the definitions")?;
     compiler.include_imports(true).include_source_info(false);

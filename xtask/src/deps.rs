@@ -95,7 +95,7 @@ fn is_allowed(crate_: &Crate, dependency: &Dependency) -> bool {
     }
 }
 
-/// Dependencies whose name stands nowhere in the crate's code.
+/// Dependencies whose name does not occur in the crate's code.
 ///
 /// A crate that holds no code yet is left alone. A dependency that is linked but never named
 /// (to switch on a feature of it) is listed in the crate's Cargo.toml with its reason:

@@ -1,4 +1,4 @@
-//! Who may know whom: the crates of this workspace, and for each the crates it may depend on.
+//! Crate edges: the crates of this workspace, and for each the crates it may depend on.
 //!
 //! The order is the layering: a crate depends only on earlier ones, and `proxy`, `control` and
 //! `fabric` never on each other. Adding an edge means changing this list, where a review sees it.

@@ -1,8 +1,8 @@
 //! docs/errors.md: its entries are written from the catalogue of `tollway-model`, and each names
 //! the tests that prove it.
 //!
-//! A test proves a code if the code's word stands in its body. What stands before the mark on the
-//! page is written by hand.
+//! A test proves a code if the code's word occurs in its body. The text before the mark on the page
+//! is written by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ const NAMED_TESTS: usize = 2;
 /// The words of codes, with the tests that name them.
 type Proofs = BTreeMap<&'static str, Vec<String>>;
 
-/// Writes the generated part of the page anew.
+/// Writes the generated part of the page.
 ///
 /// # Errors
 /// When the page has no mark, or cannot be read or written.
@@ -162,7 +162,7 @@ fn is_rust(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "rs")
 }
 
-/// Whether `word` stands in `text` as a whole: `ERR_RESET` is not in `ERR_RESET_TWICE`.
+/// Whether `text` has `word` as a whole word: `ERR_RESET` is not in `ERR_RESET_TWICE`.
 fn names(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let next = text[at + word.len()..].chars().next();

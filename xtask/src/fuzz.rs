@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: looks for inputs that break a target of `crates/fuzz`.
+//! `cargo xtask fuzz`: searches for inputs that break a target of `crates/fuzz`.
 //!
 //! libFuzzer around the targets, with the stable compiler: coverage comes from flags that it has.
-//! What is found lies in `target/fuzz`; the inputs worth keeping go into the corpus.
+//! Findings are in `target/fuzz`; inputs with new coverage go into the corpus.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -64,11 +64,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     })
 }
 
-/// Fuzzes the targets of these names, or all, as many at a time as there are processors, and tells
-/// of each as soon as it is done: what is broken off later has not been for nothing.
+/// Fuzzes the targets of these names, or all, as many at a time as there are processors, and
+/// reports each as soon as it is done, so that an interrupted run has results.
 ///
 /// # Errors
-/// When a name is not that of a target, when a target is broken, or when telling fails.
+/// A name is not that of a target, a target is broken, or reporting fails.
 pub(crate) fn fuzz(
     root: &Path,
     names: &[String],
@@ -135,7 +135,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     Ok(target_dir.join(host).join("fuzz/fuzz"))
 }
 
-/// What is the same for every target.
+/// What every target shares.
 struct Shared<'a> {
     root: &'a Path,
     program: &'a Path,
@@ -209,7 +209,7 @@ impl Shared<'_> {
     }
 }
 
-/// Waits until a child has ended, and tells what it used of the processors before it is reaped.
+/// Waits until a child has ended, and returns its processor time before it is reaped.
 fn processor_time(child: &Child) -> Result<Duration> {
     let pid = Pid::from_child(child);
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;

@@ -1,6 +1,6 @@
 //! All tests in one queue, by cargo-nextest: each in a process of its own, retried once if it fails.
 //!
-//! What runs alone, what is retried and when a test is ended stands in `.config/nextest.toml`.
+//! `.config/nextest.toml` has what runs alone, what is retried and when a test is ended.
 
 use std::process::Command;
 

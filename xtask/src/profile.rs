@@ -1,6 +1,6 @@
 //! `cargo xtask profile`: the profile that release builds are compiled with. The program is built
-//! with counters, does the work of the speed proof once, and what it counted is kept beside
-//! `xtask/pgo/rustc`, which hands it to the compiler it was made with.
+//! with counters and does the work of the speed proof once; the counts are stored beside
+//! `xtask/pgo/rustc`, which passes them to the compiler that made them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 use crate::process;
 use crate::workspace::Workspace;
 
-/// Where the profile lies, and what gives it to the compiler.
+/// The folder of the profile, and of the script that passes it to the compiler.
 const FOLDER: &str = "xtask/pgo";
-/// What tells `xtask/pgo/rustc` where the program shall write what it counts.
+/// The variable by which `xtask/pgo/rustc` learns where the program writes its counts.
 const INTO: &str = "TOLLWAY_PROFILE_INTO";
-/// The experiments that stand for the program's work: both protocols near by and at an edge, and
-/// one stream of bytes.
+/// Experiments with the program's typical work: both protocols near by and at an edge, and one
+/// stream of bytes.
 const WORK: [&str; 5] = ["near", "fronts", "gateway", "duties", "bulk"];
-/// Ours, with and without what may be asked of it besides.
+/// Tollway, with and without its optional duties.
 const SUBJECTS: &str = "tollway,tollway:front,tollway:duties";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {

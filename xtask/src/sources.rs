@@ -1,4 +1,4 @@
-//! The repository's files as the checks read them: those git knows or would add.
+//! The repository's files for the checks: those in git, and those it would add.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

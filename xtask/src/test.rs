@@ -91,7 +91,7 @@ const TOOL_MISSING: &str = "tool missing: ";
 /// And when the kernel does not let a test make what it needs.
 const RIGHT_MISSING: &str = "right missing: ";
 
-/// What can be asked of the place where the tests run.
+/// Requirements that the environment of the tests may meet.
 #[derive(Clone, Copy)]
 struct Here {
     in_ci: bool,

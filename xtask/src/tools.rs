@@ -1,8 +1,8 @@
 //! The programs that tests need beyond Rust: what each is for, and how it comes here.
 //!
-//! Clients that nobody here wrote are the oracle for our codecs, since a bug shared by our own
-//! client and server would hide. Missing Debian packages are installed when we are root or
-//! `sudo` asks no password; otherwise the command to type is printed.
+//! Foreign clients are the oracle for our codecs, since a bug shared by our own client and server
+//! would hide. Missing Debian packages are installed if we are root or `sudo` needs no password;
+//! otherwise the command is printed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -249,7 +249,7 @@ pub(crate) fn is_listed(name: &str) -> bool {
     TOOLS.iter().any(|tool| tool.name == name)
 }
 
-/// Brings what is missing, as far as that is possible, and says what is not.
+/// Installs what is missing, as far as possible, and prints the rest.
 pub(crate) fn install(workspace: &Workspace) {
     bring(workspace, TOOLS);
     for tool in missing(workspace, TOOLS) {
@@ -257,7 +257,8 @@ pub(crate) fn install(workspace: &Workspace) {
     }
 }
 
-/// As [`install`], of all that the proofs compare with; they say themselves what they skip.
+/// Like [`install`], for everything that the proofs compare with; they report themselves what they
+/// skip.
 pub(crate) fn install_for_proof(workspace: &Workspace) {
     bring(workspace, TOOLS);
     bring(workspace, PROOF_TOOLS);

@@ -1,4 +1,4 @@
-//! What cargo knows about this workspace: its folder, its packages, what they depend on.
+//! cargo's data on this workspace: its folder, its packages, their dependencies.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::process;
 
-/// The workspace's members, as `cargo metadata --no-deps` tells them.
+/// The workspace's members, from `cargo metadata --no-deps`.
 pub(crate) struct Workspace {
     pub root: PathBuf,
     pub target: PathBuf,

@@ -1,7 +1,7 @@
 //! Errors on the terminal: what failed and its code on one line, then what to do.
 //!
-//! Errors of the parts are classified by themselves (`code`); a text of the form `WHAT; WHAT TO
-//! DO` is split into error and hint, and where no part says what to do, the catalogue does.
+//! Each part classifies its errors (`code`). A text of the form `WHAT; WHAT TO DO` is split into
+//! error and hint; an error without a remedy gets that of the catalogue.
 
 pub(crate) mod port_holder;
 
@@ -41,8 +41,8 @@ pub(crate) struct Failure {
     pub(crate) what: String,
 }
 
-/// Options that cannot be meant together, which only shows when a command looks at them: told with
-/// the exit code of usage.
+/// Options that exclude each other, which only the command can see; it ends with the exit code of
+/// usage.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misuse(pub(crate) String);
@@ -95,7 +95,7 @@ impl Report {
                 None => &text,
             };
             let statement = sentence_end_cut(statement);
-            // A cause that its effect quotes is said once.
+            // A cause that its effect quotes is printed once.
             if statement.is_empty() || what.ends_with(statement) {
                 continue;
             }

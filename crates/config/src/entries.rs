@@ -42,7 +42,7 @@ pub fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
 }
 
 impl Entries {
-    /// The entries, with the characters of plain values as they stand in `text`, which was parsed.
+    /// The entries, with the characters of plain values as written in `text`, which was parsed.
     pub fn resolved(self, text: &str) -> Vec<Entry> {
         let entry = |(key, raw): (Spanned<String>, Spanned<Raw>)| Entry {
             key_at: key.referenced,

@@ -38,7 +38,7 @@ pub enum AdminError {
 }
 
 impl From<tonic::Status> for AdminError {
-    /// What the control plane says has no cause on this side.
+    /// The control plane's error has no cause on this side.
     fn from(status: tonic::Status) -> Self {
         if status.source().is_some() { Self::Lost(status) } else { Self::Refused(status) }
     }
@@ -112,7 +112,7 @@ impl AdminClient {
         Ok(self.0.create_token(request).await?.into_inner())
     }
 
-    /// Every service this network knows, its own and those of joined networks.
+    /// Every known service, of this network and of joined ones.
     ///
     /// # Errors
     /// [`AdminError::Refused`].

@@ -35,8 +35,8 @@ pub(crate) fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
     bind(store).map_err(|source| StartError::AdminSocket { path: store.join(SOCKET_NAME), source })
 }
 
-/// A socket is made with what the process's mask leaves open. It is made where no other user can
-/// come, closed, and only then moved to where it is looked for.
+/// A new socket has the permissions that the process's mask leaves. So it is created in a directory
+/// that is closed to other users, restricted, and only then moved to its path.
 fn bind(store: &Path) -> io::Result<UnixListener> {
     let private = store.join(PRIVATE);
     // One that was killed may have left it.

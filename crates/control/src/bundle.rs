@@ -1,9 +1,9 @@
 //! The join bundle: the file by which one network introduces itself to another.
 //!
 //! JSON, version 1, signed by the network's root key over canonical bytes (every field with its
-//! length, so that no two bundles share them). The signature protects the file against change on
-//! its way; that the file came from the right network is the operator's to know, as with any
-//! first introduction. The secret in it lets one network join, once. Pure: the time is given.
+//! length, so that no two bundles share them). The signature protects the file against change in
+//! transit. That the file comes from the right network is for the operator to verify, as with any
+//! first introduction. The secret in it lets one network join, once. Pure: the time is an argument.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Who follows the state now, and as which version of the program: for operators, who must know
-//! what still runs before they change something.
+//! The followers of the state and their program versions: operators see which processes still run
+//! before they change something.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 use tollway_model::{Instance, ServiceName};
 
-/// Longest version that is kept, in bytes.
+/// Longest version that is stored, in bytes.
 const VERSION_BYTES: usize = 32;
 /// Streams of one data plane: one that has just connected again may have its last one still.
 const STREAMS_PER_INSTANCE_LIMIT: usize = 2;

@@ -8,7 +8,7 @@ use crate::catalogue::{Catalogue, Subject};
 /// never older.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delta {
-    /// The follower knows everything up to here once it has all of this.
+    /// The follower is at this revision once it has all parts.
     pub(crate) revision: Revision,
     /// Everything there is, instead of what changed.
     pub(crate) snapshot: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Delta {
     pub(crate) gateways: bool,
 }
 
-/// The difference to a follower that knows everything up to `known`; `None` knows nothing.
+/// The difference to a follower at revision `known`; `None` for one without state.
 pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
     let revision = catalogue.revision();
     let Some(known) = known.filter(|known| catalogue.reaches_back_to(known.0)) else {

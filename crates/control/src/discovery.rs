@@ -1,5 +1,5 @@
-//! Discovery: one stream per data plane, with the states of the services it asked for, or of the
-//! whole network for a gateway, as they change.
+//! Discovery: one stream per data plane, with the states of the services it subscribed to, or of
+//! the whole network for a gateway, as they change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const RESPONSES_LIMIT: usize = 4;
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Changes within this time of each other travel together.
 const BUNDLE_WINDOW: Duration = Duration::from_millis(5);
-/// Services in one response, in bytes; the limit of a message leaves room for one large service
+/// Services in one response, in bytes; the limit of a message leaves space for one large service
 /// and the trust bundles.
 const PART_BYTES: usize = MESSAGE_LIMIT_BYTES / 4;
 /// Time for the first message.

@@ -1,8 +1,8 @@
-//! Who waits for what: between the catalogue and the streams of data planes and peers.
+//! Watchers: between the catalogue and the streams of data planes and peers.
 //!
-//! A watcher keeps no queue. It holds the set of its services that changed since it last asked,
-//! or only the revision that it was sent, and asks for the present state when it has
-//! room. So a slow watcher costs no memory and skips states that are already history.
+//! A watcher has no queue. It holds the set of its services that changed since its last read, or
+//! only the revision it was sent, and reads the present state when it has capacity. So a slow
+//! watcher costs no memory and skips states that are already replaced.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::catalogue::{Catalogue, StoredPolicy, Subject};
 /// Longest wait until a change of one's own is seen in the catalogue.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Least time between two looks at who has acknowledged.
+/// Least time between two checks of the acknowledgements.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The catalogue and its watchers.
@@ -45,7 +45,7 @@ struct Inner {
 #[derive(Debug)]
 struct Waiting {
     wake: Arc<Notify>,
-    /// Services that changed since the watcher last asked. A subset of its subscriptions.
+    /// Services that changed since the watcher last read. A subset of its subscriptions.
     dirty: HashSet<ServiceName>,
     subscribed: HashSet<ServiceName>,
     /// Wakes on every change.
@@ -59,7 +59,7 @@ struct Waiting {
 struct Sidecar {
     service: ServiceName,
     instance: Instance,
-    /// Policies may have changed since the watcher last asked.
+    /// Policies may have changed since the watcher last read.
     policies_dirty: bool,
     /// What it was sent last.
     policies: Option<Vec<Arc<StoredPolicy>>>,
@@ -96,7 +96,7 @@ pub(crate) struct Updates {
     pub(crate) services: Vec<ServiceUpdate>,
     /// Every policy of the watcher's own service, when they changed or were never sent.
     pub(crate) policies: Option<Vec<Arc<StoredPolicy>>>,
-    /// More services changed than were asked for; ask again.
+    /// More services changed than were requested; read again.
     pub(crate) more: bool,
 }
 
@@ -136,13 +136,14 @@ impl Hub {
         question(&self.lock().catalogue)
     }
 
-    /// Changes the catalogue by `change`, which returns what changed, and wakes whom it concerns.
+    /// Changes the catalogue by `change`, which returns what changed, and wakes the watchers
+    /// concerned.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Catalogue) -> Vec<Subject>) {
         let (revision, trust, peers_changed) = {
             let mut inner = self.lock();
             let subjects = change(&mut inner.catalogue);
             inner.mark(&subjects);
-            // Who waits for a workload that is away waits no more when its lease has ended.
+            // A wait for an absent workload ends with the workload's lease.
             self.acknowledged.notify_waiters();
             let concerns_peers = |s: &Subject| matches!(s, Subject::Network(_) | Subject::Gateways);
             let peers = subjects.iter().any(concerns_peers);
@@ -243,7 +244,7 @@ impl Hub {
                     return;
                 }
                 acknowledged.await;
-                // Many acknowledge at once, and every look is at all of them.
+                // Many acknowledge at once, and every check covers all of them.
                 tokio::time::sleep(LOOK_PAUSE).await;
             }
         };
@@ -276,8 +277,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic in another holder cannot leave the maps half-changed in a way that matters
-        // more than serving on.
+        // A panic in another holder of the lock leaves the maps usable, so the hub continues.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -308,7 +308,7 @@ impl Inner {
         self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
     }
 
-    /// Each sidecar compares what concerns it when it next asks: changes of policies are rare.
+    /// Each sidecar compares its policies when it next reads: changes of policies are rare.
     fn mark_policies(&mut self) {
         for waiting in self.watchers.values_mut() {
             if let Some(sidecar) = &mut waiting.sidecar {
@@ -343,7 +343,7 @@ impl Inner {
 }
 
 impl Watcher {
-    /// Returns when something may have changed for this watcher since it last asked.
+    /// Returns when something may have changed for this watcher since its last read.
     pub(crate) async fn changed(&self) {
         self.wake.notified().await;
     }

@@ -1,6 +1,5 @@
 //! Certificates for workloads and gateways: for the holder of a join token, and again for the
-//! holder of a certificate. Who may have what is decided by [`decide_token`] and
-//! [`decide_renewal`]; the service executes.
+//! holder of a certificate. [`decide_token`] and [`decide_renewal`] decide; the service executes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -155,7 +154,7 @@ fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Re
     Err(Refusal::NotYours { own, asked: Box::new(claim.clone()) })
 }
 
-/// The life of a certificate: what was asked for, if that is shorter than what the network gives.
+/// The lifetime of a certificate: the requested one, if it is shorter than the network's.
 fn decide_ttl(asked_s: u32, given: Duration) -> Duration {
     match asked_s {
         0 => given,
@@ -271,7 +270,7 @@ fn token_key(token: &JoinToken) -> Bytes {
 pub(crate) struct IdentityService {
     pub(crate) tokens: Tokens,
     pub(crate) hub: Arc<Hub>,
-    /// Life of a certificate unless a shorter one is asked for.
+    /// Lifetime of a certificate unless a shorter one is requested.
     pub(crate) certificate_ttl: Duration,
 }
 

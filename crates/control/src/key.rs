@@ -1,8 +1,8 @@
-//! Where everything stands in the store.
+//! The keys of the store.
 //!
-//! Labels stand in keys in lower case, since names compare without case; values keep the
-//! spelling. A label never holds `/`, so a key reads back without ambiguity. Everything a data
-//! plane or a peer may see lies under `mesh/` and is watched; secrets lie apart.
+//! Labels are in lower case in keys, since names compare without case; values preserve the
+//! spelling. A label never has `/`, so a key is unambiguous. Everything that a data plane or a peer
+//! may see is under `mesh/` and is watched; secrets are under other prefixes.
 
 use bytes::Bytes;
 use tollway_model::{Label, PolicyName};
@@ -73,7 +73,7 @@ impl Key {
         format!("{MESH_PREFIX}{tail}").into()
     }
 
-    /// The policy that stands there.
+    /// The policy of this key.
     pub(crate) fn policy_name(&self) -> Option<PolicyName> {
         match self {
             Self::Policy { namespace, name } => {

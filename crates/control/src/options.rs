@@ -84,14 +84,14 @@ pub struct NeighbourOptions {
     pub rows: u64,
     /// Tombstones of a group from which on they go after a minute or two, 250,000.
     pub group_tombstones: u64,
-    /// How long tombstones are kept: an agent that comes back earlier gets only what has
+    /// How long tombstones are kept. An agent that returns within this time gets only what has
     /// changed. Default an hour.
     pub keep_tombstones: Duration,
     /// Bytes of late changes that are held for those who watch, 64 MiB.
     pub lane_bytes: usize,
 }
 
-/// The way of a call to another network.
+/// The gateways that a call to another network uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EgressMode {
     /// The caller dials the other network's gateway.
@@ -111,8 +111,8 @@ pub struct Timing {
     pub actor_lease: Duration,
     /// A registration whose connection broke ends after this. Default 2 s.
     pub grace: Duration,
-    /// A stream with nothing to say says so this often, one of a data plane half as often.
-    /// Default 1 s; data planes and peers give up after 5 to 6 s of silence.
+    /// An idle stream sends a heartbeat at this interval, that of a data plane at twice the
+    /// interval. Default 1 s; data planes and peers give up after 5 to 6 s of silence.
     pub heartbeat: Duration,
     /// A joined network that has been silent for this long is withdrawn. Default 5 s.
     pub unreachable_after: Duration,

@@ -1,5 +1,5 @@
-//! The control plane's own authority and certificate: made at the first start, kept in the
-//! store; the certificate is renewed and follows the trust bundles.
+//! The control plane's own authority and certificate: created at the first start and stored. The
+//! certificate is renewed and follows the trust bundles.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -60,8 +60,8 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes of a head, and 32 for each line.
 const HEAD_LIMIT_BYTES: u32 = 16 << 10;
-/// Streams of one connection that were called off before they were looked at, and streams that had
-/// to be reset for its peer's mistakes: over either, the connection ends.
+/// Streams of one connection that were cancelled before they were read, and streams that were reset
+/// for the peer's errors. More of either end the connection.
 const CALLED_OFF_LIMIT: usize = 20;
 const MISTAKES_LIMIT: usize = 256;
 /// A connection that does not answer a ping is closed after this and [`PING_TIMEOUT`].

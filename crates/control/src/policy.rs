@@ -21,7 +21,7 @@ use crate::hub::Hub;
 use crate::key::Key;
 use crate::status::store_status;
 
-/// Tries to write a change beside other writers of the same policies.
+/// Attempts to write a change while others write the same policies.
 const WRITE_TRIES: usize = 3;
 /// Longest wait for sidecars.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);

@@ -88,8 +88,8 @@ impl Quotas {
         self.all
     }
 
-    /// Counts a write, unless it would pass a limit. A write that makes nothing larger always
-    /// has room.
+    /// Counts a write, unless it would exceed a limit. A write that makes nothing larger always
+    /// passes.
     pub(crate) fn reserve(&mut self, owner: &str, delta: Delta) -> Result<(), Full> {
         let before = self.owners.get(owner).copied().unwrap_or_default();
         let (after, all) = (before.with(delta), self.all.with(delta));

@@ -1,5 +1,5 @@
-//! Notices that the whole process stood still: it was stopped, starved, or its machine slept.
-//! What others did meanwhile waits unread in sockets, so their silence says nothing yet.
+//! Notices that the whole process was suspended: stopped, starved, or its machine asleep. Messages
+//! that came meanwhile are unread in sockets, so the silence of others proves nothing yet.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// How often the clock is looked at.
+/// Interval at which the clock is read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A look that comes so much too late was no busy moment.
+/// A check that is late by this much means that the process was suspended, not busy.
 const STANDSTILL_FROM: Duration = Duration::from_secs(1);
 
 /// When the last standstill ended.

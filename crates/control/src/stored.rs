@@ -2,7 +2,7 @@
 //! version reads what an earlier one wrote. Announcements and aggregates are stored as they
 //! travel (`tollway_wire::v1`).
 
-/// Who may redeem a join token, and until when. The secret itself is not stored.
+/// The subject and the expiry of a join token. The secret itself is not stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Token {
     #[prost(bytes = "vec", tag = "1")]
@@ -73,8 +73,8 @@ pub(crate) struct PeerTrust {
     pub(crate) pending: bool,
 }
 
-/// How it stands with a joined network. Its control plane answers if there is no error; without
-/// it the network is still reachable while its gateways answer.
+/// The state of a joined network. Its control plane answers if there is no error; without it the
+/// network is still reachable while its gateways answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct PeerLink {
     #[prost(bool, tag = "1")]

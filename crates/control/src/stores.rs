@@ -1,5 +1,5 @@
-//! Where a control plane keeps what it knows: in files of a directory, or in etcd, where another
-//! one can go on with it.
+//! The stores of a control plane: files of a directory, or etcd, where another process can continue
+//! them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Crowds at the one port: of those who do not say who they are, of those who have no identity, and
-//! of those who have one. Nobody takes the places of another kind.
+//! Crowds at the one port: connections that do not authenticate, clients without an identity, and
+//! clients with one. None takes the permits of another kind.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -192,7 +192,7 @@ async fn a_connection_that_breaks_the_rules_of_http2_is_counted() {
     assert_eq!(counted(&west).await, 0, "those who keep to the rules");
     let mut stream = member.stream().await.unwrap();
     stream.write_all(MISTAKE).await.unwrap();
-    // All that it says until it ends: it does not wait for ours.
+    // Everything it sends until it ends: it does not wait for ours.
     let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
     assert!(ended.is_ok(), "it goes on");
     assert_eq!(counted(&west).await, 1);

@@ -77,7 +77,7 @@ struct Watcher {
     revision: u64,
     table: u64,
     compacted: Vec<v1::NeighboursCompacted>,
-    /// What was there when everything began to be sent anew.
+    /// The records from before a new listing began.
     stale: Vec<NeighbourKey>,
 }
 
@@ -332,7 +332,7 @@ async fn after_compacted_deletions_everything_is_sent() {
         v1::NeighboursCompacted { oldest_revision: group.oldest_revision, unknown_revision: false };
     assert_eq!(watcher.compacted, [sent]);
     assert_eq!(watcher.present(), list(&mut client).await.0);
-    // From where tombstones are known still, nothing is sent anew.
+    // From a revision whose tombstones remain, nothing is sent again.
     let resumed = Watcher::resume(client.clone(), "racks", group.revision, table, Merged::new());
     let mut watcher = resumed.await.unwrap();
     let last = write(&mut client, Create, &[neighbour(0, 2)]).await;
@@ -350,7 +350,7 @@ async fn after_compacted_deletions_everything_is_sent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_while_writers_hammer() {
     let small = |options: &mut Options| {
-        // So small that whoever is not quick falls out of it.
+        // So small that a slow reader falls out of it.
         options.neighbours = NeighbourOptions { lane_bytes: 0, ..NeighbourOptions::default() };
         options.neighbours.keep_tombstones = Duration::from_secs(1);
     };

@@ -1,4 +1,4 @@
-//! Two networks, each with a control plane, joined through relays that stand in for gateways.
+//! Two networks, each with a control plane, joined through relays in place of gateways.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -136,7 +136,7 @@ async fn a_lost_network_is_withdrawn_and_comes_back_by_itself() {
 
     nets.east_relay.restore(nets.east.address);
     watch.until("stock.default.east", "remote x1 via 1").await;
-    // The way was there first, then the control plane was heard.
+    // First the route was there, then the control plane answered.
     let back = tokio::time::Instant::now();
     while !nets.west.admin.joins().await.unwrap()[0].last_error.is_empty() {
         assert!(back.elapsed() < support::PATIENCE, "it is not heard");
@@ -177,7 +177,7 @@ async fn a_network_without_its_control_plane_stays_while_its_gateways_answer() {
     drop((west_relay, gateways));
 }
 
-/// A gateway that can only say that it is there.
+/// A gateway that can only answer probes.
 async fn gateway_alone() -> std::net::SocketAddr {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -189,7 +189,7 @@ async fn gateway_alone() -> std::net::SocketAddr {
                 let mut hello = [0; 4096];
                 let length = stream.read(&mut hello).await.unwrap();
                 let asked = String::from_utf8_lossy(&hello[..length]);
-                // Whoever asks for the control plane gets nothing.
+                // Connections to the control plane lead nowhere.
                 if asked.contains("gateway.east.mesh") {
                     stream.write_all(&tollway_identity::GATEWAY_HERE_RECORD).await.unwrap();
                 }
@@ -235,7 +235,7 @@ async fn a_restarted_control_plane_still_knows_its_peers() {
     watch.until("stock.default.east", "remote x1 via 1").await;
     assert!(!watch.log.iter().any(|line| line.contains("unknown")), "{:?}", watch.log);
 
-    // The exporting side: its registry survives, and it tells on.
+    // The exporting side: its registry survives, and its updates continue.
     let mut east = east.restart().await;
     let stock = Registration::workload(&stock, 1).await.keep_alive();
     let other = east.member("stock", "b").await;
@@ -369,7 +369,7 @@ async fn what_went_unseen_is_gone_after_the_full_state() {
     east_relay.cut();
     watch.until(both[0], "unreachable network").await;
     stock_registration.deregister().await;
-    // A restarted control plane no longer knows what went before: it tells everything there is.
+    // A restarted control plane does not know what it sent before: it sends everything.
     let east = east.restart().await;
     let _orders = Registration::workload(&orders, 2).await.keep_alive();
     east_relay.restore(east.address);

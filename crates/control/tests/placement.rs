@@ -16,7 +16,7 @@ use tollway_wire::v1;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tonic::{Code, Streaming};
 
-/// Who holds what, as a caller of `cart` sees it.
+/// The holders, as a caller of `cart` sees them.
 struct Caller {
     _requests: mpsc::Sender<v1::WatchOwnersRequest>,
     owners: Streaming<v1::Owners>,
@@ -166,7 +166,7 @@ async fn who_comes_back_within_the_lease_keeps_what_it_holds() {
     assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
-/// What a host has said on a connection that it gave up may come after what it says on the next.
+/// A host's message on a connection that it gave up may come after those on the next.
 #[tokio::test]
 async fn an_enter_that_comes_late_takes_nothing_from_the_one_after_it() {
     let mut west = Network::start("west").await;
@@ -179,7 +179,7 @@ async fn an_enter_that_comes_late_takes_nothing_from_the_one_after_it() {
     let refused = late.answer().await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     assert!(refused.message().contains("a later conversation"), "{refused}");
-    // The conversation goes on, and everything is still its host's: it is asked for half.
+    // The conversation continues, and the host still holds everything: half is asked back.
     let kept = host.keep_lease().await.unwrap();
     assert_eq!(kept, Answer::LeaseKept(v1::LeaseKept {}));
     let _second = Host::enter(&two, 1).await;

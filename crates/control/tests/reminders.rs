@@ -37,7 +37,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Enters and is granted everything that nobody else holds.
+    /// Enters and is granted every shard that no other host holds.
     async fn enter(member: &Member, life: u64) -> Self {
         let mut writer = Self::enter_in_line(member, life).await;
         writer.host.granted().await;
@@ -80,7 +80,7 @@ impl Writer {
         self.try_write(changes).await.unwrap()
     }
 
-    /// Writes what must be done, and tells the versions.
+    /// Writes changes that must succeed, and returns the versions.
     async fn done(&self, changes: Vec<ReminderChange>) -> Vec<u64> {
         let version = |result| match result {
             ReminderResult::Done { version, .. } => version,
@@ -212,7 +212,7 @@ async fn a_reminder_is_listed_as_it_was_registered_and_with_its_rest() {
     let after = Registration { schedule: left, ..stated.clone() };
     assert_eq!(one.list().await, [Reminder { registration: after, ..expected }]);
 
-    // Registered anew, it is another one: changes of the old one do not concern it.
+    // Registered again, it is another one: changes of the old one do not apply to it.
     let again = one.done(vec![first]).await;
     assert!(again[0] > versions[0]);
     let old = ReminderChange::Advance {
@@ -291,7 +291,7 @@ async fn who_does_not_hold_the_shard_writes_nothing() {
     let asked = one.host.asked_back().await;
     let (moved, stays): (Vec<_>, Vec<_>) = ids.iter().partition(|id| asked.contains(Shard::of(id)));
     assert!(!moved.is_empty() && !stays.is_empty());
-    // It holds what it was asked for until it has given it back.
+    // It holds what is asked back until it has given it back.
     let before = one.host.held.clone();
     one.done(moved.iter().map(|id| one.put(id, "late")).collect()).await;
     let old: Vec<_> = moved.iter().map(|id| one.put(id, "too late")).collect();
@@ -312,7 +312,7 @@ async fn who_does_not_hold_the_shard_writes_nothing() {
         grants: vec![(before[&Shard::of(&ids[0])], before.keys().copied().collect())],
     };
     assert_eq!(two.write(vec![all]).await, [ReminderResult::Fenced]);
-    // What is asked for without a right is left out, and said to be.
+    // Reads without a right are left out, and reported.
     let Listed { reminders, fenced, .. } = one.list_of(&before).await.unwrap();
     assert_eq!(fenced, asked);
     assert_eq!(reminders.len(), stays.len());
@@ -362,7 +362,7 @@ async fn hand_over_while_writing() {
     }
     let mut two = Writer::enter_in_line(&second, 1).await;
     let asked = one.host.asked_back().await;
-    // It goes on writing: it stops later than its shards are asked back.
+    // It continues to write: it stops later than its shards are asked back.
     one.host.give_back(&asked).await;
     two.host.granted().await;
     let read: BTreeSet<String> = two.names().await.into_iter().collect();

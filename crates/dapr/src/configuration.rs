@@ -1,5 +1,5 @@
-//! Dapr's Configuration, as far as it concerns calls: who may make them, where their traces go, and
-//! what it asks for that is not done here.
+//! Dapr's Configuration, as far as it concerns calls: callers, traces, and the fields that have no
+//! effect here.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceP
 
 use crate::access_control;
 
-/// What Dapr records where it is not told the share: one trace of ten thousand.
+/// Dapr's default share: one trace of ten thousand.
 const USUAL_SHARE: f64 = 1e-4;
 /// Fields that mean something here, or end the start.
 const HEEDED: [&str; 5] = ["accessControl", "api", "tracing", "httpPipeline", "appHttpPipeline"];
@@ -27,7 +27,7 @@ const REASONS: [(&str, &str); 5] = [
     ("mtls", "mutual TLS is always on, with certificates of the control plane"),
 ];
 
-/// What a Configuration means; the last of several that has a part says it.
+/// The content of Configurations; for a field in several, the last counts.
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub(crate) tracing: Option<TracingOptions>,
@@ -96,7 +96,7 @@ impl Configuration {
     }
 }
 
-/// What is said of each field that has no effect here.
+/// Notes about each field that has no effect here.
 fn notes_of_idle_fields(spec: &Value, file: &str) -> Vec<String> {
     let fields = spec.as_object().into_iter().flatten();
     let idle = fields.filter(|(name, value)| has_value(value) && !HEEDED.contains(&name.as_str()));
@@ -112,7 +112,7 @@ fn notes_of_idle_fields(spec: &Value, file: &str) -> Vec<String> {
     idle.map(note).collect()
 }
 
-/// Whether a field has a value that says something.
+/// Whether a field has a value with an effect.
 fn has_value(value: &Value) -> bool {
     !value.is_null() && (is_filled(value) || !(value.is_object() || value.is_array()))
 }
@@ -201,7 +201,7 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// Whether something stands in a list or a section.
+/// Whether a list or a section has content.
 pub(crate) fn is_filled(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),

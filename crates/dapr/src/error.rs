@@ -21,7 +21,7 @@ pub enum DaprError {
     /// All mistakes in components.
     #[error("{0}")]
     Components(#[source] Mistakes),
-    /// A document asks for what is not served, or has a value that is not understood.
+    /// A document needs what is not served, or has a value that is not understood.
     #[error("{file}: {what}")]
     Document { file: String, what: String },
     /// A flag or a variable of the environment.

@@ -15,7 +15,7 @@ use crate::configuration::Configuration;
 use crate::error::DaprError;
 use crate::{http_endpoint, resiliency};
 
-/// A resource, as far as it is looked at here.
+/// The fields of a resource that are read here.
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct Files<'a> {
     pub calls_out: bool,
 }
 
-/// What the files say for an app.
+/// The content of the files for an app.
 #[derive(Debug)]
 pub struct FilesRead {
     pub configuration: Configuration,
@@ -61,8 +61,8 @@ impl Files<'_> {
     /// Reads the files.
     ///
     /// # Errors
-    /// When a file cannot be read or is no YAML, when it says what an app would miss, and all
-    /// mistakes in components.
+    /// A file cannot be read or is no YAML, it has a field that an app would miss, or components
+    /// have mistakes; all of these are reported.
     pub fn read(self) -> Result<FilesRead, DaprError> {
         let mut configuration = self.configuration()?;
         let Components { stores, notes: of_components } =
@@ -72,7 +72,7 @@ impl Files<'_> {
         Ok(FilesRead { configuration, stores, notes })
     }
 
-    /// What all files but components say.
+    /// The content of all files but components.
     fn configuration(self) -> Result<Configuration, DaprError> {
         let mut configuration = Configuration::default();
         for file in self.config {

@@ -10,7 +10,7 @@ pub(crate) enum Kind {
     Duration,
     /// True by its mere name.
     Switch,
-    /// Values with commas between them; more with every time it stands there.
+    /// Values separated by commas; each further occurrence adds more.
     List,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Flag {
     /// As it would be written; empty for none.
     pub(crate) default: &'static str,
     pub(crate) help: &'static str,
-    /// Why it is taken and has no effect. `None`: it does what it says, or is refused.
+    /// Why it is accepted and has no effect. `None`: it has an effect, or is refused.
     pub(crate) unneeded: Option<&'static str>,
     /// What to write instead.
     pub(crate) instead: Option<&'static str>,

@@ -51,8 +51,8 @@ struct SecretKeyRef {
     key: String,
 }
 
-/// Reads the `spec` of an endpoint. `variable` reads the environment, which stands in for secret
-/// stores, as it does for components.
+/// Reads the `spec` of an endpoint. `variable` reads the environment, which replaces secret stores,
+/// as it does for components.
 ///
 /// # Errors
 /// What cannot be understood or used, in words.

@@ -16,7 +16,7 @@ use crate::values::{self, Size};
 
 /// What is taken of a request's head in any case, in bytes.
 const HEAD_BYTES: u64 = 64 * 1024;
-/// The largest head that may be asked for, in bytes: what HTTP/2 takes at most.
+/// The largest head limit that may be set, in bytes: what HTTP/2 takes at most.
 const MOST_HEAD_BYTES: u64 = 512 * 1024;
 
 /// A sidecar as daprd would be started.
@@ -45,7 +45,7 @@ pub struct DaprdOptions {
     pub config: Vec<PathBuf>,
     /// Where to write which ports are open.
     pub ports_file: Option<PathBuf>,
-    /// What is to be told at the start, and what need not be heeded.
+    /// Notes for the start: which flags and fields have no effect.
     pub notes: Vec<String>,
     pub idle: Vec<String>,
 }
@@ -59,11 +59,11 @@ pub struct DaprdApp {
     pub scheme: AppScheme,
     pub max_concurrency: Option<usize>,
     pub health_check: Option<HealthCheck>,
-    /// It is asked which actors it runs.
+    /// Whether the sidecar asks the app which actors it runs.
     pub asks_actors: bool,
 }
 
-/// Why a sidecar cannot be what was asked for, as `WHAT; WHAT TO DO`.
+/// Why a sidecar cannot have these options, as `WHAT; WHAT TO DO`.
 pub(crate) type Refusal = String;
 
 impl DaprdOptions {
@@ -148,7 +148,7 @@ pub fn check_flags(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Flags that say something which is not done here, and which an app would miss.
+/// Refuses flags that are not served here and that an app would miss.
 fn refuse_unserved(given: &GivenFlags) -> Result<(), Refusal> {
     let mode = given.text("mode");
     if mode == "kubernetes" {
@@ -281,7 +281,7 @@ fn graceful(given: &GivenFlags) -> Duration {
     Duration::from_secs(seconds.min(24 * 3600))
 }
 
-/// Bodies that stream have no limit, and less than the usual is no use to anybody.
+/// Bodies that stream have no limit, and one below the default has no use.
 fn message_bytes(given: &GivenFlags, notes: &mut Vec<String>) -> Result<usize, Refusal> {
     let size = match given.is_set("max-body-size") {
         true => size(given, "max-body-size")?,

@@ -19,7 +19,7 @@ pub enum Parsed {
 #[derive(Debug, Default)]
 pub struct GivenFlags(BTreeMap<&'static str, Vec<String>>);
 
-/// What daprd says of a command line that it does not take.
+/// daprd's error for a command line.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ParseError {
     #[error("unknown flag: --{0}")]

@@ -11,13 +11,13 @@ use tollway_routing::{BreakerRule, NamedApp, Pauses, Resiliency, RetryRule, Rule
 use crate::configuration::is_filled;
 use crate::values;
 
-/// What Dapr takes where nothing is said.
+/// Dapr's default.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(60);
 const BREAKERS_OF_APP: usize = 100;
 const BREAKERS_OF_ACTORS: usize = 5000;
-/// Most breakers that may be asked for.
+/// Most breakers that may be configured.
 const BREAKERS: usize = 100_000;
 
 #[derive(Default, Deserialize)]
@@ -82,10 +82,10 @@ struct Target {
     circuit_breaker_cache_size: Option<usize>,
 }
 
-/// Takes in the `spec` of the file `file`; what is not done stands in the notes.
+/// Adds the `spec` of the file `file`; notes name what has no effect.
 ///
 /// # Errors
-/// What cannot be understood or is said twice, in words.
+/// A value is not understood or a name occurs twice, in words.
 pub(crate) fn read(
     file: &str,
     spec: &Value,
@@ -131,7 +131,7 @@ pub(crate) fn read(
 }
 
 impl Target {
-    /// What the names of policies say that hold for whatever is not named.
+    /// The default policies, which apply to every target that is not named.
     fn usual(kind: &str, policies: &Policies) -> Self {
         let first = |part: &str, is_there: &dyn Fn(&str) -> bool| {
             let names = [format!("Default{kind}{part}Policy"), format!("Default{part}Policy")];

@@ -74,8 +74,8 @@ pub struct TimerFire {
     pub due_us: u64,
     /// When the app got it.
     pub seen_us: u64,
-    /// When the write of state was answered; `None` where the timer asks for none,
-    /// [`Self::FAILED`] where the write failed.
+    /// When the write of state was answered; `None` if the timer writes none, [`Self::FAILED`] if
+    /// the write failed.
     pub written_us: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
-//! Bulk over plain TCP, as both ends speak it.
+//! The protocol of bulk data over plain TCP.
 //!
-//! A client that wants more than an echo begins with 24 bytes that say so ([`Mode`]); the server
-//! answers [`READY`]. Then bytes flow one way only. The client ends by closing its sending side;
-//! the server, when it has read that, adds its own totals ([`Account`]) and closes. A client
-//! that begins with other bytes gets them back: `tollway echo --tcp` is an echo server first.
+//! A client that wants bulk data begins with 24 bytes ([`Mode`]); the server answers [`READY`].
+//! Then bytes flow in one direction only. The client ends by closing its sending side; the server,
+//! when it has read that, adds its own totals ([`Account`]) and closes. A client that begins with
+//! other bytes gets them back: `tollway echo --tcp` is an echo server first.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -25,7 +25,7 @@ const ACCOUNT_MARK: &[u8; 8] = b"tollway\n";
 
 /// Bytes that the server reads or writes at a time.
 const PIECE_BYTES: usize = 128 * 1024;
-/// How often a server that waits looks whether it is to stop.
+/// Interval at which a waiting server checks whether to stop.
 const STOP_CHECK_EVERY: Duration = Duration::from_millis(250);
 /// A connection on which nothing moves for so long is given up.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ impl Mode {
 /// What the first bytes of a connection ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// Too few to say.
+    /// Too few bytes to decide.
     Unknown,
     Echo,
     Bulk(Mode),
@@ -111,8 +111,8 @@ pub fn thread_cpu() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Serves one connection whose wish has been read, on a thread of its own, until the client ends
-/// it or `stopped` says so. `early` is what came with the wish.
+/// Serves one connection whose mode has been read, on a thread of its own, until the client ends it
+/// or `stopped` is set. `early` has the bytes that came with the mode.
 pub fn serve(
     mut stream: TcpStream,
     mode: Mode,

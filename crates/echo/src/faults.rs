@@ -1,4 +1,4 @@
-//! Faults that are asked for: delays, statuses, sizes and closed connections, each by chance.
+//! Requested faults: delays, statuses, sizes and closed connections, each with a probability.
 //!
 //! The server's own are its options; a request may ask for others in its query, which replace them
 //! one by one: `?delay=1ms:50,10ms:5&status=503:10&size=4096&close=1`. Chances are in percent; a
@@ -149,7 +149,7 @@ impl Faults {
             && self.close == 0.0
     }
 
-    /// These, but for what `query` asks for; the error is for who asked.
+    /// These faults, changed by `query`; the error is for the client.
     pub(crate) fn asked(&self, query: &[u8]) -> Result<Cow<'_, Self>, ChoicesError> {
         let mut faults = Cow::Borrowed(self);
         for pair in query.split(|byte| *byte == b'&') {

@@ -49,7 +49,7 @@ struct Exchange {
     keep_alive: bool,
     /// How the answer's body is framed, once its head is written.
     framing: BodyLength,
-    /// The head as text, where it was asked for.
+    /// The head as text, if the request asks for it.
     description: Vec<u8>,
     /// The head of an echo that has not begun, and the length of its body.
     echo: Option<(ResponseHead, BodyLength)>,
@@ -102,7 +102,7 @@ impl H1Session {
         }
     }
 
-    /// Works off `input` as far as it goes; says how much that was.
+    /// Processes `input` as far as possible; returns how many bytes it used.
     fn process(
         &mut self,
         input: &[u8],
@@ -368,9 +368,9 @@ impl H1Session {
             Stage::Body { exchange, .. } if exchange.framing != BodyLength::None
         );
         self.stage = Stage::Closed;
-        // What does not name a version of HTTP is not answered in HTTP/1.1: it may have been meant
-        // as the beginning of another protocol. In the middle of an answer only the end of the
-        // connection says that it failed.
+        // A client that names no version of HTTP gets no answer in HTTP/1.1: its bytes may be of
+        // another protocol. In the middle of an answer only the end of the connection shows that it
+        // failed.
         if answered || matches!(refusal, Refusal::RequestLine | Refusal::Version) {
             return;
         }

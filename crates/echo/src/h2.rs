@@ -204,7 +204,7 @@ impl H2Session {
         self.advance(stream, out);
     }
 
-    /// Writes the head of an answer whose body stands ready.
+    /// Writes the head of an answer whose body is ready.
     fn answer(
         &mut self,
         stream: StreamId,
@@ -243,7 +243,7 @@ impl H2Session {
         self.close_when_spent();
     }
 
-    /// Whether a stream has something to send as soon as `out` has room.
+    /// Whether a stream has data to send as soon as `out` has room.
     pub(crate) fn has_more(&self) -> bool {
         self.streams.iter().any(|(stream, state)| state.has_more() && self.h2.capacity(*stream) > 0)
     }

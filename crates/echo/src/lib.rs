@@ -1,13 +1,13 @@
-//! Echo servers: a target that costs little and behaves as a request asks.
+//! Echo servers: targets that cost little and behave as each request asks.
 //!
-//! One port speaks HTTP/1.1 and HTTP/2 with prior knowledge, gRPC included; another speaks HTTP over
-//! TLS; another echoes TCP, and takes or gives bulk data ([`bulk`]). One thread with one event loop,
+//! One port serves HTTP/1.1 and HTTP/2 with prior knowledge, including gRPC; another HTTP over TLS;
+//! another echoes TCP, and takes or gives bulk data ([`bulk`]). One thread with one event loop,
 //! memory bounded by connections. It is a target for tests, measurements and the demo, not a server
 //! for hostile networks: idle connections stay open for ever.
 //!
-//! The protocol of the measurements stands here too, because both ends need it: gRPC framing
-//! ([`frames`]), actor timers whose name carries their schedule ([`actor_timer`]), and a blocking
-//! HTTP client ([`http_client`]). Load generation is in `load`.
+//! The protocol of the measurements is here too, because both ends need it: gRPC framing
+//! ([`frames`]), actor timers whose name has their schedule ([`actor_timer`]), and a blocking HTTP
+//! client ([`http_client`]). Load generation is in `load`.
 
 pub mod actor_timer;
 pub mod bulk;

@@ -23,8 +23,8 @@ pub struct StreamSummary {
     pub message_bytes: u64,
 }
 
-/// What a sidecar calls an app by that speaks gRPC: `dapr.proto.common.v1.InvokeRequest`, as far as
-/// it is sent back.
+/// The message with which a sidecar calls a gRPC app: `dapr.proto.common.v1.InvokeRequest`, as far
+/// as it is sent back.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Invocation {
     /// An encoded `google.protobuf.Any`.

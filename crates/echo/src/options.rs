@@ -28,7 +28,7 @@ pub struct EchoOptions {
     /// An actor answers with the body that it got.
     pub actor_types: u32,
     pub stall: Option<Stall>,
-    /// What happens to answers by chance unless a request asks for other faults.
+    /// Random faults of answers, unless a request asks for others.
     pub faults: Faults,
     /// Seed of the chances.
     pub seed: u64,

@@ -33,7 +33,7 @@ enum Protocol {
     Detect(Vec<u8>),
     H1(Box<H1Session>),
     H2(Box<H2Session>),
-    /// Plain TCP whose first bytes do not say yet what is wanted.
+    /// Plain TCP whose first bytes do not show the mode yet.
     TcpFirst(Vec<u8>),
     Tcp,
     /// Bulk is wanted; so many bytes of it have come.
@@ -102,7 +102,7 @@ impl Peer {
         self.write(shared, delays).unwrap_or(Turn::Again)
     }
 
-    /// Writes what there is; `None` when there is room for more and nothing to be written.
+    /// Writes pending output; `None` if there is room for more and nothing to be written.
     fn write(&mut self, shared: &Shared, delays: &mut Delays) -> Option<Turn> {
         loop {
             self.protocol.pump(shared, delays, self.conn.out());
@@ -126,7 +126,7 @@ impl Peer {
         }
     }
 
-    /// The peer sends no more: what it asked for is still answered.
+    /// The peer has closed its sending side: its requests are still answered.
     fn peer_closed(&mut self, shared: &Shared, delays: &mut Delays) -> Turn {
         self.protocol.input_ended(self.conn.out());
         self.write(shared, delays).unwrap_or(Turn::Wait)
@@ -141,7 +141,7 @@ impl Peer {
         Turn::Again
     }
 
-    /// The socket of a peer that wants bulk, what it wants, and how many bytes of it have come.
+    /// The socket of a peer in bulk mode, the mode, and how many bytes of it have come.
     pub(crate) fn into_bulk(self) -> Option<(TcpStream, Mode, usize)> {
         match self.protocol {
             Protocol::Bulk(mode, early) => Some((self.conn.into_stream()?, mode, early)),
@@ -167,7 +167,7 @@ impl Peer {
         }
     }
 
-    /// Checks time limits that the protocol has of its own; says whether to serve it now.
+    /// Checks the protocol's own time limits; returns whether to serve it now.
     pub(crate) fn tick(&mut self, now: Duration) -> bool {
         if let Protocol::H2(session) = &mut self.protocol {
             session.tick(now, self.conn.out());
@@ -209,7 +209,7 @@ impl Protocol {
         }
     }
 
-    /// Generates what bodies want to be generated, while `out` has room.
+    /// Generates bodies while `out` has room.
     fn pump(&mut self, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         match self {
             Self::H1(session) => session.pump(shared, delays, out),
@@ -254,7 +254,7 @@ impl Protocol {
     fn input_ended(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Detect(_) | Self::Tcp | Self::Bulk(..) => *self = Self::Closed,
-            // What looked like the beginning of a wish was all there is.
+            // The input ended within the bytes of a mode.
             Self::TcpFirst(held) => {
                 out.append(held);
                 *self = Self::Closed;

@@ -33,7 +33,8 @@ pub(crate) enum Action {
     Headers,
     /// List the actor types that it runs.
     ActorTypes,
-    /// Record that a timer of `tollway load timers` has fired, and write state if the timer asks for it.
+    /// Record that a timer of `tollway load timers` has fired, and write state if the timer has
+    /// that option.
     TimerFired(ActorTimer),
     /// List the fires since the last such request.
     TimerFires,
@@ -97,8 +98,8 @@ pub(crate) enum Rpc {
     Fail(u32),
 }
 
-/// Decides by path and, for gRPC, by content type; then by chance, as the server's faults or those
-/// of the query say.
+/// Decides by path and, for gRPC, by content type; then at random, by the server's faults or those
+/// of the query.
 pub(crate) fn plan(head: &RequestHead, faults: &Faults, random: &mut SplitMix64) -> Plan {
     let (_, query) = split_query(&head.path);
     let Ok(faults) = faults.asked(query) else {
@@ -153,7 +154,7 @@ fn is_of_actor(path: &[u8]) -> bool {
     rest.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'/')
 }
 
-/// The answer to a sidecar that asks for the app's actor types: `Echo`, `Echo1001`, `Echo1002`, …
+/// The answer to a sidecar that reads the app's actor types: `Echo`, `Echo1001`, `Echo1002`, …
 /// Numbers have four digits each, as those of a range in a load target.
 pub(crate) fn actor_types(count: u32) -> Vec<u8> {
     let mut names = vec![r#""Echo""#.to_owned()];

@@ -23,16 +23,16 @@ use crate::stop::Stop;
 pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Tokens from here on are listeners; those of connections are smaller.
 const FIRST_LISTENER: u64 = 1 << 63;
-/// How often connections' own time limits are looked at, and how long accepting pauses.
+/// Interval at which connections' time limits are checked, and for which accepting pauses.
 const TICK: Duration = Duration::from_secs(1);
-/// How long answers under way are waited for after a stop.
+/// Time for answers under way after a stop.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Connections taken from one listener in a turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Connections of bulk at once; further ones are closed.
 const MAX_BULK_THREADS: usize = 256;
 
-/// Listens, writes the ports file and serves until `stop` is requested; then answers what is
+/// Listens, writes the ports file and serves until `stop` is requested; then answers the requests
 /// under way and returns.
 pub fn serve_echo(options: &EchoOptions, stop: &Stop) -> Result<(), EchoError> {
     let server = EchoServer::bind(options)?;
@@ -92,7 +92,7 @@ impl EchoServer {
         })
     }
 
-    /// Where it listens, with the ports chosen where 0 was asked for.
+    /// The bound addresses, with the ports chosen for port 0.
     #[must_use]
     pub fn ports(&self) -> &Ports {
         &self.ports
@@ -135,7 +135,7 @@ struct Serving {
     next_tick: Duration,
     /// Whether the listeners are registered.
     accepting: bool,
-    /// How to stand still, and when next.
+    /// How to stall, and when next.
     stall: Option<(Stall, Duration)>,
     /// Ends the threads of bulk; each has a clone.
     stopped: Arc<AtomicBool>,

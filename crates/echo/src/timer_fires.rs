@@ -1,4 +1,4 @@
-//! Records when actor timers fire, and writes state in the actor's turn where a timer asks for it.
+//! Records when actor timers fire, and writes state in the actor's turn if a timer has that option.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

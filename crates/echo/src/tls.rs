@@ -24,7 +24,7 @@ pub enum ServerTlsError {
     ClientAuthorities(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// A server that shows `certificate` and speaks HTTP/2 and HTTP/1.1. With `client_authorities` it
+/// A server with `certificate` that serves HTTP/2 and HTTP/1.1. With `client_authorities` it
 /// accepts only clients with a certificate of one of them.
 pub(crate) fn server_config(
     certificate: &Path,

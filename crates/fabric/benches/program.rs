@@ -51,7 +51,7 @@ fn fresh(entries: u32) -> KernelTable {
     KernelTable::new(programs.neighbours().unwrap())
 }
 
-/// Unique keys in an order that is nobody's.
+/// Unique keys in random order.
 fn neighbours(entries: u32) -> (Vec<Address>, Vec<Neighbour>) {
     let mix = |number: u32| number.wrapping_mul(0x9e37_79b1);
     (0..entries)

@@ -1,8 +1,8 @@
 //! Many entries of a map by one system call: `bpf(2)` with BPF_MAP_UPDATE_BATCH and its siblings
 //! (Linux 5.6), which `aya` has not.
 //!
-//! A batch can stop half-way. What was done is told beside the error, so that the caller goes on
-//! where the kernel stopped.
+//! A batch can stop half-way. The error has the number of entries done, so that the caller
+//! continues from there.
 
 #![allow(unsafe_code, reason = "bpf(2) has no safe form")]
 
@@ -93,8 +93,8 @@ pub fn look_up<K: Pod, V: Pod + Default>(map: impl AsFd, key: &K) -> io::Result<
     }
 }
 
-/// All entries of a hash map, some thousand at a time. Entries that are written meanwhile may be
-/// told or not; those that are there throughout are told once.
+/// All entries of a hash map, some thousand at a time. An entry that is written meanwhile may be
+/// missing; one that exists throughout is returned once.
 pub struct Walk<K, V> {
     keys: Vec<K>,
     values: Vec<V>,

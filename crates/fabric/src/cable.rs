@@ -1,9 +1,9 @@
 //! The far end of a virtual cable, made fit for XDP on the near one.
 //!
-//! A virtual device says of what it sends that its checksum need not be looked at, and sends none;
-//! XDP does not learn of that, and what it sends on is thrown away at the end of its way. So the
-//! far end is told to compute checksums. The driver takes frames of native XDP only to a device
-//! that runs a program itself, so the far end gets one that passes everything.
+//! A virtual device marks its packets as having valid checksums and computes none. XDP does not
+//! learn of that, and packets that it forwards are dropped by the receiver. So the far end is set
+//! to compute checksums. The driver takes frames of native XDP only to a device that runs a program
+//! itself, so the far end gets one that passes everything.
 
 use std::path::{Path, PathBuf};
 

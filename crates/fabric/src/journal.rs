@@ -1,5 +1,5 @@
-//! Up to which revision the table of neighbours is whole: kept on disk, so that a restart begins
-//! there.
+//! The revision up to which the table of neighbours is whole, on disk, so that a restart continues
+//! from there.
 //!
 //! The journal may lag behind the table and never leads it. It counts only for the very table that
 //! it was written for: one map of the kernel, since the machine was started.
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The control plane's table, whose revisions these are.
@@ -20,7 +20,7 @@ pub struct Entry {
 /// The map that a journal is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapName {
-    /// Of this start of the machine, as the kernel tells it.
+    /// The kernel's id of this boot.
     pub boot: String,
     /// The kernel's number of the map.
     pub map: u32,
@@ -30,14 +30,14 @@ impl MapName {
     /// Names the map with this number, here and now.
     ///
     /// # Errors
-    /// When the kernel does not tell which start of the machine this is.
+    /// An error if the kernel has no id of this boot.
     pub fn here(map: u32) -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Self { boot: boot.trim().to_owned(), map })
     }
 }
 
-/// Why a journal cannot be kept.
+/// Why a journal cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("cannot read the journal {}; remove it if it is damaged, then all is listed anew", path.display())]
@@ -62,8 +62,7 @@ impl Journal {
         Self { path, map }
     }
 
-    /// What it says of its map; `None` when it says nothing, or was written for another one, or by
-    /// another version.
+    /// The journal's content; `None` if it has none, or belongs to another map or version.
     ///
     /// # Errors
     /// [`JournalError::Read`].
@@ -78,7 +77,7 @@ impl Journal {
     /// Writes `entry`; it is on disk when this returns.
     ///
     /// # Errors
-    /// [`JournalError::Write`]; what was there before then stands.
+    /// [`JournalError::Write`]; the former content remains.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         let written = replace(&self.path, &text(entry, &self.map));
         written.map_err(|source| JournalError::Write { path: self.path.clone(), source })
@@ -101,7 +100,7 @@ fn parse(text: &str, map: &MapName) -> Option<Entry> {
     let is_of_map = boot == map.boot && number.parse() == Ok(map.map);
     let entry =
         Entry { table: field("table")?.parse().ok()?, revision: field("revision")?.parse().ok()? };
-    // A file that was cut off says less than it meant.
+    // A truncated file must not be taken for a shorter one.
     (is_of_map && lines.next() == Some("end")).then_some(entry)
 }
 

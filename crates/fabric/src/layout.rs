@@ -1,7 +1,7 @@
 //! What the programs and this crate share, byte for byte: `bpf/tables.h` in Rust.
 //!
-//! Values in here are what the kernel holds, not what the mesh knows: whoever fills them has
-//! checked addresses and names before. Addresses are in network order, numbers in the machine's.
+//! Values here have the kernel's form; addresses and names are checked before. Addresses are in
+//! network order, numbers in the machine's.
 
 #![allow(unsafe_code, reason = "the types are declared to be plain bytes")]
 
@@ -65,7 +65,7 @@ impl Address {
     }
 }
 
-/// Who has an address, and behind which host. 40 bytes.
+/// The owner of an address and its host. 40 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Neighbour {
@@ -89,7 +89,7 @@ impl Neighbour {
         Ipv6Addr::from(self.host_ip).to_canonical()
     }
 
-    /// Whether both say the same, whoever brought it.
+    /// Whether both have the same content, apart from their origin.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         Self { round: 0, ..*self } == Self { round: 0, ..*other }
@@ -123,14 +123,14 @@ impl Settings {
         }
     }
 
-    /// Packets may leave by another device than they came in by: the table of links says which.
+    /// Packets may leave by another device than they arrived at: the table of links has it.
     #[must_use]
     pub fn with_several_devices(mut self) -> Self {
         self.several_devices = 1;
         self
     }
 
-    /// How long a key stays quiet that was reported as missed, ms; 1,000 unless told.
+    /// How long a missed key is not reported again, ms; default 1,000.
     #[must_use]
     pub fn with_quiet_ms(mut self, quiet_ms: u32) -> Self {
         self.quiet_ms = quiet_ms;
@@ -182,14 +182,14 @@ impl std::ops::AddAssign for Counters {
     }
 }
 
-/// What became of a packet that was for the forwarder: a place in the table of totals.
+/// What happened to a packet for the forwarder: an index into the table of totals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Total {
     Forwarded,
     AnsweredArp,
     AnsweredNd,
     Missed,
-    /// Missed too, and nobody could be told.
+    /// Missed too, and the queue of reports was full.
     MissUnreported,
     Malformed,
     Unsupported,
@@ -252,8 +252,8 @@ pub fn mapped(ip: IpAddr) -> [u8; 16] {
 
 macro_rules! plain {
     ($($name:ty: $bytes:literal),+) => {$(
-        // SAFETY: the type is `repr(C)`, `Copy`, and of integers and arrays of them whose sizes
-        // add up to its own, hence without padding: any bytes are a value and the other way.
+        // SAFETY: the type is `repr(C)`, `Copy`, and of integers and arrays of them whose sizes add
+        // up to its own, hence without padding: any bytes are a value and the reverse.
         unsafe impl Pod for $name {}
         const _: () = assert!(size_of::<$name>() == $bytes);
     )+};

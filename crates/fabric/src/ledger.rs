@@ -1,22 +1,23 @@
 //! Which of several words about an address is the newest: decided here, without the kernel.
 //!
-//! Changes come from three sides: the whole group at first, the watch that goes on from there, and
-//! answers to single questions, which overtake both. All that the watch has told is *through*: a
-//! change of an older revision is old news. What was taken beyond is noted by address, removals
-//! too, until the watch has come that far; so memory holds what is under way, not the table.
+//! Changes come from three sides: the whole group at first, the watch that continues from there,
+//! and answers to single questions, which overtake both. All that the watch has sent is *through*:
+//! a change of an older revision is outdated. A change beyond that is noted by address, removals
+//! too, until the watch has come that far; so memory holds the changes ahead of the watch, not the
+//! table.
 
 use std::collections::HashMap;
 
 use crate::layout::Address;
 
-/// How many addresses may be ahead of the watch. Beyond, the agent begins anew.
+/// How many addresses may be ahead of the watch. Beyond that, the agent lists the group again.
 pub const MAX_AHEAD: usize = 65_536;
 
 /// What is known of revisions.
 #[derive(Debug, Default)]
 pub struct Ledger {
     through: u64,
-    /// While the whole group is told: a revision that the store had before that began.
+    /// During a listing of the whole group: the store's revision before it began.
     listing: Option<u64>,
     ahead: HashMap<Address, u64>,
 }
@@ -28,7 +29,7 @@ impl Ledger {
         Self { through, listing: None, ahead }
     }
 
-    /// The revision up to which the watch has told everything.
+    /// The revision up to which the watch has sent everything.
     #[must_use]
     pub fn through(&self) -> u64 {
         self.through
@@ -39,8 +40,8 @@ impl Ledger {
         self.listing.is_some()
     }
 
-    /// The whole group is about to be told, by a store that had come to revision `base` before.
-    /// Of what is not newer than that, the list holds one word about each address.
+    /// A listing of the whole group follows, from a store that was at revision `base` before. The
+    /// list has one record for each address that is not newer.
     pub fn begin_listing(&mut self, base: u64) {
         self.listing = Some(base);
         self.through = self.through.min(base);
@@ -66,18 +67,18 @@ impl Ledger {
         newer
     }
 
-    /// As [`Self::takes`], of a change that is told with the mark that covers it: it need not be
-    /// noted, since the watch comes that far at once.
+    /// Like [`Self::takes`], for a change with the mark that covers it: it need not be noted, since
+    /// the watch reaches it at once.
     #[must_use]
     pub fn takes_with_mark(&self, address: &Address, revision: u64) -> bool {
         let is_news = self.listing.is_some() || revision > self.through;
         is_news && self.ahead.get(address).is_none_or(|known| *known < revision)
     }
 
-    /// Whether the answer to a question has to be carried out; `read_at` is the revision of the
-    /// store when it answered. What the watch has told already is carried out once more, since the
-    /// table was found to lack it; but not by an answer from before: that could bring back what was
-    /// removed since, or what a list leaves out.
+    /// Whether the answer to a question has to be carried out; `read_at` is the store's revision at
+    /// that answer. A record that the watch has already sent is written once more, since the table
+    /// was found to lack it; but not from an older answer: that could bring back what was removed
+    /// since, or what a list leaves out.
     pub fn takes_answer(&mut self, address: Address, revision: u64, read_at: u64) -> bool {
         match self.listing {
             Some(base) if read_at < base => false,
@@ -96,7 +97,8 @@ impl Ledger {
         }
     }
 
-    /// Everything up to `revision` has been told, the whole group too if that was under way.
+    /// Everything up to `revision` has been sent, including the whole group if a listing was under
+    /// way.
     pub fn advance(&mut self, revision: u64) {
         self.listing = None;
         self.through = self.through.max(revision);

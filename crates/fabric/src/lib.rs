@@ -1,11 +1,11 @@
 //! The forwarder of a virtual network: neighbours in the kernel, and the programs that forward by
 //! them.
 //!
-//! Programs take VXLAN packets, look up who has the inner address, and send them on to that
-//! neighbour's host ([`Programs`]); their C sources are in `bpf/`. They are put on devices so that
-//! they stay when this process ends ([`Forwarder`]). The table is written in batches ([`batch`],
-//! [`Writer`]), by what [`Ledger`] takes for new, on a thread of its own
-//! ([`Programmer`]); [`agent`] keeps it as the control plane says.
+//! Programs take VXLAN packets, look up the host of the inner address, and forward them to it
+//! ([`Programs`]); their C sources are in `bpf/`. They stay on their devices when this process ends
+//! ([`Forwarder`]). A thread of its own ([`Programmer`]) writes the table in batches ([`batch`],
+//! [`Writer`]), with the changes that [`Ledger`] finds new; [`agent`] keeps the table equal to what
+//! the control plane lists.
 
 pub mod agent;
 mod attach;

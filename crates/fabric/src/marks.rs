@@ -1,5 +1,4 @@
-//! When what the control plane told had come how far, for those who measure: one mark for each
-//! revision up to which everything was told.
+//! Timing marks for measurements: one for each revision up to which everything was received.
 //!
 //! Times are of the clock that all processes of a machine share, so that they can be compared with
 //! a writer's and the control plane's.
@@ -11,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread;
 use std::time::Duration;
 
-/// Marks that may wait for whoever takes them; further ones are left out.
+/// Marks that may wait for their reader; further ones are dropped.
 pub const WAITING_MARKS: usize = 16_384;
 
 /// A writer of a file that has nothing to do for so long writes out what it holds.
@@ -20,13 +19,13 @@ const WRITTEN_OUT_AFTER: Duration = Duration::from_millis(10);
 /// How far a revision had come when. Nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mark {
-    /// Everything up to here was told.
+    /// Everything up to this revision was received.
     pub revision: u64,
     /// Whether it is the end of the whole group.
     pub is_listing: bool,
     /// Neighbours written and removed since the mark before.
     pub entries: u64,
-    /// The agent asked for the watch.
+    /// The agent requested the watch.
     pub asked_ns: u64,
     /// The control plane handed the last of it to the connection.
     pub sent_ns: u64,
@@ -34,28 +33,28 @@ pub struct Mark {
     pub received_ns: u64,
     /// The kernel had taken the last of it. Without entries, when that would have been.
     pub programmed_ns: u64,
-    /// The last of it was found in the table by a look; 0 when it was not.
+    /// The last change was read back from the table; 0 if it was not.
     pub readable_ns: u64,
 }
 
 /// Where marks go.
 pub type Marks = SyncSender<Mark>;
 
-/// A way for marks, of bounded length.
+/// A channel for marks, of bounded length.
 #[must_use]
 pub fn marks() -> (Marks, Receiver<Mark>) {
     sync_channel(WAITING_MARKS)
 }
 
-/// Hands over a mark, if there is room for it.
+/// Sends a mark, if there is room for it.
 pub(crate) fn tell(marks: &Marks, mark: Mark) {
     if let Err(TrySendError::Full(_)) = marks.try_send(mark) {
         tracing::warn!(revision = mark.revision, "a mark was left out; too many are waiting");
     }
 }
 
-/// Writes marks to a new file, a line of JSON each, until nobody sends any more. A thread of its
-/// own does.
+/// Writes marks to a new file, a line of JSON each, until all senders are gone. Runs on a thread of
+/// its own.
 ///
 /// # Errors
 /// When the file or the thread cannot be made.

@@ -1,4 +1,4 @@
-//! Reports of the programs: addresses that they looked for and did not find.
+//! Reports of the programs: addresses that they did not find in the table.
 
 #![allow(unsafe_code, reason = "descriptors are registered on a promise")]
 
@@ -11,11 +11,12 @@ use tokio::sync::mpsc;
 
 use crate::layout::Address;
 
-/// Addresses that may wait to be asked for; 20 bytes each.
+/// Addresses that may wait for a look-up; 20 bytes each.
 pub const QUEUE: usize = 4096;
 
-/// Passes reports on to `to`, until nobody takes them any more. What finds no room there is
-/// reported again when somebody still wants it, so a flood of misses costs no more than this.
+/// Passes reports on to `to` until its receiver is gone. A report that finds no room is dropped;
+/// the program reports the address again with a later packet. So a flood of misses costs no more
+/// than this queue.
 ///
 /// # Errors
 /// When the ring cannot be waited for.

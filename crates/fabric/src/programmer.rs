@@ -1,6 +1,5 @@
-//! The thread that writes the table: orders come over a channel of bounded length, so that who
-//! reads the network waits when the kernel is slow, and what has come about is told by a value that
-//! can be watched.
+//! The thread that writes the table. Orders come over a bounded channel, so that a slow kernel
+//! slows the network's reader; a value that can be watched has the progress.
 
 use std::io;
 use std::sync::Arc;
@@ -20,11 +19,11 @@ use crate::writer::{Changes, GaveUp, Patience, Trouble, Writer};
 const QUEUE: usize = 16;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Changes of which each is looked up, so that entries are counted as they come.
+/// Changes that are looked up one by one, so that entries are counted as they come.
 const LOOKED_UP_AT_ONCE: usize = 64;
 /// After many were written at once all entries are counted, at the earliest after so much for each.
 const COUNT_EVERY_ENTRY: Duration = Duration::from_micros(60);
-/// Attempts after which trouble is told: some come and go within a moment.
+/// Attempts after which trouble is reported: some ends within a moment.
 const TOLD_AFTER: u32 = 8;
 
 /// What to do with the table.
@@ -34,7 +33,7 @@ pub enum Order {
     BeginListing {
         /// Entries are compared with what is there, and those that differ counted.
         compare: bool,
-        /// How often revisions began anew; those told before say nothing when this is another.
+        /// How often revisions restarted; progress of an earlier epoch does not count.
         epoch: u32,
     },
     Write(Changes),
@@ -42,7 +41,7 @@ pub enum Order {
     Through(u64),
     /// Entries are to be counted if that is due.
     Count,
-    /// To be completed and told: how far what was ordered before has come.
+    /// To be completed and sent once everything ordered before is done.
     Mark(Mark, Marks),
     /// The whole group has been ordered, as of this revision or a newer one: what it did not
     /// bring is removed.
@@ -52,13 +51,13 @@ pub enum Order {
 /// What has come about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Everything up to here can be read in the table, but for what waits for room.
+    /// Everything up to this revision is in the table, except what waits for room.
     pub through: u64,
-    /// The last revision at which nothing waited for room: where to go on after a restart.
+    /// The last revision at which nothing waited for room: a restart continues from there.
     pub whole_through: u64,
     /// Whether the table has held the whole group at `whole_through`.
     pub is_whole: bool,
-    /// How often revisions began anew, as the orders said that have been carried out.
+    /// How often revisions restarted, by the orders carried out.
     pub epoch: u32,
     /// Neighbours in the table; after many were written at once, a minute old at most for a million.
     pub entries: u64,
@@ -71,7 +70,7 @@ pub struct Progress {
     pub listings: u64,
     /// Neighbours that wait for room in the table.
     pub waiting: u64,
-    /// Neighbours were left out for want of room: the whole group is needed again.
+    /// Neighbours were left out for lack of room: the whole group must be listed again.
     pub has_left_out: bool,
     pub trouble: Option<Lasting>,
 }
@@ -84,7 +83,7 @@ pub struct Lasting {
     pub attempts: u32,
 }
 
-/// A table before anybody writes to it.
+/// The state of a table before the first write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     /// The newest listing that it has entries of.
@@ -95,8 +94,8 @@ pub struct Found {
     pub is_whole: bool,
 }
 
-/// The thread and the way to it. Dropped, the thread ends after the order it is at, at the latest
-/// when that meets trouble.
+/// The thread and its channel. When this is dropped, the thread ends after the current order, or
+/// earlier if that meets trouble.
 #[derive(Debug)]
 pub struct Programmer {
     orders: Option<mpsc::Sender<Order>>,
@@ -133,19 +132,19 @@ impl Programmer {
         Ok(Self { orders: Some(orders), progress, stop, thread: Some(thread) })
     }
 
-    /// Hands over an order, once there is room for it.
+    /// Sends an order, once there is room for it.
     ///
     /// # Errors
-    /// [`Ended`] when nobody takes orders.
+    /// [`Ended`] if the thread has ended.
     pub async fn order(&self, order: Order) -> Result<(), Ended> {
         let orders = self.orders.as_ref().ok_or(Ended)?;
         orders.send(order).await.map_err(|_| Ended)
     }
 
-    /// As [`Self::order`], for a thread that may stand still.
+    /// Like [`Self::order`], for a thread that may block.
     ///
     /// # Errors
-    /// [`Ended`] when nobody takes orders.
+    /// [`Ended`] if the thread has ended.
     pub fn order_blocking(&self, order: Order) -> Result<(), Ended> {
         let orders = self.orders.as_ref().ok_or(Ended)?;
         orders.blocking_send(order).map_err(|_| Ended)
@@ -169,7 +168,7 @@ impl Drop for Programmer {
         self.stop.store(true, Ordering::Relaxed);
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been told on standard error.
+            // The panic message is on standard error.
             let _ = thread.join();
         }
     }
@@ -283,7 +282,7 @@ impl<T: Table> Worker<T> {
         Ok(())
     }
 
-    /// Says when the last change was carried out, and looks whether it can be read.
+    /// Adds the time at which the last change was carried out, and checks whether it can be read.
     fn complete(&mut self, mark: Mark) -> Mark {
         let entries = std::mem::take(&mut self.unmarked);
         let Some(last) = self.last.as_ref().filter(|_| entries > 0) else {
@@ -348,7 +347,7 @@ fn last_of(changes: &Changes) -> Option<(Address, Option<u64>)> {
     }
 }
 
-/// Waits longer each time, and tells of trouble that lasts.
+/// Waits longer each time, and reports trouble that lasts.
 struct Backoff {
     told: watch::Sender<Progress>,
     stop: Arc<AtomicBool>,

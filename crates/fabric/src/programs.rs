@@ -56,8 +56,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Loads programs that take what `settings` say. New tables hold `capacity` neighbours. With
-    /// `pins` they are taken from, or else put into, that directory, which must exist.
+    /// Loads programs with these settings. New tables hold `capacity` neighbours. With `pins` they
+    /// are taken from, or else put into, that directory, which must exist.
     pub fn load(
         settings: &Settings,
         capacity: u32,
@@ -98,8 +98,8 @@ impl Programs {
         Ok(program)
     }
 
-    /// The table of neighbours, for `batch`. It is handed out, as are those below: whoever has it
-    /// must keep it until the programs that read it are loaded.
+    /// The table of neighbours, for `batch`. The caller takes it, as those below, and must hold it
+    /// until the programs that read it are loaded.
     pub fn neighbours(&mut self) -> Result<MapData, LoadError> {
         let Map::HashMap(map) = self.take(NEIGHBOURS)? else {
             return Err(LoadError::Damaged { what: NEIGHBOURS });
@@ -114,7 +114,7 @@ impl Programs {
         map.try_into().map_err(|source| LoadError::Table { table: NAME, source: Box::new(source) })
     }
 
-    /// Keys that the programs looked for and did not find.
+    /// Keys that the programs did not find.
     pub fn misses(&mut self) -> Result<RingBuf<MapData>, LoadError> {
         const NAME: &str = "misses";
         self.take(NAME)?
@@ -155,7 +155,7 @@ impl Counts {
         Ok(Self { totals: totals.try_into()?, counters: counters.try_into()? })
     }
 
-    /// Packets by what became of them.
+    /// Packets by outcome.
     pub fn totals(&self) -> io::Result<Vec<(Total, u64)>> {
         let sum = |total: Total| {
             let values = self.totals.get(&(total as u32), 0).map_err(io::Error::other)?;

@@ -1,4 +1,5 @@
-//! How the forwarder of a group on this machine stands, read from what is pinned: no agent need run.
+//! The state of a group's forwarder on this machine, read from what is pinned: no agent needs to
+//! run.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +25,7 @@ pub struct Status {
     pub networks: Vec<(u32, Counters)>,
 }
 
-/// Why it cannot be told.
+/// Why the state cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     #[error(
@@ -102,7 +103,8 @@ fn typed(pins: &Path, table: &str) -> io::Result<Map> {
     Map::from_map_data(open(pins, table)?).map_err(plain)
 }
 
-/// The kernel's own error where there is one: it tells a missing privilege from a missing file.
+/// The kernel's own error, if there is one: it distinguishes a missing privilege from a missing
+/// file.
 fn plain(error: MapError) -> io::Error {
     if let MapError::SyscallError(error) = &error
         && let Some(number) = error.io_error.raw_os_error()

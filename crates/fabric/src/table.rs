@@ -11,8 +11,8 @@ use crate::layout::{Address, Neighbour};
 /// Entries per call of the kernel: beyond a hundred or so, more at once gain nothing.
 pub const BATCH: usize = 1000;
 
-/// A table that is written in batches. Each call does entries from the first on and tells how many
-/// when it stops.
+/// A table that is written in batches. Each call handles entries in order and returns how many were
+/// done when it stops.
 pub trait Table: Send {
     fn update(&mut self, keys: &[Address], values: &[Neighbour]) -> Result<(), Stopped>;
 
@@ -35,7 +35,7 @@ impl KernelTable {
         Self(map)
     }
 
-    /// Another way to the same map.
+    /// Another handle of the same map.
     pub fn share(&self) -> io::Result<Self> {
         let map = self.0.fd().as_fd().try_clone_to_owned()?;
         Ok(Self(MapData::from_fd(map).map_err(io::Error::other)?))
@@ -60,7 +60,7 @@ impl KernelTable {
         Ok(self.0.info().map_err(io::Error::other)?.max_entries())
     }
 
-    /// The kernel's number of it, which no other map has until the machine starts anew.
+    /// The kernel's id of the map, unique until the next boot.
     pub fn id(&self) -> io::Result<u32> {
         Ok(self.0.info().map_err(io::Error::other)?.id())
     }

@@ -1,9 +1,9 @@
-//! Changes into the table, batch after batch, whatever the kernel says: the part of programming
-//! that is the same for a real table and a test's. `programmer` runs it on a thread.
+//! Writes changes into the table in batches, through all errors of the kernel. This part of
+//! programming is common to a real table and a test's; `programmer` runs it on a thread.
 //!
-//! What the kernel refuses for a time is tried again from the place where it stopped. What finds
-//! no room waits, in memory of bounded size, until removals make room; beyond that bound it is
-//! left out, and the table has to be listed anew once there is room again.
+//! A write that the kernel refuses for a time is tried again from where it stopped. A neighbour for
+//! which the table has no room waits, in memory of bounded size, until removals make room. Beyond
+//! that bound it is left out, and the group has to be listed again once there is room.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -89,14 +89,14 @@ impl Trouble {
 
 /// What to do while there is trouble: wait, and go on or give up.
 pub trait Patience {
-    /// Waits; `false` gives up. `attempt` counts from 1 and begins anew when there is progress.
+    /// Waits; `false` gives up. `attempt` counts from 1 and restarts with progress.
     fn wait(&mut self, trouble: Trouble, attempt: u32) -> bool;
 
     /// The table is written again.
     fn over(&mut self);
 }
 
-/// Whoever was to write the table was told to stop before all was written.
+/// The writer was stopped before everything was written.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GaveUp;
 
@@ -134,7 +134,7 @@ impl<T: Table> Writer<T> {
         self.waiting.len()
     }
 
-    /// Whether neighbours were left out for want of room that do not even wait for it.
+    /// Whether neighbours were left out that do not even wait for room.
     #[must_use]
     pub fn has_left_out(&self) -> bool {
         self.left_out
@@ -169,7 +169,7 @@ impl<T: Table> Writer<T> {
         Ok(Written { removed: removed as u64, different: 0 })
     }
 
-    /// As [`Self::write`], and tells how many of the entries were not in the table as they are.
+    /// Like [`Self::write`]; returns how many of the entries differed from the table.
     pub fn compare_and_write(
         &mut self,
         changes: &mut Changes,
@@ -191,7 +191,7 @@ impl<T: Table> Writer<T> {
         })
     }
 
-    /// Removes what earlier rounds have brought and this one has not; tells how many.
+    /// Removes entries of earlier rounds that this round does not have; returns how many.
     pub fn sweep(&mut self, patience: &mut dyn Patience) -> Result<u64, GaveUp> {
         let round = self.round;
         let mut swept = 0;
@@ -214,7 +214,7 @@ impl<T: Table> Writer<T> {
         }
     }
 
-    /// Tries `room` of those again that wait for room.
+    /// Retries `room` of the neighbours that wait for room.
     pub fn place_waiting(
         &mut self,
         room: usize,

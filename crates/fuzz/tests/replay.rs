@@ -33,7 +33,7 @@ fn every_kept_input_holds() {
     }
 }
 
-/// Nothing is kept for a target that is gone.
+/// Inputs of a target that no longer exists are an error.
 #[test]
 fn every_corpus_has_its_target() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -43,7 +43,7 @@ fn every_corpus_has_its_target() {
     }
 }
 
-/// A ClientHello as rustls sends it names what was asked for, so the corpus is not all refusals.
+/// A ClientHello of rustls has the requested name, so the corpus is not all refusals.
 #[test]
 fn the_inputs_of_server_names_reach_a_name() {
     let named = corpus("server-name").into_iter().filter(|(_, bytes)| {

@@ -167,8 +167,8 @@ pub fn encode_message(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The text of a `grpc-message` value. A `%` that begins no `%XX` stands for itself and bytes
-/// that are not UTF-8 are replaced: a status message is never lost over its spelling.
+/// The text of a `grpc-message` value. A `%` that begins no `%XX` is literal and bytes that are not
+/// UTF-8 are replaced: a status message is never lost over its spelling.
 #[must_use]
 pub fn decode_message(value: &[u8]) -> String {
     let mut plain = Vec::with_capacity(value.len());

@@ -1,8 +1,8 @@
-//! Message heads, the same for HTTP/1.1 and HTTP/2.
+//! Message heads, common to HTTP/1.1 and HTTP/2.
 //!
-//! A head owns its bytes: parsers copy each field once into one buffer. Field names are
-//! lower case (RFC 9110 section 5.1 makes them case-insensitive); values have no leading or
-//! trailing white space. Order and repetition are kept.
+//! A head owns its bytes: parsers copy each field once into one buffer. Field names are lower case
+//! (RFC 9110 section 5.1 makes them case-insensitive); values have no leading or trailing white
+//! space. Order and repetition are preserved.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,7 @@ impl Fields {
         Self::default()
     }
 
-    /// With room for `lines` field lines of `bytes` bytes in all.
+    /// With capacity for `lines` field lines of `bytes` bytes in all.
     #[must_use]
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
@@ -92,7 +92,7 @@ impl Fields {
         self.value(name).is_some()
     }
 
-    /// Removes every line named `name` (lower case); says whether there was one.
+    /// Removes every line named `name` (lower case); returns whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let before = self.lines.len();
         let bytes = &self.bytes;
@@ -262,7 +262,7 @@ impl Method {
         }
     }
 
-    /// Whether sending it twice is the same as sending it once (RFC 9110 section 9.2.2).
+    /// Whether sending it twice has the effect of sending it once (RFC 9110 section 9.2.2).
     #[must_use]
     pub fn is_idempotent(&self) -> bool {
         !matches!(self, Self::Post | Self::Connect | Self::Patch | Self::Other(_))
@@ -288,10 +288,10 @@ pub(crate) fn scheme_of(text: &[u8]) -> Scheme {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestHead {
     pub method: Method,
-    /// `http`, `https` or what an absolute target or `:scheme` said; empty when not said.
+    /// `http`, `https`, or the scheme of an absolute target or of `:scheme`; empty without one.
     pub scheme: Scheme,
-    /// Host and port as the request names them; empty when it does not. The `host` field line
-    /// itself is not kept in `fields`: the codec moves it here and writes it back.
+    /// Host and port as the request names them; empty without. The `host` field line itself is not
+    /// in `fields`: the codec moves it here and writes it back.
     pub authority: Vec<u8>,
     pub path: Vec<u8>,
     pub fields: Fields,

@@ -391,7 +391,7 @@ fn streams_over_the_limit_are_refused_and_the_others_live() {
     assert_eq!(server.connection.take_mistakes(), 0);
 }
 
-/// A client that has met its server; nobody reads what it sends.
+/// A client that has met its server; its output is not read.
 struct Client {
     connection: Connection,
     out: Vec<u8>,

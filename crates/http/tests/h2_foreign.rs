@@ -1,5 +1,5 @@
-//! Our connection against the `h2` crate, both ways round, over an in-memory pipe: bodies larger
-//! than every window, trailers, resets, going away.
+//! Our connection against the `h2` crate, in both roles, over an in-memory pipe: bodies larger than
+//! every window, trailers, resets, going away.
 
 #![allow(
     clippy::unwrap_used,

@@ -80,8 +80,8 @@ proptest! {
         feed_client(&[&hello[..], &noise].concat(), size);
     }
 
-    /// Every flow-controlled byte comes back, also those of frames that nobody was given: after
-    /// all is released the client can send as much as at the beginning.
+    /// Every flow-controlled byte comes back, also those of frames that were dropped: after all is
+    /// released the client can send as much as at the beginning.
     #[test]
     fn credit_is_neither_lost_nor_invented(
         calls in vec((call(), any::<bool>()), 1..60),
@@ -93,7 +93,7 @@ proptest! {
         for (nth, (call, is_reset_early)) in calls.iter().enumerate() {
             let stream = 2 * u32::try_from(nth).unwrap() + 1;
             if *is_reset_early {
-                // What follows was on its way when this side gave the stream up.
+                // What follows was in transit when this side gave the stream up.
                 server.take(&post(stream)).unwrap();
                 server.connection.reset(StreamId(stream), ErrorCode::CANCEL, &mut server.out);
                 server.events.clear();

@@ -1,5 +1,5 @@
 //! Rules that h2spec does not reach: the client's side, going away, windows below the default,
-//! large heads, what is said and left unsaid about streams that are gone.
+//! large heads, frames on closed streams.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something unexpected comes")]
 #[allow(dead_code, reason = "the frames are shared by several tests")]

@@ -106,7 +106,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..30)
 }
 
-/// Names and values that repeat, so that tables matter, beside arbitrary ones.
+/// Names and values that repeat, so that tables matter, and arbitrary ones.
 fn line() -> impl Strategy<Value = Line> {
     let name = prop_oneof![
         3 => prop::sample::select(KNOWN).prop_map(|name| name.as_bytes().to_vec()),

@@ -67,7 +67,7 @@ impl fmt::Debug for AuthorityPem {
     }
 }
 
-/// What a workload asks for.
+/// A workload's request for a certificate.
 #[derive(Debug)]
 pub struct IssueRequest {
     /// PKCS#10 in DER; only its public key is used.
@@ -78,7 +78,7 @@ pub struct IssueRequest {
     pub ttl: Duration,
 }
 
-/// What a part of the mesh itself asks for; its name is fixed.
+/// A request for a certificate by a part of the mesh itself, whose name is fixed.
 #[derive(Debug)]
 pub struct SystemRequest {
     /// PKCS#10 in DER; only its public key is used.
@@ -112,9 +112,8 @@ pub fn control_dns_san(network: &NetworkName) -> String {
     format!("{CONTROL_APP}.{}.{MESH_SUFFIX}", network.to_lower())
 }
 
-/// The name under which every gateway of `network` is asked whether it is there:
-/// `gateway.<network>.mesh`. It answers with [`crate::GATEWAY_HERE_RECORD`]; nothing is served
-/// under it.
+/// The server name that probes whether a gateway of `network` is up: `gateway.<network>.mesh`.
+/// Every gateway answers it with [`crate::GATEWAY_HERE_RECORD`]; nothing is served under it.
 #[must_use]
 pub fn gateway_dns_san(network: &NetworkName) -> String {
     format!("{GATEWAY_APP}.{}.{MESH_SUFFIX}", network.to_lower())
@@ -189,7 +188,7 @@ impl Authority {
         })
     }
 
-    /// Root and key as text, to be kept secret.
+    /// Root certificate and key as secret text.
     #[must_use]
     pub fn to_pem(&self) -> AuthorityPem {
         AuthorityPem { certificate: self.root_pem.clone(), key: self.issuer.key().serialize_pem() }
@@ -262,7 +261,7 @@ impl Authority {
         Ok(issued)
     }
 
-    /// Issues a gateway's certificate, with which it speaks to its control plane.
+    /// Issues the certificate that a gateway presents to its control plane.
     ///
     /// # Errors
     /// [`IssueError`].
@@ -357,12 +356,12 @@ impl Authority {
     }
 }
 
-/// What the issuer's clock showed when it made a certificate: an [`Authority`] dates the beginning
-/// back by a share of the life that both ends can tell.
+/// The issuer's clock when it made a certificate. An [`Authority`] backdates the beginning by a
+/// share of the lifetime that both ends can compute.
 #[must_use]
 pub fn issued_at(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     let life = not_after.duration_since(not_before).unwrap_or_default();
-    // A quarter of what was asked for, which is a fifth of what came of it.
+    // The backdating is a quarter of the requested lifetime, that is, a fifth of the whole.
     not_before.checked_add(CLOCK_SKEW.min(life / 5)).unwrap_or(not_before)
 }
 
@@ -498,7 +497,7 @@ fn distinguished_name(common_name: &str) -> DistinguishedName {
 fn random_serial() -> Option<SerialNumber> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).ok()?;
-    // Positive, and of full length whatever the dice say.
+    // Positive and of full length for every random value.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Some(SerialNumber::from_slice(&bytes))
 }

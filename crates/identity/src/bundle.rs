@@ -1,4 +1,4 @@
-//! Trust bundles: which roots speak for which trust domain.
+//! Trust bundles: the roots of each trust domain.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::authority::system_time;
 use crate::peer::CERTIFICATE_BYTES_LIMIT;
 
-/// Most roots of one trust domain: a rotation needs two, the rest is room.
+/// Most roots of one trust domain. A rotation needs two; the rest is a reserve.
 pub const ROOTS_LIMIT: usize = 8;
 /// Most trust domains known at once.
 pub const TRUST_DOMAINS_LIMIT: usize = 1024;

@@ -1,4 +1,4 @@
-//! What a process needs to take part: its certificate and key, and whom it believes.
+//! The credentials of a process: its certificate and key, and the trust bundles.
 
 use std::fmt;
 use std::sync::Arc;
@@ -122,8 +122,8 @@ impl Credentials {
         &self.bundles
     }
 
-    /// Whether a caller that asks for `server_name` has come to the right place: the name is one
-    /// of the own certificate's. A caller that names no server has not.
+    /// Whether the own certificate has the name `server_name` that a caller asks for; `false` for a
+    /// caller that names no server.
     #[must_use]
     pub fn answers_to(&self, server_name: Option<&str>) -> bool {
         server_name.is_some_and(|asked| {

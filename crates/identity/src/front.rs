@@ -2,9 +2,9 @@
 //! port by server name, and clients that prove themselves by an authority of the operator's.
 //!
 //! Versions 1.2 and 1.3, no early data. Sessions are resumed by tickets of both versions, under a
-//! key that changes every six hours and dies with the configuration: who is asked for certificates
-//! by a new one proves itself anew. A resumed session skips the check of the client's certificate,
-//! so callers ask [`ClientCertificate::valid_at`] after each handshake.
+//! key that changes every six hours and ends with the configuration: with a new configuration, each
+//! client that needs a certificate presents it again. A resumed session skips the check of the
+//! client's certificate, so callers check [`ClientCertificate::valid_at`] after each handshake.
 
 mod choice;
 mod client;

@@ -57,8 +57,8 @@ impl KeyPair {
         self.0.serialize_pem()
     }
 
-    /// A certificate request (PKCS#10) that proves possession of the private key. It names
-    /// nobody: the authority decides the names.
+    /// A certificate request (PKCS#10) that proves possession of the private key. It has no names:
+    /// the authority decides them.
     ///
     /// # Errors
     /// [`KeyError::Request`].

@@ -1,10 +1,10 @@
-//! Who is who: a network's authority, keys and certificates, trust bundles, join tokens, and the
+//! Identities: a network's authority, keys and certificates, trust bundles, join tokens, and the
 //! TLS configurations that enforce them.
 //!
 //! Every mesh connection is TLS 1.3 with certificates on both sides. A certificate names its
-//! workload by exactly one SPIFFE identity, and is believed only if it chains to a root of the
-//! trust domain that identity names: the authority of `east` can never speak for `west`. A front
-//! (`front.rs`) takes no part in that: it has ordinary certificates.
+//! workload by exactly one SPIFFE identity. It is accepted only if it chains to a root of that
+//! identity's trust domain: the authority of `east` can never issue for `west`. A front
+//! (`front.rs`) has ordinary certificates and takes no part in this.
 //!
 //! This crate opens no sockets and starts no tasks. Issuing takes `now`; TLS takes its time from
 //! a clock that tests replace ([`Credentials::with_clock`]).

@@ -1,4 +1,4 @@
-//! Reads who a certificate says it belongs to. It believes nothing: the chain is checked by `tls`.
+//! Reads the identity from a certificate. It verifies nothing: `tls` checks the chain.
 //!
 //! A workload's certificate carries exactly one URI, its SPIFFE identity, and DNS names made of
 //! the same app and namespace: `<app>.<namespace>.<network>.mesh` and at most one
@@ -49,7 +49,7 @@ pub enum PeerError {
     Ambiguous { spiffe: SpiffeId, what: &'static str },
 }
 
-/// Who a certificate says it belongs to.
+/// The identity in a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIdentity {
     pub spiffe: SpiffeId,
@@ -136,7 +136,7 @@ struct Named {
     instance: Option<Instance>,
 }
 
-/// What the DNS names say, once each is known to belong to `spiffe`.
+/// Reads the DNS names, each of which must belong to `spiffe`.
 fn read_dns_names(spiffe: &SpiffeId, dns: &[&str]) -> Result<Named, PeerError> {
     let (mut network, mut instance, mut service_named) = (None, None, false);
     for name in dns {

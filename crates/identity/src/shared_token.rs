@@ -1,5 +1,6 @@
-//! Tokens that an app and its sidecar share, so that each knows the other: made by whoever starts
-//! both, compared as they are. Where they come from is for the command line to say.
+//! Tokens that an app and its sidecar share, so that each recognises the other. The process that
+//! starts both makes them; they are compared byte by byte. The command line decides where they come
+//! from.
 
 use std::fmt;
 use std::sync::Arc;

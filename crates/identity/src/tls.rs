@@ -1,13 +1,13 @@
 //! TLS configurations: 1.3 only, AES-128-GCM first, certificates on both sides, no early data.
 //!
-//! Resumption: every configuration has a ticket key and a session store of its own, and is made
-//! anew for every [`Credentials`] value. A ticket therefore dies with the certificate and with
-//! the revision of trust it was given under; it lives [`TICKET_LIFE_LIMIT`] at most, and never
+//! Resumption: every configuration has a ticket key and a session store of its own, and each
+//! [`Credentials`] value gets a new configuration. So a ticket ends with the certificate and with
+//! the trust revision under which it was issued. It lives at most [`TICKET_LIFE_LIMIT`], and never
 //! longer than the own certificate. The *peer's* certificate may end sooner: callers check
 //! [`crate::PeerIdentity::valid_at`] after each handshake.
 //!
-//! A handshake whose peers share no ALPN protocol fails; a peer that offers none at all
-//! completes it, so callers also look at the negotiated protocol.
+//! A handshake whose peers share no ALPN protocol fails. A peer that offers none completes it, so
+//! callers also check the negotiated protocol.
 
 mod any;
 mod app;
@@ -148,8 +148,8 @@ pub fn client_config(
 /// The configuration of an inbound listener: a caller must show a certificate that chains to the
 /// bundle of the trust domain it names, and must ask for one of the own certificate's names.
 ///
-/// A wrong server name is refused with the alert `access_denied`, the only one rustls offers
-/// here; a caller that wants to send the precise one finds it in [`UNRECOGNIZED_NAME_RECORD`].
+/// A wrong server name is refused with the alert `access_denied`, the only one that rustls offers
+/// here. A caller that sends the precise alert finds it in [`UNRECOGNIZED_NAME_RECORD`].
 ///
 /// # Errors
 /// [`TlsError`].

@@ -1,8 +1,8 @@
 //! Join tokens: how a workload that has nothing yet proves itself to its control plane, and
 //! recognises it.
 //!
-//! `tollway1.<network>.<id>.<secret>.<root fingerprint>`: the id names the token in the store,
-//! where only the secret's hash lies; the fingerprint is the SHA-256 of the network's root
+//! `tollway1.<network>.<id>.<secret>.<root fingerprint>`. The id names the token in the store,
+//! which has only the secret's hash. The fingerprint is the SHA-256 of the network's root
 //! certificate, so the first contact needs no other trust.
 
 use std::fmt;

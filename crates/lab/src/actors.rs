@@ -1,4 +1,4 @@
-//! Requests to actors in place of requests to the app: which actor is asked, and for what.
+//! Requests to actors in place of requests to the app: the actor of each request, and its method.
 //!
 //! The app runs actors of the type `Echo`, or of many (`tollway echo --actors`).
 //! Through a sidecar the request is Dapr's of a caller; without one it is the sidecar's request to
@@ -17,7 +17,7 @@ const DUE: &str = r#"{"dueTime":"24h"}"#;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActorsSpec {
-    /// So many actors, asked in turn. Without it each request is to one that was never asked before.
+    /// The number of actors, which are called in turn. Without it each request is to a new actor.
     #[serde(default)]
     pub ids: Option<u32>,
     /// Of so many types, in turn, which the app runs besides `Echo`; of that one when left out.
@@ -27,7 +27,7 @@ pub struct ActorsSpec {
     pub ask: Ask,
 }
 
-/// What an actor is asked for.
+/// The method of an actor that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
@@ -61,9 +61,9 @@ pub struct ActorTimers {
 }
 
 impl ActorsSpec {
-    /// The address of the actors behind the route to an app; `crosses` where the app is in another
-    /// network than the caller, so that the type must say whose it is. `None` where the route is
-    /// not one of HTTP, or has no sidecar that could set timers.
+    /// The address of the actors behind the route to an app; `crosses` if the app is in another
+    /// network than the caller, so that the type must name the network. `None` if the route is not
+    /// HTTP, or has no sidecar that could set timers.
     pub(crate) fn url(self, route: &str, crosses: bool) -> Option<String> {
         let id = self.ids.map_or("{uuid}".to_owned(), |ids| format!("{{1..{ids}}}"));
         let kind = match self.types {
@@ -92,7 +92,7 @@ impl ActorsSpec {
         1 + self.types.unwrap_or(0)
     }
 
-    /// What every request carries; `None` for as many bytes as the case says.
+    /// The body of every request; `None` for as many bytes as the case has.
     pub(crate) fn body(self) -> Option<&'static str> {
         match self.ask {
             Ask::Call | Ask::TimerFires | Ask::TimerWrites | Ask::ReminderFires => None,
@@ -100,14 +100,15 @@ impl ActorsSpec {
         }
     }
 
-    /// How often each is woken so that all together are at this rate; `None` where they are asked.
+    /// The period of each actor's timer so that all together have this rate; `None` for actors that
+    /// are called.
     pub(crate) fn every(self, rate_rps: f64) -> Option<Duration> {
         let every = Duration::try_from_secs_f64(f64::from(self.ids?) / rate_rps).ok()?;
         // The option of the load generator is in whole milliseconds.
         self.fires().then(|| Duration::from_millis(every.as_millis() as u64))
     }
 
-    /// Whether its actors are woken in place of being asked.
+    /// Whether its actors have timers in place of being called.
     pub(crate) fn fires(self) -> bool {
         match self.ask {
             Ask::Call | Ask::Timer | Ask::Reminder => false,

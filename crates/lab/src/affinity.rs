@@ -1,5 +1,5 @@
 //! The layout *pinned*: the subject on a processor of its own, everything else on the others, so
-//! that a saturated subject is what limits and not who happens to run beside it.
+//! that a saturated subject is the limit, and not the processes that share its processor.
 
 use std::fs;
 use std::io;

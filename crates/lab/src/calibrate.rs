@@ -1,14 +1,14 @@
-//! A fixed amount of work, timed beside each run: how fast the machine is right now.
+//! A fixed amount of work, timed with each run: the machine's speed at that time.
 //!
-//! On a shared machine the speed changes between runs; when two runs differ, this says whether
-//! the machine did as well. The work is arithmetic in registers: it does not measure memory.
+//! On a shared machine the speed changes between runs; if two runs differ, this shows whether the
+//! machine did as well. The work is arithmetic in registers: it does not measure memory.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Steps of one calibration, about a millisecond of a current processor when optimised.
 const STEPS: u32 = 1_000_000;
-/// Repetitions, of which the quickest counts: an interrupted one says nothing about speed.
+/// Repetitions, of which the quickest counts: an interrupted one does not show the speed.
 const REPETITIONS: u32 = 3;
 
 /// The time the work takes now.

@@ -46,7 +46,7 @@ pub struct Sidecar<'a> {
     pub app_id: &'a str,
     pub control: SocketAddr,
     pub token_file: &'a Path,
-    /// The app it stands beside; a mere caller has none.
+    /// The sidecar's app; a mere caller has none.
     pub app: Option<(u16, Protocol)>,
     /// Services of plain TCP that it opens a port for each, named [`upstream_port`].
     pub upstreams: Vec<String>,
@@ -69,7 +69,7 @@ pub struct Load {
     pub messages: MessagesSpec,
     /// For a new connection with each request.
     pub handshakes: Option<Handshakes>,
-    /// Actors are woken, and nothing is asked of them.
+    /// Actors have timers, and are not called.
     pub timers: Option<ActorTimers>,
     pub duration: Duration,
     pub warm_up: Duration,
@@ -211,7 +211,8 @@ impl Commands {
         self.echo(network, ports_file).args(["--actors", "--actor-types", &types.to_string()])
     }
 
-    /// An app behind TLS; with `mutual` it wants its callers' certificates, of the same authorities.
+    /// An app behind TLS; with `mutual` it requires its callers' certificates, from the same
+    /// authorities.
     #[must_use]
     pub(crate) fn echo_tls(
         &self,
@@ -302,7 +303,7 @@ impl Commands {
             .args([OsString::from("--json"), load.json.clone().into()])
     }
 
-    /// A link between two networks; it works in both and stands in neither.
+    /// A link between two networks; its process works in both and belongs to neither.
     #[must_use]
     pub fn link(&self, name: &str, args: &LinkArgs) -> Spec {
         Spec::new(name, &self.program).args(["lab", "link"]).args(args.to_args())
@@ -329,7 +330,7 @@ impl Commands {
     }
 }
 
-/// A server that shows the certificate of `identity`; with `mutual` it wants its clients', of the
+/// A server with the certificate of `identity`; with `mutual` it requires its clients', from the
 /// same authorities.
 fn serving(spec: Spec, identity: &Identity, mutual: bool, ports_file: &Path) -> Spec {
     let spec = spec
@@ -425,7 +426,7 @@ pub enum TokenRole<'a> {
     Fabric(&'a str),
 }
 
-/// Name, in a sidecar's ports file, of the port that stands for a service of plain TCP.
+/// Name, in a sidecar's ports file, of the port of a plain TCP service.
 #[must_use]
 pub fn upstream_port(service: &str) -> String {
     format!("upstream:{service}")

@@ -109,7 +109,7 @@ pub enum LabError {
     Merge { row: String, source: HistogramError },
     #[error(transparent)]
     Compare(#[from] CompareError),
-    /// What went wrong, and where everything that was written is kept.
+    /// The error, and the folder of all logs.
     #[error("{source}; logs of all processes: {}", .logs.display())]
     Failed { logs: PathBuf, source: Box<LabError> },
 }

@@ -50,7 +50,7 @@ pub struct ExperimentOptions {
     pub window: Option<Duration>,
     /// Instead of the scenario's; what a case names that is not among them is left out.
     pub subjects: Option<Vec<SubjectName>>,
-    /// What the catalogue has beside the program's own, for a resumed experiment.
+    /// Subjects of the catalogue that are not built in, for a resumed experiment.
     pub subject_files: Vec<SubjectText>,
     pub gate: Gate,
     /// Of links, load and bootstrap.

@@ -1,5 +1,5 @@
-//! Mistakes of meaning in the files that users write: scenarios and subjects. What they share is
-//! here: where an error is, what it says, and the rules for names and lists.
+//! Mistakes of meaning in the files that users write, scenarios and subjects: location and text of
+//! a mistake, and the rules for names and lists.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -25,7 +25,7 @@ const MTU_BYTES: u16 = 1_500;
 /// How often the link is checked for a device that failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// One link. Times are one way.
+/// One link. Times are for one direction.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct LinkArgs {
     /// Inherited descriptor of the left network's namespace.
@@ -49,7 +49,7 @@ pub struct LinkArgs {
     /// One-way delay, microseconds.
     #[arg(long)]
     pub delay_us: u64,
-    /// The delay varies by up to this, both ways, microseconds.
+    /// The delay varies by up to this, in both directions, microseconds.
     #[arg(long, default_value_t = 0)]
     pub jitter_us: u64,
     /// Bits per second; unlimited when left out.

@@ -1,6 +1,6 @@
 //! Round-trip time over a link, measured at the level the requests use: a TCP stream.
 //!
-//! Probes leave at fixed times, a few on the way at once, so that a long link does not need a long
+//! Probes leave at fixed times, a few in transit at once, so that a long link does not need a long
 //! measurement. The first warm the stream up and are not counted.
 
 use std::io::{self, Read, Write};
@@ -26,7 +26,7 @@ pub struct PingPlan {
 }
 
 impl PingPlan {
-    /// Probes for a link of about this round trip: never more on the way than TCP sends at its
+    /// Probes for a link of about this round trip: never more in transit than TCP sends at its
     /// start, or they would wait for each other.
     #[must_use]
     pub fn over(rtt: Duration) -> Self {
@@ -154,7 +154,7 @@ fn answer_all(listener: &TcpListener, stopping: &AtomicBool) {
         answering.retain(|thread| !thread.is_finished());
         if answering.len() < CONNECTIONS_LIMIT {
             let answer = thread::Builder::new().spawn(move || {
-                // The prober hangs up when it has what it wants.
+                // The prober closes the connection when it is done.
                 let _ = answer_one(&stream);
             });
             answering.extend(answer);

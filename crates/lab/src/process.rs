@@ -223,8 +223,7 @@ impl Supervisor {
         ProcessError::Exited { name: name.into(), status, log, tail }
     }
 
-    /// The log to look at, and its last lines: what went to standard error, or else to standard
-    /// output.
+    /// The log to read, and its last lines: standard error, or else standard output.
     fn log_tail(&self, name: &str) -> (PathBuf, String) {
         let (out, err) = log_paths(&self.dir, name);
         let tail = log_tail(&err, TAIL_LINES);

@@ -1,4 +1,4 @@
-//! What an experiment reports while it runs. How it looks on a screen is left to the caller.
+//! Events of a running experiment. The caller decides how they are shown.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,9 +44,9 @@ pub enum Pace {
     Requests(f64),
     /// Of streams.
     Messages(f64),
-    /// Of a flow, 1,000,000 bytes each, both ways together.
+    /// Of a flow, 1,000,000 bytes each, in both directions together.
     Megabytes(f64),
-    /// One way.
+    /// In one direction.
     Packets(f64),
 }
 

@@ -1,9 +1,9 @@
 //! `tollway lab relay`: the link where namespaces cannot be had. Streams on loopback, each byte
 //! delayed by half the round trip.
 //!
-//! Every byte, and the end of the stream, leaves `delay` after it came in, in both directions.
-//! What the relay cannot show: the handshake's round trip, loss, congestion control over the
-//! delay. Bytes on the way are bounded per direction; beyond it the sender is held back.
+//! Every byte, and the end of the stream, leaves `delay` after it came in, in both directions. The
+//! relay cannot show the handshake's round trip, loss, or congestion control over the delay. Bytes
+//! in transit are bounded per direction; beyond the bound the sender is held back.
 
 mod stream;
 
@@ -165,7 +165,7 @@ struct Relay {
     ports: Ports,
     pairs: Slab<Pair>,
     scratch: Scratch,
-    /// When each pair with bytes on the way has something due.
+    /// When each pair with bytes in transit has some due.
     due: BTreeSet<(Instant, Key)>,
 }
 
@@ -260,7 +260,7 @@ impl Relay {
         self.progress(key);
     }
 
-    /// Moves a pair as far as it goes now, and notes when it wants to go on.
+    /// Moves a pair as far as possible now, and notes when it is due again.
     fn progress(&mut self, key: Key) {
         let Some(pair) = self.pairs.get_mut(key) else { return };
         let next = pair.progress(Instant::now(), self.delay, &mut self.scratch);

@@ -43,7 +43,7 @@ pub struct Scenario {
     pub name: Spanned<String>,
     /// One line: which question it answers.
     pub purpose: String,
-    /// The caller's first. Each stands at another distance from it.
+    /// The caller's first. Each has another distance to it.
     pub networks: Vec<NetworkSpec>,
     /// `NAME` or `NAME:VARIANT`, in the order of the report.
     pub subjects: Vec<Spanned<String>>,
@@ -57,7 +57,7 @@ pub struct Scenario {
     pub lengths: Lengths,
     #[serde(default)]
     pub start: Start,
-    /// Published figures to show beside today's.
+    /// Published figures to show with today's.
     #[serde(default)]
     pub seed: Option<SeedSpec>,
     /// What a reader must know to read the numbers rightly.
@@ -82,7 +82,7 @@ pub struct NetworkSpec {
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     pub rtt_us: u64,
-    /// One way.
+    /// In one direction.
     #[serde(default)]
     pub jitter_us: u64,
     #[serde(default)]
@@ -92,7 +92,7 @@ pub struct LinkSpec {
     pub rate_bps: Option<u64>,
 }
 
-/// What is asked, and how.
+/// What is requested, and how.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -154,9 +154,9 @@ pub enum ArrivalSpec {
     Closed,
     /// At a share of what the slowest subject of a closed-loop case answered.
     ShareOfSlowest(ShareSpec),
-    /// In open loop at the highest rate that holds what is asked for, which is searched for.
+    /// In open loop at the highest rate that meets the conditions, which is searched for.
     Search(SearchSpec),
-    /// As many bytes as go, over raw TCP; nothing is asked.
+    /// A flow of as many bytes as possible, over raw TCP, without requests.
     Flow(FlowSpec),
     /// Without load: what the processes use then.
     Idle,
@@ -170,7 +170,7 @@ pub struct SearchSpec {
     pub slo: Spanned<Vec<String>>,
 }
 
-/// How the connections of single requests are secured anew.
+/// The handshake of connections for single requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Handshakes {
@@ -201,7 +201,7 @@ pub struct MessagesSpec {
     pub in_flight: u32,
 }
 
-/// Who sends messages, and who answers what.
+/// The sender of messages, and the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamKind {
@@ -274,10 +274,10 @@ pub struct LimitSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenImpossible {
-    /// It is left out, and the report says why.
+    /// It is left out, and the report states why.
     #[default]
     LeaveOut,
-    /// It runs without limits, and the report says so.
+    /// It runs without limits, and the report states that.
     Unlimited,
 }
 
@@ -437,7 +437,7 @@ fn default_warm_up_s() -> f64 {
     0.2
 }
 
-/// A value that no file says.
+/// A value that is in no file.
 pub(crate) fn nowhere<T>(value: T) -> Spanned<T> {
     let unknown = serde_saphyr::Location::UNKNOWN;
     Spanned::new(value, unknown, unknown)

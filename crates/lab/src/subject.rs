@@ -8,8 +8,8 @@
 //! [`Catalogue::built_in`]; nothing else of the lab changes. The rules:
 //!
 //! - **Between.** Caller and load generator are in network [`HOME`]; the callee's app, which the
-//!   lab starts, is where [`Ground::app`] says. A subject stands between them and starts nothing
-//!   else. Across networks only what [`Subject::published`] names beforehand can be reached.
+//!   lab starts, is at [`Ground::app`]. A subject works between them and starts nothing else.
+//!   Across networks only what [`Subject::published`] names beforehand can be reached.
 //! - **Processes.** Every process is started by [`Ground::start`] with a name of its own that
 //!   begins with its network's ([`Ground::process`]), listens on free ports (its own choice, written
 //!   in a ports file, or [`Ground::free_port`] where a configuration must know beforehand) and
@@ -55,7 +55,7 @@ use crate::topology::Isolation;
 /// The network of the caller.
 pub const HOME: usize = 0;
 
-/// The role of processes that work beside the requests, not for them: neither limited nor pinned.
+/// The role of processes that do not carry the requests: neither limited nor pinned.
 pub const BACKGROUND: &str = "control-planes";
 
 /// A protocol, its security and the callee's network: what a subject is to carry.
@@ -63,7 +63,7 @@ pub const BACKGROUND: &str = "control-planes";
 pub struct Leg {
     /// Index of the callee's network; [`HOME`] is the caller's own.
     pub network: usize,
-    /// What the caller speaks. The app at the other end speaks the same.
+    /// The caller's protocol. The app at the other end has the same.
     pub protocol: Protocol,
     /// What the caller's own connection is secured with.
     pub tls: Tls,
@@ -80,7 +80,7 @@ pub trait SubjectKind {
     /// What it can be made of; the first is the default. Never empty.
     fn variants(&self) -> &[Variant];
 
-    /// Whether it can run on this machine. Cheap enough for a list: may look for files and ask a
+    /// Whether it can run on this machine. Cheap enough for a list: it may look for files and run a
     /// program for its version, not start a server.
     fn availability(&self) -> Availability;
 
@@ -115,7 +115,7 @@ pub enum Availability {
     Missing {
         /// What is missing.
         why: String,
-        /// One line that says how to get it.
+        /// One line with instructions.
         how: String,
         /// Commands that install it from its registry package, for `--install-peers`; each a
         /// program and its arguments. Empty where there is no package.
@@ -128,7 +128,7 @@ pub trait Subject {
     /// Whether it can carry a leg; `Err` is the reason why not, for the report.
     fn carries(&self, leg: &Leg) -> Result<(), String>;
 
-    /// Whether it can stand in networks kept apart like that; `Err` is the reason why not, for the
+    /// Whether it works with networks isolated like that; `Err` is the reason why not, for the
     /// report.
     fn stands_in(&self, _isolation: &Isolation) -> Result<(), String> {
         Ok(())
@@ -142,7 +142,7 @@ pub trait Subject {
     /// Starts its processes. On an error the lab stops what was started.
     ///
     /// # Errors
-    /// Whatever kept a process from listening.
+    /// The error that kept a process from listening.
     fn start(
         &self,
         ground: &mut Ground,
@@ -154,7 +154,7 @@ pub trait Subject {
 /// A listener of a subject's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// Unique among all subjects' in its network; what [`Ground::published`] asks for.
+    /// Unique among all subjects' in its network; the name for [`Ground::published`].
     pub name: String,
     /// Name of the process as in [`Ground::process`], without its network.
     pub process: String,
@@ -165,7 +165,7 @@ pub struct Listener {
 /// A started subject.
 #[derive(Debug, Clone, Default)]
 pub struct StartedSubject {
-    /// One for each leg that was asked for.
+    /// One for each requested leg.
     pub routes: BTreeMap<Leg, Route>,
     /// Names of its processes in the order they were started.
     pub processes: Vec<String>,
@@ -191,7 +191,7 @@ pub struct Route {
     pub app_tls: Tls,
     /// What it is made of, in the report's words: `sidecar–gateway–sidecar`.
     pub made_of: String,
-    /// The processes that work for the request, or beside it, by role.
+    /// The processes that carry the request, or support it, by role.
     pub roles: BTreeMap<String, Vec<String>>,
 }
 

@@ -1,8 +1,8 @@
 //! Networks and the links between them, in one of two forms.
 //!
-//! With namespaces each network is one of the kernel's, and a link delays packets. On loopback
-//! all networks share 127.0.0.1, and what crosses from one to the other goes through a relay
-//! that delays streams. A scenario asks [`Topology::address_from`] and need not know which.
+//! With namespaces each network is one of the kernel's, and a link delays packets. On loopback all
+//! networks share 127.0.0.1, and connections between networks go through a relay that delays
+//! streams. A scenario calls [`Topology::address_from`] and need not know which.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -103,9 +103,9 @@ pub struct LinkSpec {
     /// Index of the network at the other end.
     pub to: usize,
     pub rtt: Duration,
-    /// One way.
+    /// In one direction.
     pub jitter: Duration,
-    /// Share of packets lost, each way.
+    /// Share of packets lost, in each direction.
     pub loss: f64,
     pub rate_bps: Option<u64>,
     pub seed: u64,

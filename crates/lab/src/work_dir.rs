@@ -1,8 +1,9 @@
 //! The scenario's working directory: logs, ports files, stores and tokens of its processes.
 //!
-//! Removed at the end, kept after a failure; of an interrupted experiment that has made a run the
-//! journal stays. A lab that was killed cannot remove its own, so the next one does: a directory is
-//! abandoned when no process holds the lock of its `in-use` file. A retained one goes after a week.
+//! Removed at the end, retained after a failure; of an interrupted experiment that has made a run
+//! the journal stays. A lab that was killed cannot remove its own, so the next one does: a
+//! directory is abandoned if no process holds the lock of its `in-use` file. A retained one is
+//! removed after a week.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -15,11 +16,12 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "tollway-lab-";
 const IN_USE: &str = "in-use";
-/// Stands in a directory that is kept for a person.
+/// A file in a directory that is retained for the user.
 const RETAINED: &str = "kept";
 /// Where an experiment notes what it has done.
 pub(crate) const JOURNAL: &str = "journal";
-/// How long the journal of an interrupted experiment, and what a failed one left, is kept.
+/// How long the journal of an interrupted experiment, and the directory of a failed one, is
+/// retained.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A directory of one run.
@@ -31,7 +33,7 @@ pub(crate) struct WorkDir {
     in_use: File,
 }
 
-/// Who removes the directory.
+/// Whether the directory is removed.
 #[derive(Debug)]
 enum Dir {
     New(TempDir),
@@ -39,7 +41,7 @@ enum Dir {
 }
 
 impl WorkDir {
-    /// Makes a directory only we can read in `root`, and removes abandoned ones beside it.
+    /// Makes a directory in `root` that only this user can read, and removes abandoned ones there.
     pub(crate) fn create(root: &Path) -> io::Result<Self> {
         remove_abandoned(root);
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(root)?;
@@ -71,10 +73,10 @@ impl WorkDir {
         self.leave()
     }
 
-    /// Leaves the directory for a person to look into, for a week at least.
+    /// Leaves the directory for the user, for a week at least.
     pub(crate) fn keep(self) -> PathBuf {
-        // The week begins now, however long the experiment took. If either fails the next run
-        // removes what was meant to be kept: no harm.
+        // The week begins now, after any length of experiment. If either fails, the next run
+        // removes the directory: no harm.
         let _ = self.in_use.set_modified(SystemTime::now());
         let _ = fs::rename(self.path().join(IN_USE), self.path().join(RETAINED));
         self.leave()

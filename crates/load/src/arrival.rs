@@ -29,7 +29,7 @@ pub enum Arrival {
     Closed,
 }
 
-/// How the arrivals of an open loop lie in time. The mean rate is the same for all.
+/// How the arrivals of an open loop are distributed in time. All have the same mean rate.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum Spacing {
     /// One every `1 / rate`.
@@ -93,7 +93,7 @@ impl Arrival {
 /// How much is measured. The warm-up comes before and is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Requests whose intended start lies in a window this long.
+    /// Requests whose intended start is in a window this long.
     Lasting(Duration),
     /// Exactly this many requests.
     Requests(u64),
@@ -149,7 +149,7 @@ impl Schedule {
         })
     }
 
-    /// Arrivals at a rate that moves as `profile` says; the window is as long as it is.
+    /// Arrivals at a rate that changes by `profile`; the window is as long as the profile.
     /// [`Self::interval`] is that of its highest rate. Fails as [`Arrival::check`] does.
     pub fn varying(
         profile: &Profile,

@@ -1,7 +1,7 @@
 //! One run on one thread: release what is due, send it, take the answers, wait.
 //!
-//! The engine owns time: which request starts when, what waits for a free slot, what is dropped,
-//! when the window and the drain end. A [`Client`] owns the connections and knows the protocol.
+//! The engine owns time: when each request starts, which wait for a free slot or are dropped, when
+//! the window and the drain end. A [`Client`] owns the connections and the protocol.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -22,7 +22,7 @@ use crate::pacer::Pacer;
 use crate::progress::{Phase, Progress, Watch};
 use crate::recorder::{Call, Failure, Recorder};
 
-/// How often timeouts, reconnects and a stop are looked at.
+/// Interval at which timeouts, reconnects and a stop are checked.
 const DUTY_NS: u64 = 20_000_000;
 /// Interval of progress reports.
 const PROGRESS_NS: u64 = 1_000_000_000;
@@ -33,7 +33,7 @@ pub(crate) struct Io {
     pub(crate) clock: Clock,
     pub(crate) scratch: Scratch,
     pub(crate) recorder: Recorder,
-    /// Connection attempts that failed since the engine last looked.
+    /// Connection attempts that failed since the engine's last check.
     pub(crate) failed_connects: u64,
     /// What the last of them failed of.
     pub(crate) connect_failure: Failure,
@@ -64,7 +64,7 @@ pub(crate) trait Client {
     fn tick(&mut self, io: &mut Io);
     /// Calls started and not yet answered.
     fn in_flight(&self) -> usize;
-    /// Gives up what is in flight; says how many measured calls that were.
+    /// Gives up the calls in flight; returns how many of them were measured.
     fn abandon(&mut self) -> u64;
 }
 
@@ -90,7 +90,7 @@ impl Waiting {
     }
 }
 
-/// Runs `client` to the end of the plan or until `watch` asks to stop.
+/// Runs `client` to the end of the plan or until `watch` requests a stop.
 pub(crate) fn run<C: Client>(
     client: C,
     options: &LoadOptions,
@@ -116,7 +116,7 @@ pub(crate) fn run<C: Client>(
     Ok(Outcome { connections, ..outcome })
 }
 
-/// Opens the connections; enough when one stands, the others are tried again during the run.
+/// Opens the connections. One open connection is enough; the others are tried again during the run.
 fn connect<C: Client>(
     client: &mut C,
     io: &mut Io,
@@ -170,7 +170,7 @@ struct Engine<C> {
 }
 
 impl<C: Client> Engine<C> {
-    /// The plan begins now: the connections stand.
+    /// The plan begins now: the connections are open.
     fn new(client: C, io: Io, options: &LoadOptions) -> Result<Self, LoadError> {
         let begin_ns = io.clock.now_ns();
         let plan = match options.arrival {
@@ -297,7 +297,7 @@ impl<C: Client> Engine<C> {
         Some(Call::new(now_ns, 0, measured))
     }
 
-    /// Whether a closed loop has released all that its extent asks for.
+    /// Whether a closed loop has released all requests of its extent.
     fn has_all(&self, now_ns: u64) -> bool {
         match self.extent {
             Extent::Lasting(_) => self.end_ns.is_some_and(|end_ns| now_ns >= end_ns),
@@ -311,7 +311,7 @@ impl<C: Client> Engine<C> {
     }
 
     fn is_finished(&mut self, now_ns: u64) -> bool {
-        // A closed loop without a free slot at its end never asks for the request that ends it.
+        // A closed loop without a free slot at its end never requests the call that ends it.
         self.over |= self.closed_loop && self.has_all(now_ns);
         if !self.over {
             return false;

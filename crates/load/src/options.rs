@@ -1,4 +1,4 @@
-//! What a run is asked to do: target, arrivals, connections, limits, and the request itself.
+//! The options of a run: target, arrivals, connections, limits, and the request itself.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 
 /// Connections of one run; each costs a descriptor and a few KB.
 pub(crate) const MAX_CONNECTIONS: usize = 50_000;
-/// Concurrent streams asked of one HTTP/2 connection.
+/// Most concurrent streams of one HTTP/2 connection.
 pub(crate) const MAX_STREAMS: usize = 10_000;
 /// Messages that may wait on one stream.
 const MAX_IN_FLIGHT: usize = 100_000;
@@ -40,7 +40,7 @@ pub struct LoadOptions {
     /// Of the arrivals.
     pub seed: u64,
     pub connections: usize,
-    /// Looked at where the target's URL asks for TLS.
+    /// Used if the target's URL is `https`.
     pub tls: TlsOptions,
     pub reuse: Reuse,
     /// Calls in flight at once on one connection; HTTP/1.1 always has one.
@@ -57,7 +57,7 @@ pub struct LoadOptions {
     pub command_line: Vec<String>,
 }
 
-/// Which histograms, of up to a few KB each, a result holds beside those of all requests.
+/// Which histograms, of up to a few KB each, a result has in addition to those of all requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Of each second.
@@ -91,7 +91,7 @@ impl LoadOptions {
         }
     }
 
-    /// The same with a rate that moves as `profile` says, for as long as it does.
+    /// A run with a rate that changes by `profile`, as long as the profile.
     #[must_use]
     pub fn with_stages(self, profile: Profile, spacing: Spacing) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Target {
     }
 }
 
-/// How long a connection is used. By default it is kept, and dialled again when it is lost.
+/// How long a connection is used. By default it stays open, and is dialled again when it is lost.
 ///
 /// With a limit, a connection is closed when it has reached it, and the next one is opened by the
 /// request that needs it.
@@ -171,7 +171,7 @@ pub struct Target {
     pub port: u16,
     /// Path and query, at least `/`.
     pub path: String,
-    /// Whether the URL asks for TLS.
+    /// Whether the URL is `https`.
     pub tls: bool,
 }
 

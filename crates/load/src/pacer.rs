@@ -23,7 +23,7 @@ impl Pacer {
     }
 
     /// How long to sleep at `now_ns` when the next request starts at `start_ns` and other duties
-    /// are due at `duty_ns`. Zero: look for events and come back at once.
+    /// are due at `duty_ns`. Zero: poll for events and return at once.
     pub(crate) fn sleep(self, now_ns: u64, start_ns: Option<u64>, duty_ns: u64) -> Duration {
         let wake_ns = start_ns.map_or(u64::MAX, |start| start.saturating_sub(self.spin_ns));
         Duration::from_nanos(wake_ns.min(duty_ns).saturating_sub(now_ns))

@@ -34,7 +34,7 @@ const TRIAL_DRAIN: Duration = Duration::from_millis(500);
 /// What a run consists of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
-    /// One window, as the options say.
+    /// One window, by the options.
     Once,
     /// A window at each of these rates.
     Steps {
@@ -143,7 +143,7 @@ fn at_rate(options: &LoadOptions, rate_rps: f64) -> LoadOptions {
     LoadOptions { arrival: Arrival::Open { rate_rps, spacing }, stages: None, ..options.clone() }
 }
 
-/// One run of several: its progress says which.
+/// One run of several: its progress has its number.
 fn run_part(
     part: Part,
     options: &LoadOptions,

@@ -16,7 +16,7 @@ pub struct Watch<'a> {
     pub stop: Stop,
 }
 
-/// Where a run stands in its plan.
+/// The progress of a run in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     WarmUp,

@@ -1,4 +1,4 @@
-//! What became of every request: counts, latencies, lateness, errors by kind, a point a second.
+//! The outcome of every request: counts, latencies, lateness, errors by kind, a point a second.
 //!
 //! Memory does not grow with the run, except for one point per second up to a limit. A request
 //! belongs to the window in which it was meant to start; the warm-up's requests are sent like
@@ -19,7 +19,7 @@ use crate::tls::{Handshake, Handshakes};
 
 /// Length of one point of the series.
 const POINT_NS: u64 = 1_000_000_000;
-/// Points kept, a day of them; a longer run has none for the rest.
+/// Most points, a day of them; a longer run has none for the rest.
 const MAX_POINTS: usize = 86_400;
 /// Longest latency that a point resolves, in ns.
 const POINT_LONGEST_NS: u64 = 60_000_000_000;
@@ -103,7 +103,7 @@ impl Failure {
         }
     }
 
-    /// The same for every value that has the same kind.
+    /// One representative of all values of a kind.
     fn folded(self) -> Self {
         match self {
             Self::Reset(code) if ErrorCode(code).name().is_none() => Self::Reset(u32::MAX),
@@ -388,7 +388,7 @@ struct Series {
     current: hdrhistogram::Histogram<u64>,
     /// Of the sends since the last point; `None` while there was none.
     latest_ns: Option<u64>,
-    /// The histograms of the seconds that are over, and the current one's, where they are kept.
+    /// The histograms of past seconds, and the current one's, if they are recorded.
     per_second: Option<(Vec<EncodedHistogram>, Histogram)>,
 }
 

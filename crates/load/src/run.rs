@@ -1,4 +1,4 @@
-//! The public ways to run: one per protocol.
+//! The public entry points: one per protocol.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -145,7 +145,7 @@ fn setting(
     Ok(Setting { head, shape, deadline, window_bytes, tally })
 }
 
-/// How connections are secured, if the target's URL asks for it.
+/// The TLS configuration, if the target's URL needs one.
 fn secure(options: &LoadOptions, alpn: &[u8]) -> Result<Option<TlsDialler>, LoadError> {
     if !options.target.tls {
         return Ok(None);
@@ -162,7 +162,7 @@ pub fn run_ping(
     bytes: usize,
     watch: &mut Watch<'_>,
 ) -> Result<RunResult, LoadError> {
-    // Connections are kept: opening them is what the other protocols measure.
+    // Connections stay open: the other protocols measure opening them.
     let options = &LoadOptions { reuse: Reuse::default(), ..options.clone() };
     options.check()?;
     if !(1..=MAX_PING_BYTES).contains(&bytes) {
@@ -179,7 +179,7 @@ pub fn run_ping(
     frame.run(client, options, address, watch)
 }
 
-/// What a result says besides numbers.
+/// The parts of a result that are not counted.
 struct Frame {
     protocol: Protocol,
     payload: usize,

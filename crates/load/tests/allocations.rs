@@ -74,7 +74,7 @@ fn a_long_run_needs_no_more_memory_than_a_short_one() {
         })
     };
     let (short, long) = (run(1_000), run(20_000));
-    // A point a second is all that is kept.
+    // Only a point a second is stored.
     assert!(
         long.bytes_max < short.bytes_max + short.bytes_max / 20,
         "{} bytes at most in the short run, {} in the long",

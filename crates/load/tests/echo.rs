@@ -1,4 +1,4 @@
-//! The echo server against clients that nobody here wrote: curl, tonic, and bytes by hand.
+//! The echo server against foreign clients: curl, tonic, and bytes by hand.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -144,7 +144,7 @@ fn a_stop_answers_what_is_under_way() {
     let fields = "expect: 100-continue\r\ncontent-length: 1\r\n";
     let request = format!("POST /delay?ms=300 HTTP/1.1\r\nhost: a\r\n{fields}\r\nx");
     stream.write_all(request.as_bytes()).unwrap();
-    // It says so once it has read the head.
+    // It answers once it has read the head.
     let mut interim = [0; 25];
     stream.read_exact(&mut interim).unwrap();
     assert_eq!(interim, *b"HTTP/1.1 100 Continue\r\n\r\n");

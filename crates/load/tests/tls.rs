@@ -124,7 +124,7 @@ fn a_connection_that_was_idle_for_too_long_is_not_used() {
     options.reuse = Reuse { requests: None, idle: Some(Duration::from_millis(10)) };
     let result = get(&options);
     assert_eq!(result.traffic.requests, 10, "{result:?}");
-    // Where the machine stood still, requests may have come right behind each other.
+    // If the machine was suspended, requests may have come right after each other.
     let opened = result.traffic.phases_us["connecting"].n;
     assert!((5..=10).contains(&opened), "{opened} for ten requests");
     options.reuse.idle = Some(Duration::from_secs(60));
@@ -138,7 +138,7 @@ fn nobody_there_fails_the_requests_that_wanted_to_connect() {
     let mut options = open_loop(&url, 50.0, 1.0);
     options.reuse = Reuse { requests: Some(1), idle: None };
     options.connections = 2;
-    // The first connections stand, then nobody listens.
+    // The first connections are open, then the listener is gone.
     let closing = std::thread::spawn(move || {
         let first = listener.accept().unwrap();
         let second = listener.accept().unwrap();
@@ -277,7 +277,7 @@ fn curl_and_h2load_are_served_over_tls() {
     assert!(text.contains("2000 succeeded"), "{text}");
 }
 
-/// An echo server with a door behind TLS.
+/// An echo server with a TLS listener.
 fn secure_echo(mutual: bool) -> (Certificates, Echo) {
     let certificates = Certificates::make();
     let echo = Echo::with(EchoOptions {
@@ -292,7 +292,7 @@ fn secure_echo(mutual: bool) -> (Certificates, Echo) {
     (certificates, echo)
 }
 
-/// `requests` one after the other on each of four connections to the door behind TLS.
+/// `requests` one after the other on each of four connections to the TLS listener.
 fn secure(echo: &Echo, certificates: &Certificates, requests: u64) -> LoadOptions {
     let address = echo.ports.https.unwrap();
     let tls =

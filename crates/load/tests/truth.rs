@@ -1,4 +1,4 @@
-//! The engine checked against targets whose latency is known: what the numbers say is so.
+//! The engine checked against targets of known latency: the figures are true.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -18,7 +18,7 @@ use tollway_load::{Arrival, HttpRequest, LoadOptions, Progress, Target, Watch, r
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::{Histogram, LatencyUs, RunResult};
 
-/// What the child says when it is in its window.
+/// Printed by the child when it is in its window.
 const IN_WINDOW: &str = "under way:";
 
 /// Where a child sends its requests.
@@ -50,13 +50,13 @@ fn a_constant_delay_is_measured_within_a_percent() {
     let mut options = open_loop(&echo.url("/delay?ms=100"), 150.0, 2.0);
     options.connections = 64;
     let result = get(&options);
-    // A busy machine makes answers later and none earlier: the quickest tell what is measured.
+    // A busy machine delays answers and never speeds them up: the quickest show what is measured.
     let quick = result.traffic.latencies().unwrap().raw_quantile_ns(0.02) as f64 / 1e6;
     assert!((100.0..101.0).contains(&quick), "p2 {quick} ms");
 }
 
-/// Everything on one processor, so that the way there and back costs the same for both delays: each
-/// is long enough to leave the caches as cold. The server spins, since no timer is exact to some
+/// Everything on one processor, so that the round trip costs the same for both delays: each is long
+/// enough to leave the caches as cold. The server spins, since no timer is exact to some
 /// microseconds.
 #[test]
 fn half_a_millisecond_is_measured_within_a_percent() {
@@ -66,7 +66,8 @@ fn half_a_millisecond_is_measured_within_a_percent() {
     let quick_us = |delay: Duration| {
         let options = LoadOptions { connections: 1, ..closed(spinning_target(delay), 600) };
         let services = get(&options).traffic.services().unwrap();
-        // A busy machine makes answers later and none earlier: the quickest tell what is measured.
+        // A busy machine delays answers and never speeds them up: the quickest show what is
+        // measured.
         services.raw_quantile_ns(0.02) as f64 / 1e3
     };
     holds_once(|| {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longer with each attempt up to a bound, and not the same for all, so that who comes back after
-/// a restart is not met by everybody at once.
+/// The delay grows with each attempt up to a bound and has a random part, so that after a restart
+/// not all clients return at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub first: Duration,

@@ -25,7 +25,7 @@ mod outcome;
 mod reading;
 mod socket;
 
-/// An output buffer that grew beyond this gives its memory back when it is empty, unless the owner
+/// An output buffer that grew beyond this releases its memory when it is empty, unless the owner
 /// asked for more.
 const OUT_KEEP_BYTES: usize = 32 * 1024;
 
@@ -43,7 +43,7 @@ pub struct Conn {
     connecting: bool,
     readable: bool,
     writable: bool,
-    /// The poller told that the peer closed or the socket failed.
+    /// The poller reported that the peer closed or the socket failed.
     close_told: bool,
     /// Sending failed: the end that reads find is not one that the peer chose.
     is_broken: bool,
@@ -131,7 +131,7 @@ impl Conn {
         is_bare.then(|| self.socket.into())
     }
 
-    /// Takes note of what the poller said.
+    /// Records what the poller reports.
     pub fn ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
@@ -176,8 +176,7 @@ impl Conn {
         })
     }
 
-    /// The TLS session, for what it says about itself; `None` without TLS or before the handshake
-    /// is over.
+    /// The TLS session, for its parameters; `None` without TLS or before the handshake is over.
     #[must_use]
     pub fn tls(&self) -> Option<&CommonState> {
         let tls: &CommonState = self.tls.as_deref()?;
@@ -230,7 +229,7 @@ impl Conn {
         }
         if self.finishing && self.pending() == 0 {
             self.write_ended = true;
-            // Fails only when the connection is gone, which the next read tells.
+            // Fails only if the connection is gone, which the next read reports.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
         Flush::Done
@@ -295,8 +294,8 @@ impl Conn {
         Ok(true)
     }
 
-    /// Gives up the room of what is sent. A peer that always leaves something unsent would
-    /// otherwise make the buffer as long as all it was ever sent. Moves fewer bytes than it drops.
+    /// Releases the space of sent bytes. Otherwise a peer that always leaves something unsent would
+    /// make the buffer as long as all it was ever sent. Moves fewer bytes than it drops.
     fn drop_sent(&mut self) {
         let buffer = if self.tls.is_none() { &mut self.out } else { &mut self.wire };
         if self.sent > buffer.len() / 2 {
@@ -305,8 +304,8 @@ impl Conn {
         }
     }
 
-    /// The kernel tells why a connection broke once, here to the sender; a reader then finds what
-    /// had come before, and an end.
+    /// The kernel reports why a connection broke once, here to the sender; a reader then finds the
+    /// bytes from before, and an end.
     fn note_broken(&mut self) {
         self.is_broken = true;
         self.write_ended = true;

@@ -1,7 +1,7 @@
-//! Network devices as the kernel tells of them: number, addresses, driver; and how it checksums.
+//! Network devices as the kernel reports them: number, addresses, driver and checksum settings.
 //!
-//! All calls are about the calling thread's network namespace (see [`crate::netns`]). `/sys` would
-//! tell of the namespace that it was mounted in, hence the requests by socket.
+//! All calls concern the calling thread's network namespace (see [`crate::netns`]). They use
+//! sockets because `/sys` shows the namespace in which it was mounted.
 
 #![allow(unsafe_code, reason = "interface requests have no safe form")]
 
@@ -51,13 +51,13 @@ pub struct Device {
     pub mac: [u8; 6],
     /// The largest IP packet, bytes.
     pub mtu: u32,
-    /// As `ethtool -i` says: `veth`, `virtio_net`, `ixgbe`; empty where it has none.
+    /// The name that `ethtool -i` shows: `veth`, `virtio_net`, `ixgbe`; empty if there is none.
     pub driver: String,
     pub addresses: Vec<DeviceAddress>,
 }
 
 impl Device {
-    /// What the kernel knows of the device called `name`.
+    /// Looks up the device called `name`.
     pub fn open(name: &str) -> Result<Self, DeviceError> {
         let failed = |what| move |source| DeviceError::Read { name: name.to_owned(), what, source };
         let all: Vec<InterfaceAddress> = nix::ifaddrs::getifaddrs()
@@ -83,7 +83,7 @@ impl Device {
         })
     }
 
-    /// What the kernel knows of the device of this number.
+    /// Looks up the device of this number.
     pub fn with_index(index: u32) -> Result<Self, DeviceError> {
         let socket = control_socket().map_err(|source| DeviceError::Name { index, source })?;
         let name = rustix::net::netdevice::index_to_name(&socket, index)
@@ -91,9 +91,8 @@ impl Device {
         Self::open(&name)
     }
 
-    /// Whether the kernel computes checksums of what leaves by this device itself (`false`), or
-    /// leaves it to the device (`true`), which a virtual one does not do either: it says of a
-    /// packet that its checksum need not be looked at.
+    /// Whether the device computes the checksums of what it sends (`true`), or the kernel does
+    /// (`false`). A virtual device computes none: it marks the packet as valid.
     pub fn set_transmit_checksums(&self, by_device: bool) -> Result<(), DeviceError> {
         let mut value = EthtoolValue { command: SET_TRANSMIT_CHECKSUMS, data: by_device.into() };
         ethtool(&self.name, &mut value)

@@ -1,4 +1,4 @@
-//! Ports for programs that must be told where to listen.
+//! Ports for programs that cannot report where they listen.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The first and the last port that the kernel gives to those who ask for any.
 const GIVEN_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// A TCP port of `ip` that nobody listens at, for a program that must be told where to.
+/// A free TCP port of `ip`, for a program that needs the number before it starts.
 ///
-/// Between this call and the program's nobody takes it by chance: the kernel gives it to nobody who
-/// asks for any port, and no two calls of a process return the same. Another process may ask for
-/// just this one. A program that can say where it listens is better given port 0.
+/// Between this call and the program's the port is not taken by chance: the kernel gives it to no
+/// process that binds port 0, and no two calls of this process return the same. Another process may
+/// bind exactly this one. A program that can report its port should get port 0.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub fn free_port(ip: IpAddr) -> Result<SocketAddr> {
         match TcpListener::bind(address) {
             Ok(_) => return Ok(address),
             Err(error) if error.kind() == ErrorKind::AddrInUse => refused = error,
-            // An address that is not here, say: no port of it can be bound.
+            // For example an address that is not local: no port of it can be bound.
             Err(error) => return Err(error),
         }
     }

@@ -1,8 +1,8 @@
 //! An emulated link: packets read from one TUN device appear on the other after a delay.
 //!
-//! One thread per direction reads a packet, decides when it arrives (`schedule`, pure), holds
-//! it, and writes it when due. What is held is bounded by [`LINK_HELD_BYTES`]; beyond it the
-//! device's own queue fills and the kernel drops, as a router does. Order is kept. Losses and
+//! One thread per direction reads a packet, decides when it arrives (`schedule`, pure), holds it,
+//! and writes it when due. The bytes in transit are bounded by [`LINK_HELD_BYTES`]; beyond it the
+//! device's own queue fills and the kernel drops, as a router does. Order is preserved. Losses and
 //! slow rates need packets of one MTU: see [`Shape::wants_offload`].
 
 mod held;
@@ -27,7 +27,7 @@ use schedule::{Admission, Schedule};
 pub const LINK_HELD_BYTES: usize = 256 << 20;
 /// What one direction allocates before it has to grow, bytes.
 const INITIAL_HELD_BYTES: usize = 1 << 20;
-/// Packets accepted in a row before due ones are looked at again.
+/// Packets accepted in a row before due ones are sent.
 const ACCEPT_BATCH: usize = 64;
 /// Below this rate a 64 KB segment would be a burst of more than 5 ms.
 const OFFLOAD_MIN_BITS_PER_S: u64 = 100_000_000;
@@ -35,7 +35,7 @@ const OFFLOAD_MIN_BITS_PER_S: u64 = 100_000_000;
 /// What one direction of a link does to packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
-    /// Time a packet spends on the way.
+    /// One-way delay of a packet.
     pub delay: Duration,
     /// The delay varies evenly within ± this, but never reorders: a packet due before its
     /// predecessor arrives right after it.
@@ -46,8 +46,8 @@ pub struct Shape {
     pub queue: Duration,
     /// Share of packets lost, 0 to 1, each rolled for on its own.
     pub loss: f64,
-    /// Packets of more IP bytes than this are lost, and nobody is told: as where the way is narrower
-    /// than its ends believe and ICMP is filtered. `None` where everything fits.
+    /// Packets of more IP bytes than this are lost silently, as on a path whose MTU is below that
+    /// of its ends and that filters ICMP. `None`: no limit.
     pub largest_bytes: Option<u64>,
     /// Seed of jitter and loss.
     pub seed: u64,
@@ -184,7 +184,7 @@ impl Link {
         self.directions.iter().all(|d| d.thread.as_ref().is_some_and(|t| !t.is_finished()))
     }
 
-    /// Stops both directions; packets on the way are gone. Tells how it ended.
+    /// Stops both directions; packets in transit are lost. Returns the counts of both.
     pub fn stop(mut self) -> Result<[LinkCounts; 2], LinkError> {
         let results = self.halt();
         let counts = self.counts();

@@ -17,12 +17,13 @@ const BACKLOG: i32 = 4096;
 /// How a listener is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerOptions {
-    /// Connections the kernel keeps ready for us, at most as many as `net.core.somaxconn` says. Who
-    /// finds no place is not told, and tries again after a second.
+    /// Connections that the kernel queues before they are accepted, at most `net.core.somaxconn`. A
+    /// client that finds the queue full gets no reply, and tries again after a second.
     pub backlog: i32,
     /// Several listeners may share the address, one per thread.
     pub shared: bool,
-    /// Bytes that a connection takes before it can send them, about; the kernel's say when `None`.
+    /// Bytes that a connection takes before it can send them, about; the kernel's default if
+    /// `None`.
     pub unsent_bytes: Option<u32>,
 }
 
@@ -56,7 +57,7 @@ impl Listener {
     /// Binds and listens; port 0 takes a free one.
     ///
     /// # Errors
-    /// What the kernel says: the address is in use, not ours, or not permitted.
+    /// The kernel's error: the address is in use, not local, or not permitted.
     pub fn bind(address: SocketAddr, options: ListenerOptions) -> io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -82,13 +83,13 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// Where it listens; the port is the one chosen if 0 was asked.
+    /// The bound address; the port is the chosen one if 0 was given.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The socket alone, non-blocking, for those who accept in another way.
+    /// The socket alone, non-blocking, for other ways to accept.
     #[must_use]
     pub fn into_socket(self) -> TcpListener {
         self.socket
@@ -103,7 +104,7 @@ impl Listener {
         match rustix::net::accept_with(&self.socket, flags) {
             Ok(socket) => {
                 let stream = TcpStream::from(socket);
-                // Fails only when the connection is already gone; the first read will say so.
+                // Fails only if the connection is already gone; the first read reports it.
                 let _ = stream.set_nodelay(true);
                 Ok(stream)
             }
@@ -120,7 +121,7 @@ impl Listener {
 /// whether or not one does.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn has_waiting(listener: &impl AsFd) -> io::Result<bool> {
     let mut waits = [PollFd::new(listener, PollFlags::IN)];
     loop {

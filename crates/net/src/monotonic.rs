@@ -1,11 +1,11 @@
-//! The clocks that all processes of a machine share and nobody sets: what happened in one of them
-//! can be told to another that compares.
+//! Clocks that all processes of a machine share and that are never set, so that times of two
+//! processes can be compared.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// CLOCK_MONOTONIC in nanoseconds. Of another machine, or before its last start, it says nothing.
+/// CLOCK_MONOTONIC in nanoseconds. Not comparable with other machines or other boots.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);

@@ -53,8 +53,8 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Creates a namespace whose loopback device is up and whose new devices speak no IPv6
-    /// (so that no router solicitations disturb a measurement). `name` is used in messages only.
+    /// Creates a namespace whose loopback device is up and whose new devices have no IPv6 (so that
+    /// no router solicitations disturb a measurement). `name` is used in messages only.
     pub fn create(name: &str) -> Result<Self, NetnsError> {
         let made = run_on_thread(name, || {
             // SAFETY: CLONE_NEWNET changes only this thread's network namespace; file

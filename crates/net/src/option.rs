@@ -25,7 +25,7 @@ fn set(
     value: libc::c_int,
 ) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of_val(&value)).expect("an integer is short");
-    // SAFETY: the descriptor is open for the call, and the value is as long as `length` says.
+    // SAFETY: the descriptor is open for the call, and the value is `length` bytes long.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Where a peer comes from, as far as peers can be told apart by their addresses.
+//! The origin of a peer, as far as its address distinguishes it from others.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,8 +1,8 @@
 //! The other end of a virtual cable (veth), in whichever network namespace it is.
 //!
-//! The kernel tells its number and, if it is elsewhere, a number for the namespace (rtnetlink(7));
-//! which namespace that is shows when those that can be seen are asked for theirs: the named ones,
-//! and those of processes. One that can be seen in neither way is not found.
+//! The kernel reports the device's number and, if it is in another namespace, a number for that
+//! namespace (rtnetlink(7)). The namespace is found by comparing numbers with those of the visible
+//! namespaces: the named ones and those of processes. One that is neither is not found.
 
 use std::collections::HashSet;
 use std::fs;
@@ -103,7 +103,7 @@ fn ask_link(index: u32) -> io::Result<Option<(u32, Option<i32>)>> {
     Ok(link.map(|link| (link, number(LINK_NAMESPACE))))
 }
 
-/// The namespace that the calling thread's one knows by this number.
+/// The namespace that has this number in the calling thread's namespace.
 fn find(number: i32) -> io::Result<Option<NetNs>> {
     let mut seen = HashSet::new();
     for path in candidates() {

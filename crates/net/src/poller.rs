@@ -19,13 +19,13 @@ pub struct Token(pub u64);
 /// The token of the waker; owners must not use it.
 const WAKE: u64 = u64::MAX;
 
-/// What one registration may do now. Edges: each is told once.
+/// The readiness of one registration. Edge-triggered: each change is reported once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readiness {
     pub token: Token,
     pub readable: bool,
     pub writable: bool,
-    /// The peer closed its side, or the socket failed: a read will say which.
+    /// The peer closed its side, or the socket failed: a read reports which.
     pub closed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token.0), flags)?)
     }
 
-    /// Registers a listener, level-triggered: what one turn leaves is told again.
+    /// Registers a listener, level-triggered: connections that one turn leaves are reported again.
     ///
     /// # Errors
     /// When the kernel refuses the descriptor.

@@ -39,14 +39,14 @@ unsafe extern "C" fn add_segments(
     _size: usize,
     segments: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader hands over an object that is valid for this call, with as many headers
-    // as it says; `segments` is what `let_program_pages_go` has given.
+    // SAFETY: the loader passes an object that is valid for this call, with the number of headers
+    // it states; `segments` is what `let_program_pages_go` has passed.
     let (base, headers, segments) = unsafe {
         let object = &*object;
         let headers = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
         (object.dlpi_addr, headers, &mut *segments.cast::<Vec<Range<usize>>>())
     };
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number only.
     let page = address(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).max(1);
     for header in headers {
         if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {

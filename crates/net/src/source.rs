@@ -9,9 +9,9 @@ use rustix::net::bind;
 use crate::option::bind_without_port;
 
 /// Has a TCP socket connect from `address`; the kernel chooses the port when it connects, one that
-/// is free for that destination. A socket that is bound in the usual way holds its port against all
-/// destinations, a minute after it was closed too: after 28,000 connections nobody on the machine
-/// finds one any more.
+/// is free for that destination. A socket that is bound the usual way holds its port against all
+/// destinations, also for a minute after it was closed: after 28,000 connections the machine has
+/// none left.
 ///
 /// # Errors
 /// When the address is not this machine's, or the socket is connected or bound.

@@ -1,11 +1,11 @@
-//! What the kernel says of a TCP connection: round trips, windows, segments sent again.
+//! The kernel's figures of a TCP connection: round trips, windows, segments sent again.
 
 #![allow(unsafe_code, reason = "TCP_INFO is read by getsockopt")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// One look at a connection's state.
+/// One reading of a connection's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Segments sent again since the connection began.
@@ -28,8 +28,8 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>())
         .expect("a structure of a few hundred bytes");
-    // SAFETY: the descriptor is open for the call, the buffer is as long as `length` says, and
-    // the kernel writes at most that.
+    // SAFETY: the descriptor is open for the call, the buffer is `length` bytes long, and the
+    // kernel writes at most that.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

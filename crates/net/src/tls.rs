@@ -21,7 +21,7 @@ const RECORD_OVERHEAD_BYTES: usize = 32;
 /// Held of a record or handshake message whose end has not come. Longer than any record.
 pub(crate) const KEPT_BYTES_MAX: usize = 64 * 1024 - 1;
 
-/// One side of a TLS connection, and what it says about itself.
+/// One side of a TLS connection, with its parameters.
 pub struct Tls {
     session: Session,
     /// What the next read continues. The session counts on finding it before what comes.
@@ -57,22 +57,22 @@ impl Tls {
         Self { session, kept: Vec::new(), peer_closed: false }
     }
 
-    /// What must stand before the bytes of the next read, at most [`KEPT_BYTES_MAX`].
+    /// Bytes that must precede those of the next read, at most [`KEPT_BYTES_MAX`].
     pub(crate) fn kept(&self) -> &[u8] {
         &self.kept
     }
 
-    /// Whether the peer has said that it sends no more.
+    /// Whether the peer has ended its sending side.
     pub(crate) fn peer_closed(&self) -> bool {
         self.peer_closed
     }
 
-    /// Appends the application bytes in `raw`, which begins with [`Tls::kept`], to `plain`, and
-    /// what is to be answered to `wire`.
+    /// Appends the application bytes in `raw`, which begins with [`Tls::kept`], to `plain`, and the
+    /// replies to `wire`.
     ///
     /// # Errors
-    /// When the peer breaks the protocol or is not trusted; [`Tls::alert`] then has what to tell
-    /// it, and nothing else may be called any more.
+    /// The peer breaks the protocol or is not trusted; [`Tls::alert`] then has the alert for it,
+    /// and nothing else may be called any more.
     pub(crate) fn decrypt(
         &mut self,
         raw: &mut [u8],
@@ -90,15 +90,15 @@ impl Tls {
             self.kept = Vec::new();
         } else {
             self.kept.clear();
-            // To the byte: anybody may have so much kept before he has proved anything.
+            // Exactly this much: any peer may have it held before it is authenticated.
             self.kept.reserve_exact(rest.len());
             self.kept.extend_from_slice(rest);
         }
         Ok(())
     }
 
-    /// Appends to `wire` what the handshake has to say and, once it is over, records of `out` and
-    /// then, with `close`, the end. Before, `out` and `close` must not be given.
+    /// Appends to `wire` the handshake's messages and, once it is over, records of `out` and then,
+    /// with `close`, the end. Before that, `out` and `close` must be empty.
     ///
     /// # Errors
     /// When the keys have been used as often as they may be.
@@ -112,7 +112,7 @@ impl Tls {
         let mut plain = Vec::new();
         let write = (!out.is_empty() || close).then_some(Write { out, close });
         let closed = &mut self.peer_closed;
-        // A session within a handshake message looks for its beginning even now.
+        // A session within a handshake message searches for its beginning even now.
         let mut step = Step { plain: &mut plain, wire, closed, write };
         let used = self.session.run(&mut self.kept, &mut step)?;
         debug_assert!(plain.is_empty(), "nothing kept is complete");
@@ -120,10 +120,10 @@ impl Tls {
         Ok(())
     }
 
-    /// Appends to `wire` what a failed session tells the peer.
+    /// Appends to `wire` the alert of a failed session.
     pub(crate) fn alert(&mut self, wire: &mut Vec<u8>) {
         let (mut plain, mut closed) = (Vec::new(), false);
-        // What waits to be sent comes before a look at what was received, which would fail again.
+        // Output that waits is sent before the input is processed, which would fail again.
         while self.wants_write() {
             let closed = &mut closed;
             let mut step = Step { plain: &mut plain, wire, closed, write: None };
@@ -140,7 +140,7 @@ enum Session {
 }
 
 impl Session {
-    /// Takes steps until there is nothing more to do; says how many bytes of `raw` are done with.
+    /// Takes steps until there is nothing more to do; returns how many bytes of `raw` are used up.
     fn run(&mut self, raw: &mut [u8], step: &mut Step<'_>) -> Result<usize, Error> {
         let mut used = 0;
         loop {
@@ -198,7 +198,7 @@ impl Step<'_> {
                 }
                 return Ok(false);
             }
-            // Early data is not offered to anybody.
+            // This side offers no early data.
             ConnectionState::BlockedHandshake
             | ConnectionState::Closed
             | ConnectionState::ReadEarlyData(_)
@@ -227,7 +227,7 @@ impl Write<'_> {
     }
 }
 
-/// Has `write` fill `room` bytes, or as many as it then asks for, behind what is in `wire`.
+/// Has `write` fill `room` bytes, or as many as it then requires, behind what is in `wire`.
 fn append(
     wire: &mut Vec<u8>,
     room: usize,
@@ -246,7 +246,7 @@ fn append(
 
 fn encode<Side>(message: &mut EncodeTlsData<'_, Side>, wire: &mut Vec<u8>) -> Result<(), Error> {
     let start = wire.len();
-    // Told how much room it takes, it can be given that.
+    // It reported the space that it requires, so it can be given that.
     if let Err(EncodeError::InsufficientSize(short)) = message.encode(&mut []) {
         wire.resize(start + short.required_size, 0);
     }

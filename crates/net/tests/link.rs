@@ -32,7 +32,7 @@ macro_rules! or_skip {
     };
 }
 
-/// How often a delay is measured until it is as asked.
+/// Attempts to measure a delay until it is as configured.
 const ATTEMPTS: usize = 10;
 
 /// Whether the machine wakes who sleeps in time, so that lateness is the link's own. Where a
@@ -163,7 +163,7 @@ fn link_of(path: &str) -> std::path::PathBuf {
     std::fs::read_link(path).unwrap()
 }
 
-/// Two namespaces and a link with the same shape both ways.
+/// Two namespaces and a link with one shape in both directions.
 struct Pair {
     west: NetNs,
     east: NetNs,
@@ -220,8 +220,8 @@ impl Pair {
             scope.spawn(|| {
                 for number in 0..count {
                     from.send(&number.to_le_bytes()).unwrap();
-                    // No queue on the way may fill where the machine stands still for a moment. All
-                    // that are under way can be lost, so one that is never seen is waited for in vain.
+                    // No queue may fill while the machine is suspended for a moment. All in transit
+                    // can be lost, so one that never arrives would be awaited in vain.
                     let waits = (0..200).take_while(|_| number > seen.load(Relaxed) + 100);
                     waits.for_each(|_| thread::sleep(Duration::from_millis(1)));
                 }

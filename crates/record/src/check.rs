@@ -12,7 +12,8 @@ const ERROR_FRACTION_LIMIT: f64 = 0.001;
 const RTT_FRACTION_LIMIT: f64 = 0.05;
 const RTT_SLACK_US: f64 = 300.0;
 
-/// In closed loop: nearer than this to connections / RTT, and the rate says nothing else.
+/// In closed loop: the rate is within this fraction of connections / RTT, so it measures only the
+/// RTT.
 const CLOSED_BOUND_FRACTION: f64 = 0.95;
 
 /// In closed loop over HTTP/1.1, requests under way may differ from connections by this fraction.
@@ -190,7 +191,7 @@ fn check_light(row: &Row) -> Option<String> {
 }
 
 /// Closed loop over HTTP/1.1: each connection has one request under way, so rate times latency is
-/// the number of connections. Where it is not, rate and latency are not of the same requests.
+/// the number of connections. If it is not, rate and latency are of different requests.
 fn check_in_flight(row: &Row) -> Option<String> {
     let conditions = &row.conditions;
     if (conditions.arrival, conditions.protocol) != (Arrival::Closed, Protocol::Http1) {

@@ -91,8 +91,9 @@ pub fn limits_of_run(run: &RunResult) -> Vec<ClientLimit> {
     }
 }
 
-/// The reasons an open-loop window shows; none in closed loop. The achieved rate is held against
-/// what the plan held, which for random arrivals and bursts is sometimes less than the rate asked for.
+/// Signs of a client limit in an open-loop window; none in closed loop. The achieved rate is
+/// compared with the planned one, which for random arrivals and bursts is sometimes below the
+/// requested rate.
 #[must_use]
 pub fn limits_in_open_loop(traffic: &Traffic, arrival: Arrival) -> Vec<ClientLimit> {
     let mut limits = Vec::new();
@@ -116,7 +117,8 @@ fn planned_rps(traffic: &Traffic, arrival: Arrival, requested_rps: f64) -> f64 {
     let scheduled = traffic.scheduled() as f64;
     let planned = match arrival {
         Arrival::OpenPoisson | Arrival::OpenJitter | Arrival::OpenBursts => scheduled,
-        // A window that begins or ends between two arrivals may hold one less than its length says.
+        // A window that begins or ends between two arrivals may have one less than its length
+        // gives.
         Arrival::OpenUniform | Arrival::Closed | Arrival::Flow | Arrival::Packets => {
             scheduled.max(requested_rps * traffic.duration_s - 1.0)
         }
@@ -124,7 +126,7 @@ fn planned_rps(traffic: &Traffic, arrival: Arrival, requested_rps: f64) -> f64 {
     planned / traffic.duration_s
 }
 
-/// The reason visible only beside the direct run in closed loop.
+/// The sign that shows only in comparison with the direct run in closed loop.
 #[must_use]
 pub fn limit_against_direct(subject_rps: f64, direct_rps: f64) -> Option<ClientLimit> {
     let of_direct_fraction = subject_rps / direct_rps;

@@ -1,8 +1,8 @@
 //! Latency histograms: recording, merging, percentiles and the HDR V2 text form.
 //!
 //! Values are nanoseconds up to one hour. Four significant digits, not the customary three: on a
-//! path of 138 ms three digits are steps of 131 µs, wider than the toll that is to be shown.
-//! The sum, minimum and maximum are kept exactly beside the buckets.
+//! path of 138 ms three digits are steps of 131 µs, wider than the added latency that is to be
+//! shown. The sum, minimum and maximum are exact, in addition to the buckets.
 
 use std::fmt;
 use std::io::Read;
@@ -33,7 +33,7 @@ const LOWEST_NS: u64 = 100;
 
 const SIGNIFICANT_DIGITS: u8 = 4;
 
-/// Bytes before the counts in the plain V2 form, and where it says how many bytes they take.
+/// Bytes before the counts in the plain V2 form, and the offset of their length.
 const V2_HEADER_BYTES: usize = 40;
 const V2_LENGTH_AT: usize = 4;
 
@@ -155,8 +155,8 @@ impl Histogram {
         (self.n() > 0).then_some(self.max_ns)
     }
 
-    /// The latency below or at which the fraction `quantile` of the samples lies, in nanoseconds;
-    /// `None` when fewer than [`SAMPLES_BEYOND`] samples lie beyond it.
+    /// The latency at or below which the fraction `quantile` of the samples is, in nanoseconds;
+    /// `None` if fewer than [`SAMPLES_BEYOND`] samples are beyond it.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         (samples_beyond(self.n(), quantile) >= SAMPLES_BEYOND)
@@ -306,7 +306,7 @@ impl EncodedHistogram {
         Ok(histogram)
     }
 
-    /// As [`Self::decode`], with the exact mean and maximum of the summary written beside it.
+    /// Like [`Self::decode`], with the exact mean and maximum of the summary beside it.
     ///
     /// # Errors
     /// As [`Self::decode`].

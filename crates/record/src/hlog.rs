@@ -14,8 +14,8 @@ const MAX_VALUE_DIVISOR: f64 = 1e6;
 
 const LINE: Duration = Duration::from_secs(1);
 
-/// The log's text; the window began at `window_began`. Where the run kept no histogram for each
-/// second, one line holds the whole window.
+/// The log's text; the window began at `window_began`. If the run has no histogram for each second,
+/// one line has the whole window.
 ///
 /// # Errors
 /// [`HistogramError`] when a histogram of the result is damaged.

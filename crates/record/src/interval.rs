@@ -45,7 +45,7 @@ pub fn interval(blocks: usize, seed: u64, mut statistic: impl FnMut(&[u32]) -> f
     Interval { estimate, ci95: Some(ci95), method: Some(method) }
 }
 
-/// What the interval of a ratio says, if differences within `margin_pct` count as none.
+/// The verdict of a ratio's interval, if differences within `margin_pct` count as none.
 #[must_use]
 pub fn verdict(ratio_ci95: Option<[f64; 2]>, margin_pct: f64) -> Verdict {
     let Some([lo, hi]) = ratio_ci95 else { return Verdict::Undecided };
@@ -105,7 +105,7 @@ fn expanded_tail(blocks: f64) -> f64 {
     normal.cdf(-(blocks / (blocks - 1.0)).sqrt() * student_t(blocks - 1.0))
 }
 
-/// The quantile of Student's t beyond which one [`TAIL`] lies.
+/// The quantile of Student's t beyond which one [`TAIL`] is.
 fn student_t(freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom)
         .expect("scale 1 and at least one degree of freedom")

@@ -122,7 +122,7 @@ fn end(run: &RunResult, throughput: &Throughput) -> Value {
     };
     let peers = throughput.streams.iter().filter_map(|stream| stream.peer);
     let remote: f64 = peers.map(|peer| busy(peer.cpu_us, peer.flow.duration_s)).sum();
-    // Readers look all of these up; what is user's and what is the kernel's is not distinguished.
+    // Readers look all of these up; the user's and the kernel's share are not distinguished.
     object.insert(
         "cpu_utilization_percent".to_owned(),
         json!({

@@ -222,7 +222,7 @@ fn trend(name: &str, histogram: &Histogram) -> Metric {
     }
 }
 
-/// `values` with what became of the conditions on this metric, if there were any.
+/// `values` with the results of the conditions on this metric, if there are any.
 fn with_thresholds(
     mut values: Value,
     run: &RunResult,

@@ -1,5 +1,5 @@
-//! Makes blocks out of runs and rows out of blocks. Histograms are merged and summaries made
-//! anew from them; percentiles are never averaged.
+//! Makes blocks from runs and rows from blocks. Histograms are merged and summaries computed from
+//! them; percentiles are never averaged.
 
 mod particulars;
 
@@ -131,7 +131,7 @@ fn merge_phases(row: &mut Traffic, blocks: &[Block]) -> Result<(), HistogramErro
     Ok(())
 }
 
-/// `None` once a block has kept no more than the phase's summary.
+/// `None` if a block has only the phase's summary.
 fn merged_phase(name: &str, blocks: &[Block]) -> Result<Option<Histogram>, HistogramError> {
     let mut merged = Histogram::new();
     for block in blocks {

@@ -1,5 +1,5 @@
-//! Quantiles of blocks together, each counted with a given weight: what an interval over
-//! blocks asks for thousands of times.
+//! Quantiles of several blocks together, each with a given weight: an interval over blocks needs
+//! thousands of them.
 
 use crate::histogram::Histogram;
 

@@ -31,7 +31,7 @@ pub const SCHEMA: &str = "tollway.lab/1";
 /// Longest record that is read, in bytes.
 pub const RECORD_LIMIT_BYTES: usize = 256 << 20;
 
-/// One experiment: what was measured, on what, and what it says.
+/// One experiment: what was measured, on what, and the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`SCHEMA`].
@@ -46,12 +46,13 @@ pub struct Record {
     #[serde(default)]
     pub command_line: Vec<String>,
     pub machine: Machine,
-    /// What the scenario was asked to do; names carry units. `seed` is always among them.
+    /// The scenario's parameters; names have units. `seed` is always among them.
     #[serde(default)]
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub subjects: Vec<Subject>,
     pub rows: Vec<Row>,
-    /// Of experiments with neighbours of the fabric, which have these instead of rows or beside them.
+    /// Results of neighbours of the fabric, which an experiment has in place of rows or in
+    /// addition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fabric: Vec<FabricRow>,
     #[serde(default)]
@@ -68,7 +69,7 @@ pub struct Record {
     /// What the subjects' processes use without load.
     #[serde(default)]
     pub idle: Vec<IdleUsage>,
-    /// Published figures of the study that the scenario repeats, with today's beside them.
+    /// Published figures of the study that the scenario repeats, and today's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed_table: Option<SeedTable>,
 }
@@ -128,7 +129,7 @@ pub struct Row {
     pub particulars: Particulars,
     /// In order of `block`.
     pub blocks: Vec<Block>,
-    /// Runs that something foreign disturbed and that were repeated: kept, and counted nowhere.
+    /// Runs that foreign load disturbed and that were repeated: recorded, and counted nowhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set_aside: Vec<Block>,
 }
@@ -172,7 +173,7 @@ pub struct Conditions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     pub kind: LinkKind,
-    /// Round trip asked for; absent on a real network.
+    /// Requested round trip; absent on a real network.
     #[serde(default)]
     pub rtt_asked_us: Option<f64>,
     pub rtt_measured_us: RttUs,
@@ -228,7 +229,7 @@ pub struct Cost {
     pub cost_series: Vec<CostPoint>,
 }
 
-/// What the kernel says about the generator's connections.
+/// The kernel's figures of the generator's connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tcp {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,19 +342,19 @@ impl Record {
 }
 
 impl Row {
-    /// Whether it moved bytes and asked nothing.
+    /// Whether it moved bytes without requests.
     #[must_use]
     pub fn is_flow(&self) -> bool {
         self.conditions.arrival == Arrival::Flow
     }
 
-    /// Whether it sent packets one way, to be counted where they come out.
+    /// Whether it sent packets in one direction, counted where they come out.
     #[must_use]
     pub fn is_packets(&self) -> bool {
         self.conditions.arrival == Arrival::Packets
     }
 
-    /// Whether nothing was asked, so that there are neither answers nor latencies.
+    /// Whether it has no requests, and so neither answers nor latencies.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.is_flow() || self.is_packets()

@@ -1,5 +1,6 @@
-//! Experiments drawn from the blocks of one long one: what shorter ones would have said, and how
-//! often. Holds the verdicts to their word (`docs/design/002-lab-statistics.md`); decides none.
+//! Experiments drawn from the blocks of one long one: the verdicts that shorter ones would have
+//! given, and how often. They verify the verdicts (`docs/design/002-lab-statistics.md`); they
+//! decide none.
 
 use crate::compare::{CompareError, CompareOptions, compare};
 use crate::record::{Block, Comparison, Metric, Question, Row};
@@ -11,9 +12,8 @@ pub struct Draw {
     pub experiments: u64,
     /// Blocks of each, all of them different.
     pub blocks: usize,
-    /// The seed also says which of a block's two runs is called the judged one: between two that
-    /// are the same, what little the recording holds of a difference must not stand in every
-    /// experiment.
+    /// The seed also decides which of a block's two runs counts as the judged one: between two
+    /// equal subjects, a small difference in the recording must not show in every experiment.
     pub either_way: bool,
 }
 

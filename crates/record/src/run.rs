@@ -29,8 +29,8 @@ pub struct RunResult {
     /// What TLS connections agreed on; absent without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_facts: Option<TlsFacts>,
-    /// Requests after which a connection is closed and another one opened; absent where
-    /// connections are kept.
+    /// Requests after which a connection is closed and another one opened; absent if connections
+    /// stay open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_connection: Option<u64>,
     /// Requests in flight at once on one connection.
@@ -48,7 +48,7 @@ pub struct RunResult {
     pub seed: u64,
     #[serde(default)]
     pub command_line: Vec<String>,
-    /// How the rate moved within the window; empty when it stood still.
+    /// How the rate changed within the window; empty if it was constant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
     /// Over the whole run: of steps merged, of a search the last trial that held.
@@ -84,7 +84,7 @@ pub struct Step {
     pub generator: Generator,
 }
 
-/// A condition of `--fail-if` and what became of it.
+/// A condition of `--fail-if` and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThresholdResult {
     #[serde(flatten)]
@@ -93,7 +93,7 @@ pub struct ThresholdResult {
     pub missed: bool,
 }
 
-/// What streams of messages saw, beside the latencies, which are of messages there.
+/// Figures of streams of messages, in addition to the latencies, which are of messages there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Streaming {
     /// `push`, `bidi`, `client` or `server`.
@@ -185,8 +185,8 @@ impl RunResult {
         self.traffic.client_limited = !self.traffic.client_limits.is_empty();
     }
 
-    /// Holds the conditions under which the run counts as failed against it, and keeps what
-    /// they say; answers whether one is met.
+    /// Checks the conditions under which the run counts as failed, and stores their results;
+    /// returns whether one is met.
     ///
     /// # Errors
     /// [`HistogramError`] when a histogram of the result is damaged.

@@ -1,11 +1,10 @@
-//! The search for the highest rate that a target sustains: which rate to try next, and what the
-//! trials so far say. Pure: the caller runs the trials.
+//! The search for the highest rate that a target sustains: the next rate to try, and the result so
+//! far. Pure: the caller runs the trials.
 //!
-//! The rate doubles until it is missed, then the gap is halved (on a logarithmic scale) until it
-//! is narrow, then both ends are confirmed by longer trials. A rate counts as missed, and in the
-//! narrowing and confirming also as held, only when two of up to three trials say so: one noisy
-//! trial costs time, not range. An end that its confirmation contradicts is moved and confirmed
-//! anew.
+//! The rate doubles until it is missed, then the gap is halved (on a logarithmic scale) until it is
+//! narrow, then both ends are confirmed by longer trials. A rate counts as missed, and while
+//! narrowing and confirming also as held, only if two of up to three trials agree: one noisy trial
+//! costs time, not range. An end that its confirmation contradicts is moved and confirmed again.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +13,7 @@ use crate::histogram::HistogramError;
 use crate::run::RunResult;
 use crate::threshold::Threshold;
 
-/// Trials of one search, whatever they say.
+/// Most trials of one search.
 pub const MAX_TRIALS: usize = 100;
 
 /// Trials that must agree.
@@ -45,7 +44,7 @@ pub struct Trial {
     pub confirms: bool,
 }
 
-/// What became of a trial.
+/// The outcome of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Held,
@@ -56,12 +55,12 @@ pub enum Outcome {
     },
 }
 
-/// Where a search stands.
+/// The state of a search.
 #[derive(Debug, Clone)]
 pub struct Search {
     options: SearchOptions,
     phase: Phase,
-    /// The rate under trial, and what was said of it so far in this phase.
+    /// The rate under trial, and its results so far in this phase.
     rate_rps: f64,
     held: u32,
     missed: u32,
@@ -118,7 +117,7 @@ impl Search {
         (self.trials < MAX_TRIALS).then_some(Trial { rate_rps: self.rate_rps, confirms })
     }
 
-    /// Takes what became of [`Self::next`].
+    /// Takes the outcome of [`Self::next`].
     pub fn take(&mut self, outcome: &Outcome) {
         self.trials += 1;
         match outcome {
@@ -179,7 +178,7 @@ impl Search {
                 Some(missed) => self.try_rate(Phase::ConfirmMissed, missed),
                 None => self.phase = Phase::Done,
             },
-            // What was missed before holds: look for the end above it.
+            // The missed end holds: search above it.
             Phase::ConfirmMissed => {
                 self.missed_rps = None;
                 self.client_limited = false;
@@ -202,7 +201,7 @@ impl Search {
         match self.phase {
             Phase::Grow if self.held_rps.is_none() => self.lower(rate / GROWTH),
             Phase::Grow | Phase::Narrow => self.narrow(),
-            // What held before is missed: look for the end below it.
+            // The held end is missed: search below it.
             Phase::ConfirmHeld => {
                 self.held_rps = None;
                 let next = rate * (1.0 - self.stride.min(0.5));
@@ -244,8 +243,8 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// What a trial's result says. Sends that were late count for the target only in that they
-    /// make its response times longer: a rate that holds in spite of them holds.
+    /// A trial's result. Late sends count for the target only in that they make its response times
+    /// longer: a rate that holds in spite of them holds.
     ///
     /// # Errors
     /// [`HistogramError`] when a histogram of the result is damaged.

@@ -59,7 +59,7 @@ enum Unit {
     Fraction,
 }
 
-/// A condition and what a result says to it.
+/// A condition and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
     /// The condition.
@@ -75,8 +75,8 @@ pub struct Judgement {
 }
 
 impl Threshold {
-    /// Holds the condition against a result. Percentiles are judged however few samples lie
-    /// beyond them, and the judgement says so.
+    /// Compares the condition with a result. Percentiles are compared with any number of samples
+    /// beyond them, and the result notes if there are few.
     ///
     /// # Errors
     /// [`HistogramError`] when a histogram of the result is damaged.

@@ -1,11 +1,11 @@
-//! What a throughput run over plain TCP saw: bytes by stream and interval, and what the kernel
-//! said of each connection. A rate is always eight times the bytes over the seconds of one clock.
+//! A throughput run over plain TCP: bytes by stream and interval, and the kernel's figures of each
+//! connection. A rate is always eight times the bytes over the seconds of one clock.
 
 use serde::{Deserialize, Serialize};
 
 use crate::traffic::SeriesPoint;
 
-/// Which way the bytes went.
+/// The direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -23,7 +23,7 @@ pub struct Throughput {
     pub direction: Direction,
     /// Bytes offered to the kernel at a time.
     pub write_bytes: u64,
-    /// Over the window, as counted here; absent when nothing went that way.
+    /// Over the window, as counted here; absent if nothing went in that direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Flow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub struct ThroughputTotals {
     pub direction: Direction,
     /// Connections, of both directions together.
     pub streams: u32,
-    /// As counted at the caller; absent when nothing went that way.
+    /// As counted at the caller; absent if nothing went in that direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Flow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ impl From<&Throughput> for ThroughputTotals {
 }
 
 impl Throughput {
-    /// What moved in each interval of the window, both ways together.
+    /// Bytes of each interval of the window, in both directions together.
     #[must_use]
     pub fn series(&self) -> Vec<SeriesPoint> {
         let measured = || self.intervals.iter().filter(|interval| !interval.omitted);
@@ -156,7 +156,7 @@ pub struct PeerTotal {
 /// All connections over one stretch of time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Since the connections stood; the warm-up is part of this time.
+    /// Since the connections were open; the warm-up is part of this time.
     pub start_s: f64,
     pub end_s: f64,
     /// Part of the warm-up, and of no total.

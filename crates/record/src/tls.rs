@@ -20,7 +20,7 @@ pub struct TlsFacts {
     /// The protocol agreed on: `h2`, `http/1.1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpn: Option<String>,
-    /// Whether a server asked for the client's certificate and was shown one.
+    /// Whether a server requested the client's certificate and got one.
     #[serde(default)]
     pub client_certificate: bool,
     /// Whole handshakes, of those that are counted.

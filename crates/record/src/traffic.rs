@@ -1,5 +1,5 @@
-//! What a load generator saw on the wire: counts, rates, latencies. The same fields stand in a
-//! run's result, in a block and in a row of a record; rows merge their blocks.
+//! What a load generator measured on the wire: counts, rates, latencies. A run's result, a block
+//! and a row of a record have these fields; rows merge their blocks.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub struct Traffic {
     pub latency_us: LatencyUs,
     /// Service time: from the send to the last byte of the answer.
     pub service_us: LatencyUs,
-    /// Time to failure of `errors`, kept apart since fast errors flatter.
+    /// Time to failure of `errors`, separate because fast errors would improve latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_latency_us: Option<LatencyUs>,
     /// Of `error_latency_us`; empty without errors, and in what older versions wrote.
@@ -53,13 +53,13 @@ pub struct Traffic {
     /// the first byte), `receiving`.
     #[serde(default)]
     pub phases_us: BTreeMap<String, LatencyUs>,
-    /// Of `phases_us`; empty unless the run was asked for them.
+    /// Of `phases_us`; empty unless the run records them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub phase_histograms: BTreeMap<String, EncodedHistogram>,
     #[serde(default)]
     pub series: Vec<SeriesPoint>,
-    /// Of `latency_us`, one for each second from the window's beginning until the last answer,
-    /// by the time of the answer; empty unless the run was asked for them.
+    /// Of `latency_us`, one for each second from the window's beginning until the last answer, by
+    /// the time of the answer; empty unless the run records them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub second_histograms: Vec<EncodedHistogram>,
     /// Of `latency_us`.
@@ -116,13 +116,14 @@ pub struct SeriesPoint {
     /// where nothing was to be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness_us: Option<f64>,
-    /// Of a flow, both ways together; absent where requests are sent.
+    /// Of a flow, in both directions together; absent for requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_s: Option<f64>,
 }
 
 impl Bytes {
-    /// Both ways together (at most `u64::MAX`: a record that was read may hold any figures).
+    /// In both directions together (at most `u64::MAX`: a record that was read may hold any
+    /// figures).
     #[must_use]
     pub fn total(self) -> u64 {
         self.sent.saturating_add(self.received)
@@ -159,7 +160,7 @@ impl Traffic {
         Ok(failures)
     }
 
-    /// The histogram of a phase; `None` where only its summary was kept. Of a phase that no request
+    /// The histogram of a phase; `None` if there is only its summary. For a phase that no request
     /// had it is empty.
     ///
     /// # Errors
@@ -172,7 +173,7 @@ impl Traffic {
         }
     }
 
-    /// Sets the summary of a phase, and its histogram if that is to be kept.
+    /// Sets the summary of a phase, and with `keep` its histogram.
     pub fn set_phase(&mut self, name: &str, phase: &Histogram, keep: bool) {
         self.phases_us.insert(name.to_owned(), phase.summary());
         if keep {
@@ -198,8 +199,8 @@ impl Traffic {
         self.service_histogram = services.encode();
     }
 
-    /// Requests of the window, whatever became of them (at most `u64::MAX`: a record that was
-    /// read may hold any figures).
+    /// Requests of the window with any outcome (at most `u64::MAX`: a record that was read may hold
+    /// any figures).
     #[must_use]
     pub fn scheduled(&self) -> u64 {
         [self.errors, self.unfinished, self.dropped]

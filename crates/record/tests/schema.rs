@@ -474,8 +474,8 @@ fn full_particulars(summary: LatencyUs) -> Particulars {
     }
 }
 
-/// Writes the golden record anew, after a wanted change of the format:
-/// `cargo test -p tollway-record --test schema -- --ignored rewrite`.
+/// Writes the golden record, after an intended change of the format: `cargo test -p tollway-record
+/// --test schema -- --ignored rewrite`.
 #[test]
 #[ignore = "writes the golden file"]
 fn rewrite_the_golden_record() {

@@ -1,6 +1,6 @@
-//! Self-tests of the verdict on recorded noise: the same app called the same way twice, in 60
-//! interleaved blocks on a machine that did nothing else. What is the same must be called so, and
-//! what is 3 % slower must be found.
+//! Self-tests of the verdict on recorded noise: one app called in one way twice, in 60 interleaved
+//! blocks on an idle machine. Equal subjects must be found equal, and what is 3 % slower must be
+//! found.
 //!
 //! The data are `data/twice-direct.json`, made as [`rewrite_the_data`] says.
 

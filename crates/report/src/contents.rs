@@ -1,4 +1,4 @@
-//! What a report says, before it is text or HTML: headline, tables, notes.
+//! The content of a report, before it is text or HTML: headline, tables, notes.
 //!
 //! Terminal and page are made from the same contents, so they cannot disagree.
 
@@ -139,7 +139,7 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
     }
 }
 
-/// What stands under `key`; it enters behind the others where there is nothing yet.
+/// The value of `key`; it is appended if there is none.
 fn under<K: PartialEq, T: Default>(lists: &mut Vec<(K, T)>, key: K) -> &mut T {
     let at = lists.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
         lists.push((key, T::default()));

@@ -31,7 +31,7 @@ pub(crate) struct RunFile {
     pub(crate) from_send: bool,
 }
 
-/// Who wrote a file.
+/// The program that wrote a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Experiment,

@@ -111,7 +111,7 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
     (fixed(ratio, decimals), format!("[{}, {}]", fixed(lo, decimals), fixed(hi, decimals)))
 }
 
-/// An interval whose ends differ by this factor says nothing but its order of magnitude.
+/// An interval whose ends differ by this factor shows only an order of magnitude.
 const WIDE_RATIOS: f64 = 30.0;
 
 /// Ratios beyond these are shown as bounds.

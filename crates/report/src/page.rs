@@ -194,7 +194,7 @@ fn no_curve(group: &Group<'_>, error: &HistogramError) -> Markup {
     markup! { p.doubt { "No curve of " (group.title) ": " (error) "." } }
 }
 
-/// Figures that others published, with today's beside them.
+/// Published figures, with today's.
 fn published(record: &Record) -> Markup {
     let Some(table) = &record.seed_table else { return Markup::default() };
     markup! {

@@ -63,7 +63,7 @@ pub(crate) struct Axis {
     pub(crate) label: String,
     pub(crate) unit: Unit,
     pub(crate) log: bool,
-    /// Where a linear axis starts; absent: where it looks best.
+    /// Where a linear axis starts; absent: chosen by the values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<f64>,
     /// Where a linear axis ends at the earliest; absent: with the last value.
@@ -75,7 +75,7 @@ pub(crate) struct Axis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Unit {
-    /// −log₁₀(1 − p): every nine takes the same room.
+    /// −log₁₀(1 − p): every nine takes the same width.
     Nines,
     /// Microseconds, shown as µs, ms or s.
     Us,
@@ -218,7 +218,7 @@ pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
-/// A figure with its unit, as beside a tick.
+/// A figure with its unit, as at a tick.
 fn shown(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Us => figures::time(value),

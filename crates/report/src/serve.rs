@@ -54,7 +54,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct ServeOptions {
     pub folder: PathBuf,
     pub listen: SocketAddr,
-    /// Names by which browsers may call this server, beside addresses and `localhost`.
+    /// Names by which browsers may call this server, in addition to addresses and `localhost`.
     pub host_names: Vec<String>,
 }
 

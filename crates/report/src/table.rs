@@ -34,12 +34,12 @@ pub(crate) enum Align {
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     pub(crate) text: String,
-    /// The interval of a figure, shown beside or below it; may be empty.
+    /// The interval of a figure, shown next to it; may be empty.
     pub(crate) range: String,
     pub(crate) tone: Tone,
 }
 
-/// How a cell stands out.
+/// The emphasis of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -82,7 +82,7 @@ impl Cell {
 }
 
 impl Table {
-    /// The table without columns of figures in which nothing stands.
+    /// The table without columns of figures that are empty.
     pub(crate) fn without_empty_columns(mut self) -> Self {
         let stands = |index: &usize| {
             self.groups.iter().flatten().any(|row| row[*index].text != figures::NONE)

@@ -116,7 +116,7 @@ impl Text {
         self.wrapped(indent, &format!("{indent}  "), text);
     }
 
-    /// `text` broken between words; `first` and `rest` stand before its lines.
+    /// `text` broken between words; `first` and `rest` precede its lines.
     fn wrapped(&mut self, first: &str, rest: &str, text: &str) {
         let room = self.width.saturating_sub(rest.chars().count());
         for (number, line) in broken(text, room).into_iter().enumerate() {
@@ -198,7 +198,7 @@ impl Text {
     }
 }
 
-/// What stands in a cell, and its colour.
+/// The text of a cell, and its colour.
 struct Shown {
     text: String,
     range: String,
@@ -212,7 +212,7 @@ impl Shown {
     }
 }
 
-/// The columns that are shown and what stands between them.
+/// The columns that are shown and their separators.
 struct Layout<'a> {
     columns: Vec<Fitted<'a>>,
     gap: &'static str,
@@ -274,7 +274,7 @@ fn code(tone: Tone) -> &'static str {
     }
 }
 
-/// The text in lines of at most `room` columns, broken between words where they fit.
+/// The text in lines of at most `room` columns, broken between words if possible.
 fn broken(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut used = 0;

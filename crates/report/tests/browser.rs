@@ -52,7 +52,7 @@ fn a_report_from_disk_draws_its_charts_and_complains_of_nothing() {
     })()";
     assert_eq!(browser.evaluate(pointed).unwrap(), json!(2));
 
-    // Moving along a chart with the keyboard tells its figures.
+    // Moving along a chart with the keyboard shows its figures.
     browser.evaluate("document.querySelector('.stage').focus()").unwrap();
     browser.press("End").unwrap();
     browser.press("ArrowLeft").unwrap();
@@ -87,7 +87,7 @@ fn a_report_follows_the_theme_and_fits_a_telephone() {
     for width in [400, 768, 1280] {
         browser.resize(width, 900).unwrap();
         browser.evaluate(SCROLL_THROUGH).unwrap();
-        // Charts follow the window after the browser has told them of it.
+        // Charts follow the window after the browser's resize event.
         browser.until(&format!("document.documentElement.scrollWidth === {width}")).unwrap();
     }
     assert_eq!(browser.errors().unwrap(), Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! What only some records have: variants, several baselines, full load, streams, raw throughput,
-//! TLS, published figures, idle use. Each is said on the terminal and on the page.
+//! Parts that only some records have: variants, several baselines, full load, streams, raw
+//! throughput, TLS, published figures, idle use. Each is on the terminal and on the page.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -251,7 +251,7 @@ fn against(row: &Row, baseline: &Row) -> Vec<Comparison> {
     compare(row, baseline, Question::AgainstBaseline, options).unwrap()
 }
 
-/// The line of the table under that title in which the word stands.
+/// The line of the table under that title that has the word.
 fn line_of(record: &Record, title: &str, word: &str) -> String {
     let text = terminal(record, 400, false);
     let table = text.split_once(&format!("\n{title}\n")).expect(title).1;

@@ -26,7 +26,7 @@ const VOID: &[&str] = &["meta", "br", "hr", "img", "link", "input"];
 #[test]
 fn the_page_is_well_formed() {
     let page = html(&fixtures::fabricated());
-    // Kept to be looked at: target/tmp/fixture.html.
+    // Left to be viewed: target/tmp/fixture.html.
     std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/fixture.html"), &page).unwrap();
     let elements = parse(&page);
     let of_class = |name: &str, class: &str| {
@@ -99,7 +99,7 @@ fn every_drawing_is_named_and_described() {
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "an id stands twice");
     for svg in elements.iter().filter(|e| e.name == "svg") {
-        // Those of a forest repeat the figures beside them.
+        // Those of a forest repeat the figures next to them.
         if attribute(svg, "aria-hidden").is_some() || has_class(svg, "interval") {
             continue;
         }

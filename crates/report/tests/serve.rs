@@ -279,8 +279,8 @@ fn a_changed_file_is_read_again() {
     assert!(!site.get("/").contains("after the change"));
 }
 
-/// A folder with two experiments, a run, a file of Fortio's, a broken and a hostile one; beside
-/// it a secret, and a link to that.
+/// A folder with two experiments, a run, a file of Fortio's, a broken and a hostile one; a secret
+/// outside it, and a link to that.
 fn served() -> (TempDir, Site) {
     let outer = TempDir::new().unwrap();
     let folder = TempDir::new().unwrap();

@@ -79,7 +79,7 @@ fn a_toll_within_the_noise_is_not_claimed() {
     );
 }
 
-/// Where blocks differ much the ratio tells two paths apart before the difference does.
+/// If blocks differ much, the ratio distinguishes two paths before the difference does.
 #[test]
 fn what_the_verdict_tells_apart_is_not_called_noise() {
     let mut record = fixtures::fabricated();
@@ -93,7 +93,7 @@ fn what_the_verdict_tells_apart_is_not_called_noise() {
     assert!(!text.contains("distinguished from noise"), "{text}");
 }
 
-/// A generator that was late tells nothing of a difference: neither that there is one, nor none.
+/// A late generator shows nothing about a difference: neither that there is one, nor none.
 #[test]
 fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
     let mut record = fixtures::fabricated();
@@ -210,8 +210,8 @@ fn without_colours(text: &str) -> String {
     plain
 }
 
-/// Writes the golden text anew, after a wanted change of the report:
-/// `cargo test -p tollway-report --test text -- --ignored rewrite`.
+/// Writes the golden text, after an intended change of the report: `cargo test -p tollway-report
+/// --test text -- --ignored rewrite`.
 #[test]
 #[ignore = "writes the golden file"]
 fn rewrite_the_golden_report() {

@@ -25,7 +25,7 @@ pub(crate) const TOKEN: &str = "dapr-api-token";
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: AppProtocol,
-    /// Set where the app speaks TLS.
+    /// Set if the app's server has TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) token: Option<SharedToken>,
 }

@@ -27,14 +27,15 @@ use crate::rest::{json_answer, not_collected, problem};
 /// Longest details of a status that are forwarded, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
 
-/// The client of this sidecar's app, if the app speaks gRPC.
+/// The client of this sidecar's app, if that is a gRPC server.
 pub(crate) struct AppCallback {
     app: Option<AppCallbackClient<Channel>>,
     bodies: BodyCollector,
 }
 
 impl AppCallback {
-    /// The client of an app that speaks gRPC. `bodies` bounds the bodies of calls, and messages too.
+    /// The client of an app with a gRPC server. `bodies` bounds the bodies of calls, and messages
+    /// too.
     pub(crate) fn of(app: Option<&App>, bodies: BodyCollector) -> Self {
         let message_bytes = bodies.message_bytes();
         let grpc = app.filter(|app| app.protocol == AppProtocol::Grpc);

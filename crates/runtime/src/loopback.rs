@@ -1,8 +1,8 @@
 //! Calls from the runtime into the data loop of the same process.
 //!
-//! The runtime sends what it asks of other services, of other sidecars and of its own app through
-//! the data loop, as a call of the app would go. [`Loopback`] is the seam at which tests put a
-//! script in place of the data loop.
+//! The runtime sends its requests to other services, other sidecars and its own app through the
+//! data loop, where a call of the app goes too. [`Loopback`] is the seam at which tests replace the
+//! data loop by a script.
 
 use std::io;
 

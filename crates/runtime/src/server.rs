@@ -27,9 +27,9 @@ use crate::state::Stores;
 
 /// Most requests under way on one connection of the data loop, which is as many as it sends.
 const STREAMS: u32 = 1024;
-/// Most requests that were cancelled before this side reads them: it reads at once what came while
-/// it did not run. The data loop lets fewer wait over all connections (`runtime_resets`), and those
-/// under way may all be cancelled at once.
+/// Most requests that are cancelled before this side reads them: after a pause it reads everything
+/// at once. The data loop lets fewer wait over all connections (`runtime_resets`), and those under
+/// way may all be cancelled at once.
 const GIVEN_UP: usize = 4 * STREAMS as usize;
 /// Largest head in bytes, as HTTP/2 counts them. The data loop refuses heads above its own limit. A
 /// head above this limit would end the connection for all requests on it.

@@ -48,8 +48,8 @@ pub enum SidecarError {
     Endpoint(#[from] EndpointTlsError),
 }
 
-/// Runs a sidecar with its state stores until `shutdown`, or until its app asks it to
-/// end, then drains it.
+/// Runs a sidecar with its state stores until `shutdown`, or until its app requests the end, then
+/// drains it.
 ///
 /// # Errors
 /// [`SidecarError`].
@@ -185,8 +185,8 @@ impl Sidecar {
         self.plane.app_ready()
     }
 
-    /// Serves until `shutdown`, or until the app asks it to end. Then it withdraws its
-    /// registration, finishes what is under way, and ends.
+    /// Serves until `shutdown`, or until the app requests the end. Then it withdraws its
+    /// registration, finishes the requests under way, and ends.
     ///
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].

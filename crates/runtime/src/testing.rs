@@ -35,7 +35,7 @@ impl Received {
 
 type Respond = Box<dyn Fn(&Received) -> io::Result<Response<Body>> + Send + Sync>;
 
-/// A data loop that responds as a test says, and records what it was asked for.
+/// A data loop that responds as a test scripts it, and records the requests.
 pub(crate) struct ScriptedLoopback {
     respond: Respond,
     received: Mutex<Vec<Received>>,

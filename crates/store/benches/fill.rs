@@ -1,7 +1,7 @@
-//! Fills the embedded store with entries of 40 bytes in durable batches of 1,000 and prints
-//! microseconds per entry, the batch's percentiles, the file's and the memory's size, and the
-//! time to open it again. Beside it: the same bytes written and made durable by nobody but the
-//! kernel, the floor of this disk.
+//! Fills the embedded store with entries of 40 bytes in durable batches of 1,000. Prints
+//! microseconds per entry, the batch's percentiles, the size of file and memory, and the time to
+//! open the store again. For comparison it writes the same bytes durably without a store: the floor
+//! of this disk.
 //!
 //! `cargo bench -p tollway-store --bench fill -- [DIR] [ENTRIES]`
 //! (DIR: where the file goes, default the system's temporary directory; it must not be a tmpfs

@@ -1,8 +1,8 @@
 //! The engine: one log, one writer thread, everything in memory in key order.
 //!
-//! The log is a file, embedded in the process that serves it, or lies in etcd, where another
-//! process can go on with it. It is a log of transactions, compacted in the background when half of it is
-//! superseded; reads never touch it. Why so and not a database from the shelf:
+//! The log is a file, embedded in the process that serves it, or is in etcd, where another process
+//! can continue it. It is a log of transactions, compacted in the background when half of it is
+//! superseded; reads never touch it. Why this is no ready-made database:
 //! `docs/design/001-embedded-store.md`.
 
 mod compact;
@@ -201,7 +201,7 @@ impl Embedded {
     }
 
     pub(crate) fn observe_commits(&self, observer: CommitObserver) {
-        // The first stays, as the documentation says.
+        // The first remains, as documented.
         let _ = self.core.observer.set(observer);
     }
 

@@ -9,7 +9,7 @@ use tollway_model::ErrorCode;
 
 use crate::model::{Expected, LeaseId};
 
-/// Why a store did not open. The text names the file and a way out.
+/// Why a store did not open. The text names the file and a remedy.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
@@ -101,7 +101,7 @@ pub enum TransactError {
     NoLease { lease: LeaseId },
     #[error("lease {} would hold more than {limit} keys; use several leases", lease.0)]
     LeaseFull { lease: LeaseId, limit: usize },
-    /// There was no room to write it; nothing was changed, and the store goes on.
+    /// The disk is full; nothing was changed, and the store continues.
     #[error("no room for the store {}; free space on its disk", path.display())]
     NoRoom { path: PathBuf, source: std::sync::Arc<std::io::Error> },
     /// The disk refused; what was written is unknown, and the store takes no further writes.
@@ -144,16 +144,16 @@ pub enum ReadError {
 /// Why a watch did not start, or ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WatchError {
-    /// Changes from there are no longer kept: list again, then watch from that revision.
+    /// The history no longer has changes from there: list again, then watch from that revision.
     #[error(
         "changes after revision {from} are no longer kept, a watch may start from {oldest}; list again"
     )]
     Compacted { from: u64, oldest: u64 },
-    /// The caller asks for changes after a revision the store has not reached: it belongs to
-    /// another store or to one restored from a copy. List again.
+    /// The store has not reached that revision: it belongs to another store or to one restored from
+    /// a copy. List again.
     #[error("revision {from} has not happened here, the store is at {current}; list again")]
     Future { from: u64, current: u64 },
-    /// The watcher fell behind further than changes are kept: list again.
+    /// The watcher fell behind the history: list again.
     #[error("the watch fell too far behind, changes up to revision {oldest} are gone; list again")]
     TooSlow { oldest: u64 },
     #[error("there are already {limit} watches")]

@@ -1,8 +1,8 @@
-//! etcd as the location where stores are kept, for control planes of which one can be lost.
+//! Stores in etcd, for control planes that survive the loss of a process.
 //!
 //! Of several processes with the same prefix one is the *master*: it holds a key under a lease, and
-//! whatever it writes is written only while that key is its own. The others stand by. Their stores
-//! are the same logs as those of files, in parts ([`parts`]).
+//! each of its writes succeeds only while that key is its own. The others wait. Their stores are
+//! the same logs as those in files, in parts ([`parts`]).
 
 mod client;
 mod master;
@@ -22,7 +22,7 @@ use master::Master;
 
 /// Longest time for one answer of etcd.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause before asking again.
+/// Pause before another attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where etcd is, and what of it is ours.
@@ -32,7 +32,7 @@ pub struct EtcdOptions {
     pub members: Vec<String>,
     /// What all keys begin with.
     pub prefix: String,
-    /// Who the master is, for those who stand by.
+    /// The present master, for processes that wait.
     pub holder: String,
     /// Over TLS; plain where `None`.
     pub tls: Option<EtcdTls>,
@@ -43,7 +43,7 @@ pub struct EtcdOptions {
 /// Files of TLS, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// Who signs the certificates of etcd's members.
+    /// The certificates that issue those of etcd's members.
     pub ca: Vec<u8>,
     /// Certificate and key that are shown to them.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -80,7 +80,7 @@ pub struct Etcd {
 /// Why a write was not made.
 #[derive(Debug)]
 pub(crate) enum WriteFault {
-    /// There is no room; nothing was changed.
+    /// etcd is full; nothing was changed.
     NoRoom(io::Error),
     /// It may have been made or not, and no other can follow.
     Broken(io::Error),
@@ -120,14 +120,15 @@ impl Etcd {
         Ok(Arc::new(Self { background, client, prefix: options.prefix, members, master }))
     }
 
-    /// Completes when this process is the master no more: what it knows may be old from then on.
+    /// Completes when this process is no longer the master: what it has read may be old from then
+    /// on.
     pub async fn lost(&self) {
         let mut lost: watch::Receiver<bool> = self.master.lost();
         // The sender lives as long as `self`.
         let _ = lost.wait_for(|lost| *lost).await;
     }
 
-    /// Lets another one be the master at once. No store that is kept here may be open.
+    /// Gives up the mastership at once. No store of this prefix may be open.
     pub async fn release(&self) {
         let (client, lease) = (self.client.clone(), self.master.lease());
         self.master.give_up("it was released");
@@ -148,13 +149,13 @@ impl Etcd {
         self.client.clone()
     }
 
-    /// Waits for `work` where that may stand still: not on a thread of a runtime.
+    /// Blocks until `work` is done. Must not run on a thread of a runtime.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.background.handle.block_on(work)
     }
 
-    /// Makes `ops` in one transaction, as the master. Where etcd does not answer it is asked again
-    /// until this process is the master no more: the same ops may be made twice.
+    /// Executes `ops` in one transaction, as the master. It retries until etcd answers or this
+    /// process is no longer the master: the ops may be executed twice.
     pub(crate) async fn write(&self, ops: Vec<RequestOp>) -> Result<(), WriteFault> {
         let guard = Compare::made_at(self.key(master::KEY), self.master.revision());
         let txn = TxnRequest { compare: vec![guard], success: ops };
@@ -175,8 +176,8 @@ impl Etcd {
     }
 }
 
-/// A runtime for what speaks with etcd alone: it must not wait for those who wait for it. It may be
-/// dropped on a thread of another runtime, where no task may wait for its end.
+/// A runtime for the etcd client alone, so that it never waits for a task that waits for it. It may
+/// be dropped on a thread of another runtime, where no task may block on its end.
 #[derive(Debug)]
 struct Background {
     handle: Handle,

@@ -1,9 +1,10 @@
 //! Revisioned keys: get, transact, list and watch, leases.
 //!
-//! [`Store`] is the interface of an engine whose log is a file ([`Store::open_embedded`])
-//! or lies in etcd ([`Store::open_etcd`]). Every transaction has one revision, shared by all its entries; revisions only grow. A list is taken
-//! at a revision, and a watch from that revision sees every later change: there is no gap
-//! between the two. Nothing a caller can grow is unbounded: see [`Limits`].
+//! [`Store`] is the interface of an engine whose log is a file ([`Store::open_embedded`]) or in
+//! etcd ([`Store::open_etcd`]). Every transaction has one revision, shared by all its entries;
+//! revisions only grow. A list is taken at a revision, and a watch from that revision sees every
+//! later change: there is no gap between the two. Everything that a caller can grow is bounded: see
+//! [`Limits`].
 
 mod embedded;
 mod error;

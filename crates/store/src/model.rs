@@ -13,7 +13,7 @@ pub struct LeaseId(pub NonZeroU64);
 /// One group of transactions that was written, or could not be.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
-    /// Until the disk said that it is durable, or that it failed.
+    /// Time until the disk reported the write durable or failed.
     pub took: Duration,
     pub durable: bool,
 }
@@ -29,7 +29,7 @@ pub struct Size {
     pub file_bytes: u64,
 }
 
-/// One key as it stands.
+/// One key with its present value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub key: Bytes,
@@ -156,7 +156,7 @@ impl KeyRange {
         Self { start, end: Some(end.into()) }
     }
 
-    /// Whether `key` lies in the range.
+    /// Whether `key` is in the range.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && self.end.as_ref().is_none_or(|end| key < &end[..])
@@ -207,7 +207,7 @@ pub struct Page {
     pub more: bool,
 }
 
-/// An entry where it is kept, for as long as it is looked at.
+/// An entry, borrowed from the store's memory while it is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen<'a> {
     pub key: &'a [u8],
@@ -216,7 +216,7 @@ pub struct Seen<'a> {
     pub revision: u64,
 }
 
-/// How far one page was looked at.
+/// The extent of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scanned {
     /// The last key that was shown: where the next page begins.
@@ -265,8 +265,8 @@ pub struct Batch {
     pub changes: Vec<Change>,
 }
 
-/// The bounds of a store. [`Default`] gives the documented values; an engine may hold itself to
-/// lower ones than asked for.
+/// The bounds of a store. [`Default`] gives the documented values; an engine may use lower ones
+/// than requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Longest key, in bytes (1,024).
@@ -277,13 +277,13 @@ pub struct Limits {
     pub transaction_ops: usize,
     /// Keys and values of one transaction together, in bytes (8 MiB).
     pub transaction_bytes: usize,
-    /// Most entries of one page, whatever was asked for (10,000).
+    /// Most entries of one page, whatever the request (10,000).
     pub page_entries: usize,
     /// Keys and values of one page together, in bytes (4 MiB); a page holds at least one entry.
     pub page_bytes: usize,
-    /// Changes kept for watches that resume (100,000).
+    /// Changes in the history for watches that resume (100,000).
     pub history_changes: usize,
-    /// Keys and values of the changes kept, in bytes (64 MiB).
+    /// Keys and values in the history, in bytes (64 MiB).
     pub history_bytes: usize,
     /// Most watches at once (100,000).
     pub watches: usize,

@@ -60,14 +60,14 @@ pub trait Decide: Send + Sized + 'static {
         None
     }
 
-    /// One bounded step of work that no request asked for. Its changes are committed after it.
+    /// One bounded step of background work. Its changes are committed after it.
     fn upkeep(&mut self, pending: &mut Pending<Self>) -> impl Future<Output = ()> + Send {
         let _ = pending;
         std::future::ready(())
     }
 }
 
-/// What became of a group of requests.
+/// The outcome of a group of requests.
 #[derive(Debug)]
 pub struct CommitOutcome {
     /// Each changed key with its new value; `None` for a deleted key.
@@ -200,7 +200,7 @@ enum Job<D: Decide> {
 #[error("the task that writes the store has ended")]
 pub struct Ended;
 
-/// The way in for requests; clones share one queue.
+/// Accepts requests; clones share one queue.
 pub struct Sequencer<D: Decide> {
     jobs: mpsc::Sender<Job<D>>,
 }

@@ -15,8 +15,8 @@ use crate::model::{
     Batch, Commit, Entry, KeyRange, LeaseId, Limits, Page, Scanned, Seen, Size, Transaction,
 };
 
-/// A store; clones share it. It closes when the last clone is dropped, which waits for the
-/// write under way; running watches then end.
+/// A store; clones share it. It closes when the last clone is dropped, which waits for the write
+/// under way; running watches then end.
 #[derive(Clone, Debug)]
 pub struct Store {
     engine: Engine,
@@ -35,7 +35,7 @@ impl Store {
     /// leases are timed there.
     ///
     /// # Errors
-    /// [`OpenError`], which names the file and a way out.
+    /// [`OpenError`], which names the file and a remedy.
     pub async fn open_embedded(path: &Path, limits: Limits) -> Result<Self, OpenError> {
         let engine = Embedded::open(path.to_owned(), limits).await?;
         Ok(Self { engine: Engine::Embedded(Arc::new(engine)) })
@@ -123,9 +123,9 @@ impl Store {
         Ok(engine.list(range, after, limit))
     }
 
-    /// As [`Store::list`], for a caller that needs a part of each entry, or another form:
-    /// shows each to `visit` where it is kept, without a copy, until that breaks off. Writes wait
-    /// meanwhile, so it must be quick.
+    /// Like [`Store::list`], for a caller that needs only a part of each entry, or another form.
+    /// Passes each entry to `visit` without a copy, until `visit` breaks off. Writes wait
+    /// meanwhile, so `visit` must be quick.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -143,7 +143,7 @@ impl Store {
     /// Watches `range` for changes after revision `from`.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] when changes after `from` are no longer kept.
+    /// [`WatchError::Compacted`] if the history no longer has the changes after `from`.
     pub async fn watch(&self, range: KeyRange, from: u64) -> Result<Watch, WatchError> {
         let Engine::Embedded(engine) = &self.engine;
         engine.watch(range, from).map(|watch| Watch { engine: EngineWatch::Embedded(watch) })
@@ -160,7 +160,7 @@ impl Store {
         engine.grant_lease(ttl).await
     }
 
-    /// Starts the lease's time anew; returns its ttl. Costs no write.
+    /// Renews a lease; returns its ttl. Costs no write.
     ///
     /// # Errors
     /// [`LeaseError::NoLease`] when it has ended: its keys are gone or about to be.
@@ -186,8 +186,8 @@ impl Store {
     }
 }
 
-/// A running watch. It has no buffer of its own, all share the kept history: one that falls
-/// behind it gets [`WatchError::TooSlow`], and must list again.
+/// A running watch. It has no buffer of its own; all watches share the history. One that falls
+/// behind the history gets [`WatchError::TooSlow`] and must list again.
 #[derive(Debug)]
 pub struct Watch {
     engine: EngineWatch,

@@ -163,7 +163,7 @@ async fn write_until_killed(store: Store, writer: u64) {
     let left = format!("left/{writer}");
     let start = store.get(left.as_bytes()).await.unwrap();
     let start = start.map_or(0, |e| u64::from_le_bytes(e.value[..8].try_into().unwrap()));
-    // Bounded, should nobody come to kill it.
+    // Bounded, in case it is not killed.
     for number in start + 1..start + 100_000 {
         let mut value = number.to_le_bytes().to_vec();
         value.resize(8 + usize::try_from(number % 500).unwrap(), 7);

@@ -1,4 +1,4 @@
-//! Stores in a real etcd: what was answered is there for the next master, whoever was killed.
+//! Stores in a real etcd: the next master has everything that was acknowledged, after any kill.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -134,7 +134,7 @@ async fn a_master_that_stood_still_writes_nothing_over_its_successor() {
     let standing_by = tokio::spawn(Etcd::connect(options(&server, "two")));
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(!standing_by.is_finished(), "the first one lives");
-    // As if the first one had stood still for longer than its lease.
+    // As if the first had been suspended for longer than its lease.
     server.command(&["del", &format!("{PREFIX}master")]).unwrap();
     let second = tokio::time::timeout(PATIENCE, standing_by).await.unwrap().unwrap().unwrap();
     let successor = open(&second, Limits::default()).await;
@@ -203,7 +203,7 @@ async fn a_full_etcd_refuses_and_the_store_goes_on() {
     drop(large);
     let refused = store.transact(put(Transaction::new(), 2, "two")).await.unwrap_err();
     assert!(matches!(refused, TransactError::NoRoom { .. }), "{refused}");
-    // As an operator makes room.
+    // As an operator frees space.
     server.command(&["del", "--prefix", "/other/"]).unwrap();
     let status = server.command(&["endpoint", "status", "--write-out", "json"]).unwrap();
     let revision = status.split("\"revision\":").nth(1).unwrap();

@@ -215,7 +215,7 @@ impl Row {
     }
 }
 
-/// The same promises in the plainest way.
+/// The promises in the plainest implementation.
 #[derive(Debug, Default)]
 struct Model {
     rows: BTreeMap<Vec<u8>, Row>,

@@ -16,7 +16,7 @@ use tollway_store::{
 const KEY: &[u8] = b"count";
 const VALUE_BYTES: usize = 8;
 
-/// Adds to one key; remembers what it was told of commits.
+/// Adds to one key; records the commits that are reported.
 #[derive(Default)]
 struct Adder {
     commits: Vec<Result<Option<u64>, String>>,
@@ -181,7 +181,7 @@ async fn a_group_that_is_refused_fails_all_its_requests_and_the_next_one_starts_
         let Err(AddError::Write(error)) = answer else { return false };
         matches!(**error, TransactError::ValueTooLong { .. })
     };
-    // The third asked for a commit, which failed.
+    // The third needed a commit, which failed.
     assert!(answers[..3].iter().all(is_refused), "{answers:?}");
     assert_eq!(answers[3].as_ref().map(|it| (it.sum, it.revision)).unwrap(), (3, 1));
     assert_eq!(number_of(&store.get(KEY).await.unwrap().unwrap().value), 3);

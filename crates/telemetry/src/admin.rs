@@ -114,8 +114,8 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
     }
 }
 
-/// What its parser takes and this port does not. Where a body ends may be said in two ways, and none
-/// has a meaning here: what follows one is not read for a request.
+/// What the parser accepts and this port refuses: requests with a body. A body's end can be
+/// declared in two ways and none has a meaning here, so nothing after one is read as a request.
 fn why_malformed<B>(request: &Request<B>) -> Option<&'static str> {
     let fields = request.headers();
     let has_length = fields.get_all(CONTENT_LENGTH).iter().any(|length| length != "0");
@@ -127,7 +127,7 @@ fn why_malformed<B>(request: &Request<B>) -> Option<&'static str> {
     (!is_named).then_some("a request says once what host it is for; send one `host` field")
 }
 
-/// The settings in effect as a file that can be given back, what is to be said of them on top.
+/// The settings in effect as a file that can be used again, with remarks at the top.
 fn config_page(config: &RunningConfig) -> String {
     let mut page = format!("# revision: {}\n", config.revision);
     for setting in &config.needs_restart {

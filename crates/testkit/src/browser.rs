@@ -1,7 +1,7 @@
-//! A real browser (Chromium, without a window) for tests of pages: opens, looks, types, listens.
+//! A real browser (Chromium, headless) for tests of pages: it opens, reads, types, listens.
 //!
-//! It is driven over its debugging pipe, two FIFOs that a shell hands to it as the descriptors 3
-//! and 4: no port, no library. Every error that a page reports is kept until it is asked for.
+//! It is driven over its debugging pipe, two FIFOs that a shell passes to it as the descriptors 3
+//! and 4: no port, no library. Every error that a page reports is stored until it is read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ use crate::{Process, Start, TempDir};
 /// How long an answer of the browser may take, on a busy machine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often a condition of a page is looked at.
+/// Interval at which a condition of a page is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Descriptors 3 and 4 are the pipe; the root user of a container has no sandbox to offer.
@@ -100,7 +100,7 @@ impl Browser {
         self.ask("Emulation.setEmulatedMedia", json!({"media": media})).map(drop)
     }
 
-    /// What the page is told its user prefers: a dark or a light page.
+    /// Sets the user's preference that the page sees: a dark or a light page.
     pub fn prefer_dark(&mut self, dark: bool) -> Result<()> {
         let value = if dark { "dark" } else { "light" };
         let features = json!([{"name": "prefers-color-scheme", "value": value}]);

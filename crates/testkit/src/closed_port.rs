@@ -1,4 +1,4 @@
-//! An address where nobody listens, for as long as a test needs it.
+//! An address without a listener, for as long as a test needs it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-/// A TCP port that is bound and not listened on: whoever connects is refused, and no other
-/// process can take the port while this value lives. (A port that was only looked up and let go
-/// may be somebody else's by the time a test dials it.)
+/// A TCP port that is bound and not listened on: a dial is refused, and no other process can take
+/// the port while this value lives. (A port that was only looked up and released may be in use by
+/// the time a test dials it.)
 #[derive(Debug)]
 pub struct ClosedPort {
     address: SocketAddr,

@@ -27,7 +27,7 @@ impl EtcdServer {
         Self::start_as("http", options)
     }
 
-    /// The same for clients that speak TLS, with `options` that say how.
+    /// Starts etcd with TLS for its clients; `options` configure it.
     pub fn start_with_tls(options: &[&str]) -> Result<Self> {
         Self::start_as("https", options)
     }
@@ -82,17 +82,17 @@ impl EtcdServer {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Has it stand still, or go on.
+    /// Stops or continues the process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
 
-    /// Ends it without asking.
+    /// Kills it.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
 
-    /// Starts it again over what it has kept.
+    /// Starts it again with its data.
     pub fn restart(&mut self) -> Result<()> {
         self.process = run(&self.options)?;
         self.until_ready()
@@ -102,7 +102,7 @@ impl EtcdServer {
         self.folder.path()
     }
 
-    /// Who speaks TLS is to find out for himself.
+    /// With TLS, the test itself waits until it is ready.
     fn until_ready(&self) -> Result<()> {
         let listens = || match self.scheme {
             "http" => self.command(&["endpoint", "health"]).map(drop).ok(),

@@ -8,8 +8,8 @@ use crate::program::{attempt, copy_files};
 use crate::{TOOL_MISSING, cache};
 
 /// Java with the classes of the sources in `project` and of what its `pom.xml` names. The packages
-/// are installed once for each `pom.xml`, the classes compiled once for each set of sources, and both
-/// are kept; the error is the reason of a skip.
+/// are installed once for each `pom.xml`, the classes compiled once for each set of sources, and
+/// both are cached; the error is the reason of a skip.
 pub fn java_project(project: &Path) -> Result<Command, String> {
     let tool = |name: &str| crate::tool(name).ok_or_else(|| format!("{TOOL_MISSING}{name}"));
     let (java, javac, mvn) = (tool("java")?, tool("javac")?, tool("mvn")?);
@@ -50,8 +50,8 @@ fn sources(project: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
     Ok((files, texts?))
 }
 
-/// Has Maven put the packages of the `pom.xml` where it stands into a folder, and what it needs for
-/// that into another.
+/// Has Maven copy the packages of the `pom.xml` into one folder, and what it needs for that into
+/// another.
 fn bring(mvn: &mut Command, repository: &Path, packages: &Path) -> Result<(), String> {
     mvn.args(["--batch-mode", "--quiet", "dependency:copy-dependencies"])
         .arg(format!("-Dmaven.repo.local={}", repository.display()))

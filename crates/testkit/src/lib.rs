@@ -1,7 +1,7 @@
 //! Helpers for tests: the programs under test, foreign programs, raw clients, skips.
 //!
-//! A dev-dependency of the other crates, never linked into what ships. Helpers return errors
-//! that a test unwraps; an error says what was awaited and shows the end of the process's log.
+//! A dev-dependency of the other crates, never linked into what ships. Helpers return errors that a
+//! test unwraps; an error names what was awaited and shows the end of the process's log.
 
 mod browser;
 mod cache;

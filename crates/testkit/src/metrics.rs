@@ -1,4 +1,4 @@
-//! What a process tells of itself at its admin port, as Prometheus reads it.
+//! A process's metrics at its admin port, in Prometheus' format.
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -6,8 +6,8 @@ use std::process::Command;
 use crate::program::{attempt, copy_files};
 use crate::{TOOL_MISSING, cache};
 
-/// Node with what `npm install` brings for `packages`, which name their versions. It is installed
-/// once and kept; the error is the reason of a skip. No script of a package runs.
+/// Node with what `npm install` installs for `packages`, which name their versions. It is installed
+/// once and cached; the error is the reason of a skip. No script of a package runs.
 pub fn node_with(packages: &[&str]) -> Result<Command, String> {
     let (node, npm) = (tool("node")?, tool("npm")?);
     let folder = cache::folder("node", packages);
@@ -19,8 +19,8 @@ pub fn node_with(packages: &[&str]) -> Result<Command, String> {
     Ok(with_modules(node, &folder))
 }
 
-/// Node with exactly what the lock file beside `package.json` in `project` names. It is installed
-/// once and kept; the error is the reason of a skip. No script of a package runs.
+/// Node with exactly what the lock file in `project` names. It is installed once and cached; the
+/// error is the reason of a skip. No script of a package runs.
 pub fn node_project(project: &Path) -> Result<Command, String> {
     const FILES: [&str; 2] = ["package.json", "package-lock.json"];
     let (node, npm) = (tool("node")?, tool("npm")?);

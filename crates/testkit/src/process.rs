@@ -65,7 +65,7 @@ impl Start {
         self
     }
 
-    /// How long the program may take to write its ports file; 20 s unless told otherwise.
+    /// How long the program may take to write its ports file; default 20 s.
     pub fn ready_within(mut self, deadline: Duration) -> Self {
         self.ready_within = deadline;
         self
@@ -159,7 +159,7 @@ impl Process {
         self.wait(within)
     }
 
-    /// Ends the program without asking it (SIGKILL).
+    /// Kills the program (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("could not kill {}", self.name))?;
         Ok(())

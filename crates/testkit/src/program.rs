@@ -22,8 +22,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
 /// Where Debian keeps the programs of PostgreSQL, in a folder for each version.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 
-/// A program that nobody here wrote: from `target/tools`, the search path, or where Debian keeps
-/// servers.
+/// A foreign program: from `target/tools`, the search path, or Debian's folder of servers.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("TOLLWAY_TOOLS").map(PathBuf::from);
     let beside = folders_above_test().map(|folder| folder.join("tools"));
@@ -54,7 +53,7 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Runs a command; the last line of what it said if it failed.
+/// Runs a command; on failure, the last line of its output.
 pub(crate) fn attempt(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() {

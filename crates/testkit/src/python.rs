@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::program::attempt;
 use crate::{TOOL_MISSING, cache};
 
-/// The Python of an environment that holds what `pip install` brings for `packages`, which name
-/// their versions. It is made once and kept; the error is the reason of a skip.
+/// The Python of an environment with what `pip install` installs for `packages`, which name their
+/// versions. It is made once and cached; the error is the reason of a skip.
 pub fn python_with(packages: &[&str]) -> Result<PathBuf, String> {
     let python = crate::tool("python3").ok_or_else(|| format!("{TOOL_MISSING}python3"))?;
     if attempt(Command::new(&python).args(["-c", "import ensurepip"])).is_err() {

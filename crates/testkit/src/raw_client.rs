@@ -29,9 +29,9 @@ pub enum End {
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// The peer said nothing more until the deadline.
+    /// The peer sent nothing more until the deadline.
     TimedOut,
-    /// What was asked for is there; the connection is still open.
+    /// The awaited bytes are there; the connection is still open.
     Complete,
     /// The peer sent more than 64 MiB.
     TooLarge,
@@ -72,7 +72,7 @@ impl RawClient {
         self.read_until(within, |_| false)
     }
 
-    /// Reads until `is_complete` says so of all bytes read by this call, or the peer closes.
+    /// Reads until `is_complete` holds for all bytes read by this call, or the peer closes.
     pub fn read_until(
         &mut self,
         within: Duration,
@@ -99,7 +99,7 @@ impl RawClient {
                 Err(error) if is_reset(error.kind()) => {
                     return Ok(Answer { bytes, end: End::Reset });
                 }
-                // The deadline is looked at above.
+                // The deadline is checked above.
                 Err(error) if is_pause(error.kind()) => {}
                 Err(error) => return Err(error).context("could not read from the peer"),
             }
@@ -147,7 +147,7 @@ impl Answer {
     }
 }
 
-/// A reset that meets a peer's earlier end of stream is told as a broken pipe.
+/// A reset that meets a peer's earlier end of stream is reported as a broken pipe.
 fn is_reset(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }

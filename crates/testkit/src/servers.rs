@@ -16,13 +16,13 @@ use crate::{Process, Start, TempDir, free_port, retry_until, tool};
 
 /// Far longer than a server takes to start on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time for a server to end when it is told to.
+/// Time for a server to end after its signal.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The user that Debian's package of PostgreSQL makes.
 const SERVER_USER: &str = "postgres";
 
-/// A Redis server that wants a password.
+/// A Redis server with a password.
 pub struct RedisServer {
     process: Process,
     address: SocketAddr,
@@ -60,7 +60,7 @@ impl RedisServer {
         printed(&mut command)
     }
 
-    /// Ends it without asking; what it kept is lost.
+    /// Kills it; its data is lost.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
@@ -148,7 +148,7 @@ impl PostgresServer {
         self.process.wait(ENDS_WITHIN).map(drop)
     }
 
-    /// Starts it again where it was, with what it kept.
+    /// Starts it again at its address, with its data.
     pub fn restart(&mut self) -> Result<()> {
         let data = self.folder.path().join("data");
         self.process = run_postgres(&self.programs, &data, self.address, &self.options)?;
@@ -200,7 +200,7 @@ fn as_server(program: &Path) -> Vec<OsString> {
         return vec![own];
     }
     let other = ["setpriv", "--reuid", SERVER_USER, "--regid", SERVER_USER, "--clear-groups"];
-    // What the helper of processes asks for is lost with the change of the user.
+    // The parent-death signal is lost with the change of the user.
     let line = other.into_iter().chain(["--pdeathsig", "KILL", "--"]).map(OsString::from);
     line.chain([own]).collect()
 }

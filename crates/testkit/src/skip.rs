@@ -1,4 +1,4 @@
-//! A test that cannot run here says so, and `cargo xtask test` lists it at the end.
+//! A test that cannot run here reports why, and `cargo xtask test` lists it at the end.
 //!
 //! The harness hides what a passing test prints, so each skip is also one line,
 //! `test<tab>reason`, in the file named by `TOLLWAY_SKIP_LOG`.
@@ -38,7 +38,7 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the calling test unless slow tests were asked for (`TOLLWAY_SLOW_TESTS=1`).
+/// Skips the calling test unless slow tests are enabled (`TOLLWAY_SLOW_TESTS=1`).
 #[macro_export]
 macro_rules! slow {
     () => {
@@ -48,7 +48,7 @@ macro_rules! slow {
     };
 }
 
-/// The path of a program that nobody here wrote; skips the calling test where it is missing.
+/// The path of a foreign program; skips the calling test if it is missing.
 #[macro_export]
 macro_rules! need_tool {
     ($name:expr) => {

@@ -1,4 +1,4 @@
-//! A folder for one test: removed when the test passes, kept and named when it panics.
+//! A folder for one test: removed when the test passes, left and named when it panics.
 
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 /// Plaintext of a record as long as it may be.
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// The first `bytes` bytes (65,535 at most) of a ClientHello as long as it may be, in records as long
-/// as they may be. What it says is nothing, since nobody looks at it before it has ended.
+/// The first `bytes` bytes (65,535 at most) of a ClientHello of the greatest length, in records of
+/// the greatest length. Its content is void, since it is read only at its end.
 #[must_use]
 pub fn begun_hello(bytes: usize) -> Vec<u8> {
     const RECORD_HEAD: [u8; 5] = [22, 3, 1, (RECORD_BYTES >> 8) as u8, 0];

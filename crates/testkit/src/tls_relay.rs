@@ -1,7 +1,7 @@
-//! Lets a client that knows no workload identity reach an mTLS listener.
+//! Lets a client without a workload identity reach an mTLS listener.
 //!
-//! `h2spec` or `curl` speak plain TCP to the relay; the relay speaks TLS to the program under
-//! test with the certificate it was given, and passes bytes both ways, half-closes included.
+//! `h2spec` or `curl` connect to the relay over plain TCP; the relay connects to the program under
+//! test over TLS with a given certificate, and passes bytes and half-closes in both directions.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,8 +33,8 @@ struct Target {
 }
 
 impl TlsRelay {
-    /// Relays each connection to `target`, asking there for `server_name` with `config`
-    /// (identity, trusted roots and ALPN are the caller's).
+    /// Relays each connection to `target`, with `server_name` and `config` (identity, trusted roots
+    /// and ALPN are the caller's).
     pub fn start(target: SocketAddr, server_name: &str, config: Arc<ClientConfig>) -> Result<Self> {
         let name = ServerName::try_from(server_name.to_owned())
             .with_context(|| format!("`{server_name}` is no server name"))?;

@@ -17,7 +17,7 @@ use crate::Start;
 pub const VNI: u32 = 1000;
 /// Where the tunnels end in the middle, by the devices there.
 pub const DEVICES: [&str; 2] = ["ga", "gb"];
-/// How long a transfer may stand still.
+/// How long a transfer may make no progress.
 const STILL: Duration = Duration::from_secs(20);
 
 /// A guest's address, and where it is found: what a forwarder has to know.
@@ -101,7 +101,7 @@ impl Tunnels {
         Start::new("nsenter").arg(namespace).arg(program.as_ref())
     }
 
-    /// Ends in success: a few echoes, all but one answered, since the first asks for an address.
+    /// Ends in success: a few echoes, all but one answered, since the first resolves an address.
     #[track_caller]
     pub fn ping(&self, from: Side, to: &str) {
         let output = self.ping_on(from, to, 5, Duration::from_millis(50)).output();
@@ -118,7 +118,7 @@ impl Tunnels {
         Pinging(spawn_in(self.namespace(from), command))
     }
 
-    /// Megabytes from A to B and back, with every byte looked at.
+    /// Megabytes from A to B and back, with every byte checked.
     #[track_caller]
     pub fn transfer(&self, to: &str) {
         let to: IpAddr = to.parse().expect("an address");

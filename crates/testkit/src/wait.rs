@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Pause between two looks: short at first, so that a quick condition costs little.
+/// Pause between two checks: short at first, so that a quick condition costs little.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks `attempt` again and again until it answers `Some`, at most for `within`.
 ///
-/// The error says `what` was awaited. At least one attempt is made.
+/// The error names `what` was awaited. At least one attempt is made.
 pub fn retry_until<T>(
     within: Duration,
     what: &str,
@@ -32,16 +32,15 @@ pub fn retry_until<T>(
     }
 }
 
-/// A TCP port that nobody listens at on any address ([`tollway_net::free_port`]). Prefer port 0 and
-/// a ports file, then [`free_address`], and use this only where the port alone can be told in
-/// advance.
+/// A TCP port without a listener on any address ([`tollway_net::free_port`]). Prefer port 0 and a
+/// ports file, then [`free_address`]; use this only if the port alone can be set in advance.
 pub fn free_port() -> Result<u16> {
     let free = tollway_net::free_port(Ipv4Addr::UNSPECIFIED.into()).context("no port is free")?;
     Ok(free.port())
 }
 
-/// A TCP address for a program that must be told where to listen: nobody takes it meanwhile, as
-/// each call has an address of loopback to itself.
+/// A TCP address for a program that needs its address in advance. Each call has a loopback address
+/// to itself, so nothing else takes it.
 pub fn free_address() -> Result<SocketAddr> {
     /// From 127.128 on, so that none is what a test has written down.
     const FIRST: u8 = 128;

@@ -1,6 +1,6 @@
-//! `cargo xtask proof actors`: hosts of actors that are killed, stand still or lose the control
-//! plane, while everything is called; keeps the record and writes the page that shows it. The prose
-//! of the page is `actors.md` beside this file.
+//! `cargo xtask proof actors`: hosts of actors are killed, suspended or cut off from the control
+//! plane, while all actors are called. Stores the record and writes the page that shows it. The
+//! prose of the page is `actors.md` beside this file.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! `cargo xtask proof fuzz`: every target for an hour, and the page that says so. The prose of the
-//! page is `fuzz.md` beside this file.
+//! `cargo xtask proof fuzz`: every target for an hour, and the page of the results. The prose of
+//! the page is `fuzz.md` beside this file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ const QUICK_SECONDS: u64 = 5;
 /// Shortens the hour, for a machine that has less. While the code stays as it is, what several
 /// runs have done is added up.
 const VARIABLE: &str = "TOLLWAY_FUZZ_SECONDS";
-/// Names the targets that are fuzzed; without a name all are. Of the others stands what was done.
+/// Names the targets that are fuzzed; without a name all are. The others' results remain.
 const ONLY: &str = "TOLLWAY_FUZZ_TARGETS";
 
 /// A row of the record.

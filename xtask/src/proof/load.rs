@@ -1,6 +1,6 @@
-//! `cargo xtask proof load`: `tollway load` beside the load generators people know, on the same
-//! servers, in alternating order: what it costs, and whether it measures the same. Keeps its
-//! record and writes the page that shows it; the prose of the page is `load.md` beside this file.
+//! `cargo xtask proof load`: `tollway load` and well-known load generators on the same servers, in
+//! alternating order: their cost, and whether they measure alike. Stores its record and writes the
+//! page that shows it; the prose of the page is `load.md` beside this file.
 
 mod agreement;
 mod bench;
@@ -23,8 +23,8 @@ use crate::workspace::Workspace;
 const PAGE: &str = "docs/load.md";
 const RECORD: &str = "docs/records/load.json";
 
-/// Rounds in which each tool runs once. The median of so many ratios lies between the lowest and
-/// the highest with a probability of 1 - 2^(1 - rounds): 98 %.
+/// Rounds in which each tool runs once. The median of so many ratios is between the lowest and the
+/// highest with a probability of 1 - 2^(1 - rounds): 98 %.
 const ROUNDS: u32 = 7;
 /// Enough to see that every tool is understood.
 const QUICK_ROUNDS: u32 = 2;

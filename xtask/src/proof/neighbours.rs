@@ -1,5 +1,5 @@
 //! `cargo xtask proof neighbours`: master and agent of a forwarder are killed and cut off from each
-//! other while neighbours change; keeps the record and writes the page that shows it. The prose of
+//! other while neighbours change. Stores the record and writes the page that shows it. The prose of
 //! the page is `neighbours.md` beside this file.
 
 use anyhow::{Context, Result};

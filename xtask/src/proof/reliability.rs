@@ -1,4 +1,4 @@
-//! `cargo xtask proof reliability`: runs the whole kill matrix, keeps its record and writes the
+//! `cargo xtask proof reliability`: runs the whole kill matrix, stores its record and writes the
 //! page that shows it. The prose of the page is `reliability.md` beside this file.
 
 use std::fmt::Write as _;

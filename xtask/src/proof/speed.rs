@@ -1,6 +1,6 @@
-//! `cargo xtask proof speed`: the data plane beside the best of the others at the same work. Keeps
+//! `cargo xtask proof speed`: the data plane and the best of the others at the same work. Stores
 //! its figures, adds a line to the history and writes the page. The experiments are the scenarios
-//! in `speed/`; one that fails loses its own rows only, and is told at the end.
+//! in `speed/`; one that fails loses its own rows only, and is named at the end.
 
 mod compare;
 mod memory;
@@ -64,7 +64,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     complete(&answers, &weights, &limits)
 }
 
-/// Fails where something could not be measured, and says what and why.
+/// Fails if something could not be measured, with the reason.
 fn complete(answers: &[Answer], weights: &[Weight], limits: &Value) -> Result<()> {
     let answers = answers.iter().filter_map(|answer| {
         let why = answer.lost.as_ref()?;
@@ -95,8 +95,8 @@ fn limits(record: Option<&Record>) -> Value {
 }
 
 /// What each subject costs at the same work, by case: CPU of its processes per request, its rate,
-/// and what the median call takes longer than without anything between. Who is in both parts is
-/// told as the first has it.
+/// and what the median call takes longer than without anything between. A subject in both parts has
+/// the first's figures.
 fn each(records: &Records) -> Value {
     let mut told = Vec::new();
     let mut known = BTreeSet::from(["direct"]);
@@ -145,7 +145,7 @@ fn largest(records: &Records) -> Value {
     json!(megabytes)
 }
 
-/// What the kernel is set to, as it says it.
+/// The value of a kernel setting.
 fn setting(name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,6 +1,6 @@
 //! `cargo xtask proof transport`: peers that are slow, silent or many, and attacks over HTTP/2, at
-//! every listener of a release build; keeps the record and writes the page that shows it. The prose
-//! of the page is `transport.md` beside this file.
+//! every listener of a release build. Stores the record and writes the page that shows it. The
+//! prose of the page is `transport.md` beside this file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,10 +17,10 @@ const TEMPLATE: &str = include_str!("transport.md");
 
 /// Idle connections that are promised; fewer where a process may have fewer descriptors.
 const IDLE: u64 = 100_000;
-/// Connections in a second that every listener must bear.
+/// Connections in a second that every listener must take.
 const OPENED_PER_SECOND: f64 = 20_000.0;
 
-/// A test that measures, and where it is told to leave its record.
+/// A test that measures, and the variable with the path of its record.
 struct Measurement {
     test: &'static str,
     variable: &'static str,
@@ -49,8 +49,8 @@ pub(super) fn run(root: &Path) -> Result<()> {
     peers.and(attacked)
 }
 
-/// The record, and whether every promise was kept: a broken one fails the run and is in the record
-/// all the same.
+/// The record, and whether every promise holds: a broken one fails the run and is in the record all
+/// the same.
 fn measure(root: &Path, of: &Measurement) -> Result<(Value, Result<()>)> {
     let raw = root.join("target").join(of.record);
     // What an earlier run left must not be taken for this one's.
@@ -126,7 +126,7 @@ fn became(outcomes: &[Value]) -> String {
     table.trim_end().to_owned()
 }
 
-/// How many connections in a second each listener has borne, beside what is promised.
+/// How many connections in a second each listener has taken, and the promised number.
 fn opened(outcomes: &[Value]) -> String {
     let mut table = String::from(
         "| listener | connections opened and closed in a second | must | reached |\n|---|---|---|---|\n",

@@ -1,6 +1,6 @@
-//! `cargo xtask proof verdicts`: whether the lab calls the same what is the same, and finds what
-//! takes 3 % longer, in blocks measured now. Keeps its record and writes the page that shows it;
-//! the prose of the page is `verdicts.md` beside this file.
+//! `cargo xtask proof verdicts`: whether the lab finds equal subjects equal, and finds what takes 3
+//! % longer, in blocks measured now. Stores its record and writes the page that shows it; the prose
+//! of the page is `verdicts.md` beside this file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,9 +32,9 @@ const HEAD: &str =
 const EXPERIMENTS: u64 = 100;
 /// Blocks of an experiment at the usual full length.
 const BLOCKS: usize = 20;
-/// Blocks of an experiment that looks for little.
+/// Blocks of an experiment that has to find a small difference.
 const MANY_BLOCKS: usize = 40;
-/// For who looks for 3 %.
+/// To find 3 %.
 const NARROW_MARGIN_PCT: f64 = 1.0;
 
 pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {

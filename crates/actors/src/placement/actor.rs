@@ -16,8 +16,8 @@ pub struct Actor {
 pub struct TypeOptions {
     /// One that has had no turn for so long is deactivated.
     pub idle: Duration,
-    /// How long a turn that is under way may go on when its shard is asked back; then it is called
-    /// off. Zero: at once.
+    /// How long a turn under way may continue after its shard is asked back; then it is cancelled.
+    /// Zero: not at all.
     pub drain: Duration,
     /// How deep a chain of calls may come back to an actor that is in it; `None`: a call that comes
     /// back waits for the turn that made it, and so for ever.
@@ -28,10 +28,10 @@ pub struct TypeOptions {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) running: Vec<Running>,
-    /// The chain of calls that the turns under way belong to.
+    /// The call chain of the turns under way.
     pub(crate) chain: Option<Arc<str>>,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// Since when no turn is under way.
+    /// The time since which no turn is under way.
     pub(crate) idle_since: Duration,
     /// Its entry in the heap of idle checks.
     pub(crate) check: u64,

@@ -7,7 +7,7 @@ use crate::placement::leases::Leases;
 use crate::placement::shard::{Shard, ShardSet};
 use crate::placement::table::{Change, Epoch, Owners, Table};
 
-/// What a host says it holds, by actor type. A type without shards is one that it offers.
+/// The shards that a host reports as held, by actor type. A type without shards is offered only.
 pub type Held = BTreeMap<String, BTreeMap<Shard, Epoch>>;
 
 /// An order to a host.
@@ -15,7 +15,7 @@ pub type Held = BTreeMap<String, BTreeMap<Shard, Epoch>>;
 pub enum Order {
     /// It may run turns of the actors in these shards, and writes under this epoch.
     Grant { actor_type: String, epoch: Epoch, shards: ShardSet },
-    /// It starts no new turn there, and says when those under way have ended
+    /// It starts no new turn there, and reports when those under way have ended
     /// ([`Placement::given_back`]).
     GiveBack { actor_type: String, shards: ShardSet },
 }
@@ -25,14 +25,14 @@ pub enum Order {
 pub struct Settled<H> {
     /// The orders for each host, in sequence.
     pub orders: BTreeMap<H, Vec<Order>>,
-    /// Hosts that were not heard of in time and hold nothing any more.
+    /// Hosts that did not renew in time; they hold nothing any more.
     pub ended: Vec<H>,
 }
 
 /// Which host holds which shard of which actor type.
 ///
-/// Methods change what is known; [`Self::settle`] then returns the orders to hosts. `H` names
-/// one life of a host: one that was started anew is another.
+/// Methods record events; [`Self::settle`] then returns the orders to hosts. `H` names one life of
+/// a host: after a restart the host is another.
 #[derive(Clone, Debug)]
 pub struct Placement<H> {
     leases: Leases<H>,
@@ -103,7 +103,7 @@ impl<H: Ord + Clone> Placement<H> {
         stands
     }
 
-    /// A host that is about to go: it is asked for everything back.
+    /// A host is about to leave: all its shards are asked back.
     pub fn retire(&mut self, host: &H) {
         self.tables.values_mut().for_each(|table| table.retire(host));
     }
@@ -183,7 +183,7 @@ impl<H: Ord + Clone> Placement<H> {
         self.last
     }
 
-    /// Who holds the shards of a type; `None` where no host offers it.
+    /// The holders of the shards of a type; `None` if no host offers it.
     #[must_use]
     pub fn owners(&self, actor_type: &str) -> Option<Owners<H>> {
         self.tables.get(actor_type).map(Table::owners)

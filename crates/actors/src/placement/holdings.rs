@@ -1,4 +1,4 @@
-//! What one host holds, as it knows it.
+//! The shards of one host, in its own view.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::placement::table::Epoch;
 
 /// Clocks do not run equally fast: a host trusts its lease for so much less than it lasts.
 const DRIFT_SHARE: u32 = 64;
-/// No turn begins in the last part of a lease, so that those under way have that long to end. Who
-/// gets there has tried to renew it twice.
+/// No turn begins in the last part of a lease, so that those under way have that long to end. By
+/// then the host has tried to renew twice.
 const LAST_SHARE: u32 = 8;
-/// A lease is asked for anew when this part of it is over.
+/// A lease is renewed when this part of it is over.
 const RENEWAL_SHARE: u32 = 3;
 
 /// Why no turn may begin.
@@ -55,31 +55,31 @@ impl Holdings {
         Self { types, ..Self::default() }
     }
 
-    /// What to enter with: what is held and not being given back, while the lease stands.
+    /// The shards to enter with: held and not being given back, while the lease lasts.
     #[must_use]
     pub fn to_enter(&mut self, now: Duration) -> Held {
         self.end_in_time(now);
         for kind in self.types.values_mut() {
-            // Its turns go on; that they are to end is said again.
+            // Its turns continue; the order to end them comes again.
             kind.leaving = ShardSet::default();
         }
         self.types.iter().map(|(name, kind)| (name.clone(), kind.held.clone())).collect()
     }
 
-    /// The host has entered: it asked at `asked`, for a lease that `lasts` from then.
+    /// The host has entered by a request sent at `asked`, with a lease that `lasts` from then.
     pub fn entered(&mut self, asked: Duration, lasts: Duration) {
         self.lasts = lasts;
         self.renewed(asked);
     }
 
-    /// The lease was renewed by what was asked at `asked`.
+    /// The lease was renewed by a request sent at `asked`.
     pub fn renewed(&mut self, asked: Duration) {
         let ends = asked + self.lasts - self.lasts / DRIFT_SHARE;
         self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
         self.renew_at = asked + self.lasts / RENEWAL_SHARE;
     }
 
-    /// When the lease has to be asked for anew, if it stands.
+    /// When the lease has to be renewed, if there is one.
     #[must_use]
     pub fn renew_at(&self) -> Option<Duration> {
         self.ends.map(|_| self.renew_at)
@@ -133,15 +133,15 @@ impl Holdings {
         Ok(*epoch)
     }
 
-    /// Under which epoch an actor in this shard may write now; turns that have begun may also while
-    /// the shard is asked back.
+    /// The epoch under which an actor in this shard may write now. Turns that have begun may write
+    /// also while the shard is asked back.
     #[must_use]
     pub fn may_write(&self, actor_type: &str, shard: Shard, now: Duration) -> Option<Epoch> {
         self.ends.filter(|ends| now < *ends)?;
         self.types.get(actor_type)?.held.get(&shard).copied()
     }
 
-    /// What is held of a type, while the lease stands.
+    /// The held shards of a type, while the lease lasts.
     #[must_use]
     pub fn held(&self, actor_type: &str, now: Duration) -> BTreeMap<Shard, Epoch> {
         let stands = self.ends.is_some_and(|ends| now < ends);
@@ -149,14 +149,14 @@ impl Holdings {
         kind.map(|kind| kind.held.clone()).unwrap_or_default()
     }
 
-    /// Shards that are to be given back once no turn is under way there, by type.
+    /// Shards to be given back once no turn is under way there, by type.
     pub fn leaving(&self) -> impl Iterator<Item = (&str, &ShardSet)> {
         let all = self.types.iter().map(|(name, kind)| (name.as_str(), &kind.leaving));
         all.filter(|(_, leaving)| !leaving.is_empty())
     }
 
-    /// Lets a shard go that was asked back, and in which no turn is under way. Returns the epoch
-    /// of the grant that is given back; `None` if it is not held any more.
+    /// Releases a shard that was asked back and in which no turn is under way. Returns the epoch of
+    /// the grant that ends; `None` if the shard is not held any more.
     pub fn give_back(&mut self, actor_type: &str, shard: Shard) -> Option<Epoch> {
         let kind = self.types.get_mut(actor_type)?;
         if !kind.leaving.contains(shard) {
@@ -166,8 +166,8 @@ impl Holdings {
         kind.held.remove(&shard)
     }
 
-    /// Forgets everything if the lease has ended. Returns whether it has, just now: turns that are
-    /// under way go on without a right to write, and the host has to enter again.
+    /// Forgets everything if the lease has ended. Returns whether it has, just now: turns under way
+    /// continue without the right to write, and the host has to enter again.
     pub fn end_in_time(&mut self, now: Duration) -> bool {
         let has_ended = self.ends.is_some_and(|ends| now >= ends);
         if has_ended {

@@ -1,12 +1,12 @@
-//! Who is still there.
+//! The leases of hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Until when hosts count as being there without a further sign of life.
 ///
-/// A host counts its lease from before it asks for it, and here it counts from when the question
-/// has come: so the host stops first, by as much as the question was under way.
+/// A host counts its lease from before it sends its request; the control plane counts from the
+/// request's arrival. So the host stops first, by the time the request took.
 #[derive(Clone, Debug)]
 pub struct Leases<H> {
     lasts: Duration,

@@ -1,14 +1,14 @@
 //! Where actors live, and whose turn it is.
 //!
 //! The ids of an actor type fall into [`SHARDS`] shards ([`Shard::of`]). Each shard is *held* by at
-//! most one host at a time, which runs the turns of the actors in it. [`plan()`] says which host
-//! should hold which: as even as can be, with as few changes as that takes. [`Placement`] gets
-//! there without a pause for other shards: a shard that changes hands is first asked back, and
-//! granted anew when its holder has let it go, has left, or has not been heard of for as long as a
-//! lease lasts. Other shards, and other types, are not touched.
+//! most one host at a time, which runs the turns of its actors. [`plan()`] assigns shards to hosts:
+//! as evenly as possible, with as few changes as that takes. [`Placement`] moves them without a
+//! pause for other shards: a shard that changes hosts is first asked back, and granted to the next
+//! when its holder has released it, has left, or has been silent for a whole lease. Other shards,
+//! and other types, are not touched.
 //!
-//! A host knows what it holds by [`Holdings`], and stops by its own clock before its lease ends.
-//! [`Turns`] says what it does with the actors there: one turn at a time for each.
+//! A host knows its shards by [`Holdings`], and stops by its own clock before its lease ends.
+//! [`Turns`] runs the actors there: one turn at a time for each.
 //!
 //! Each grant has an [`Epoch`] of its own, later ones have higher ones: what a former holder still
 //! tries to write is known by its lower epoch. Time is an argument, counted from any fixed moment

@@ -1,4 +1,4 @@
-//! Who should hold what.
+//! The assignment of shards to members.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ pub fn plan<H: Ord + Clone>(holders: &[Option<H>], members: &[H]) -> Vec<Option<
     planned
 }
 
-/// How many shards each member should have. Who has the most now gets the one more that some get,
-/// since it would have to give it away otherwise.
+/// How many shards each member should have. If some get one more, those with the most now get it,
+/// since they would have to give one away otherwise.
 fn quotas<H: Ord + Clone>(holders: &[Option<H>], members: &[H]) -> BTreeMap<H, usize> {
     let mut held: BTreeMap<&H, usize> = members.iter().map(|member| (member, 0)).collect();
     for holder in holders.iter().flatten() {

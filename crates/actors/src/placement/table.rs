@@ -9,7 +9,7 @@ use crate::placement::shard::{SHARDS, Shard, ShardSet};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch(pub u64);
 
-/// Who holds the shards of an actor type, for those who call its actors.
+/// The holders of an actor type's shards, for callers of its actors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owners<H> {
     /// Higher than before after every change, even of a type that was gone in between.
@@ -35,13 +35,13 @@ struct Slot<H> {
     wanted: Option<H>,
 }
 
-/// Who may have turns under way, until it says otherwise or its lease ends.
+/// A host that may have turns under way, until it reports their end or its lease ends.
 #[derive(Clone, Debug)]
 struct Holder<H> {
     host: H,
     epoch: Epoch,
-    /// It was asked to give the shard back, and will: even if the plan has changed since, it has
-    /// to be granted anew.
+    /// It was asked to give the shard back, and will. Even if the plan has changed since, the shard
+    /// has to be granted again.
     is_asked: bool,
 }
 
@@ -54,7 +54,7 @@ impl<H: PartialEq> Slot<H> {
         self.holder.as_ref().is_some_and(|holder| holder.host == *host && holder.epoch == epoch)
     }
 
-    /// Who has it and keeps it.
+    /// The holder that is not asked to give the shard back.
     fn owner(&self) -> Option<&Holder<H>> {
         let holder = self.holder.as_ref()?;
         (!holder.is_asked && self.wanted.as_ref() == Some(&holder.host)).then_some(holder)
@@ -110,7 +110,7 @@ impl<H: Ord + Clone> Table<H> {
         }
     }
 
-    /// The host wants nothing any more, but holds it until it says so.
+    /// The host wants no shards, but holds its own until it releases them.
     pub(crate) fn retire(&mut self, host: &H) {
         self.is_restless |= self.members.remove(host);
     }
@@ -128,8 +128,8 @@ impl<H: Ord + Clone> Table<H> {
         self.has_changed = true;
     }
 
-    /// Plans anew, grants what is free and asks back what is to change hands; only asks while
-    /// `may_grant` is not set. All grants of one call have one epoch, which is returned.
+    /// Plans again, grants free shards and asks back those that change hosts; only asks back unless
+    /// `may_grant` is set. All grants of one call have one epoch, which is returned.
     pub(crate) fn settle(
         &mut self,
         may_grant: bool,
@@ -188,7 +188,7 @@ impl<H: Ord + Clone> Table<H> {
         self.members.is_empty() && self.slots.iter().all(|slot| slot.holder.is_none())
     }
 
-    /// Whether a grant stands: what is written under it is not by a former holder.
+    /// Whether a grant is valid: then a write under it is not a former holder's.
     pub(crate) fn holds(&self, host: &H, shard: Shard, epoch: Epoch) -> bool {
         self.slots[shard.number()].is_granted(host, epoch)
     }

@@ -18,7 +18,7 @@ fn fresh() -> Placement<&'static str> {
     Placement::new(LEASE, Epoch(100), [], AT_ONCE)
 }
 
-/// What hosts are told.
+/// The orders to hosts.
 fn settle(
     placement: &mut Placement<&'static str>,
     now: Duration,
@@ -48,7 +48,7 @@ fn owned(placement: &Placement<&'static str>) -> BTreeMap<&'static str, usize> {
     placement.owners("cart").map(|owners| counts(&owners)).unwrap_or_default()
 }
 
-/// Does what every order says, at once.
+/// Carries out every order at once.
 fn obey(placement: &mut Placement<&'static str>, orders: BTreeMap<&'static str, Vec<Order>>) {
     let epochs = epochs(placement);
     for (host, orders) in orders {

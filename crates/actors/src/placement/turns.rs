@@ -1,8 +1,8 @@
 //! What one host does with its actors: whose turn it is, who waits, who has been idle for too long,
 //! and what happens to all of them when a shard goes elsewhere or the lease ends.
 //!
-//! A turn is asked for under a number of the caller's choice. What comes of it, and everything else
-//! that is to be done, are [`Effect`]s; the caller carries them out and reports when they are done.
+//! A turn is requested under a number of the caller's choice. Its outcome, and everything else to
+//! be done, are [`Effect`]s; the caller carries them out and reports when they are done.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -18,7 +18,7 @@ use crate::placement::table::Epoch;
 /// Why a turn did not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoTurn {
-    /// It has to be asked for where the actor is now.
+    /// The actor is at another host now.
     Elsewhere(Refusal),
     /// Too many wait for this actor.
     Crowded { limit: usize },
@@ -53,7 +53,7 @@ pub struct Turns {
     /// When to check whether an actor has been idle for too long: one entry for each that is.
     idle_checks: BinaryHeap<Reverse<(Duration, u64, Actor)>>,
     last_check: u64,
-    /// When turns in shards that were asked back are called off.
+    /// When turns in shards that were asked back are cancelled.
     draining: BTreeSet<(Duration, Arc<str>, Shard)>,
     waiting_limit: usize,
 }
@@ -107,8 +107,8 @@ impl Turns {
         })
     }
 
-    /// A turn of an actor is asked for, as a part of this chain of calls. `turn` is another number
-    /// than all that wait or are under way.
+    /// Requests a turn of an actor, as part of this call chain. `turn` must differ from all numbers
+    /// that wait or are under way.
     pub fn ask(
         &mut self,
         turn: u64,
@@ -172,8 +172,8 @@ impl Turns {
         kind.count += 1;
     }
 
-    /// Under which epoch an actor may write now: it is active, and the lease stands. Also while its
-    /// shard is asked back, until it is given.
+    /// The epoch under which an actor may write now: it is active and the lease lasts. Valid also
+    /// while its shard is asked back, until it is given back.
     #[must_use]
     pub fn may_write(&self, actor: &Actor, now: Duration) -> Option<Epoch> {
         let shard = Shard::of(&actor.id);
@@ -182,7 +182,7 @@ impl Turns {
         self.holdings.may_write(&actor.actor_type, shard, now)
     }
 
-    /// No caller waits for this turn any more. If it is under way, it goes on until it ends.
+    /// No caller waits for this turn any more. If it is under way, it continues to its end.
     pub fn give_up(&mut self, turn: u64) {
         let Some(actor) = self.turns.get(&turn).cloned() else { return };
         let Some(state) = self.state(&actor) else { return };
@@ -236,7 +236,7 @@ impl Turns {
         }
     }
 
-    /// The app has let go of an actor. Who waits for it gets a new one.
+    /// The app has deactivated an actor. Turns that wait for it get a new one.
     pub fn deactivated(&mut self, actor: &Actor, now: Duration) -> Vec<Effect> {
         let mut effects = Vec::new();
         let shard = Shard::of(&actor.id);
@@ -258,7 +258,7 @@ impl Turns {
         effects
     }
 
-    /// Gives a shard back that was asked for, if no actor is there any more.
+    /// Gives back a shard that was asked back, if it has no actor any more.
     fn give_back(&mut self, actor_type: &Arc<str>, shard: Shard, effects: &mut Vec<Effect>) {
         let is_used = |kind: &Type| kind.shards.contains_key(&shard);
         if self.types.get(actor_type).is_some_and(is_used) {

@@ -7,9 +7,9 @@ use crate::schedule::{FailurePolicy, Moment, Schedule};
 
 /// Timers or reminders by key: what is due when, and how often it has failed.
 ///
-/// What is due is popped, which puts it under way: it is not due again before the caller says how it
-/// went ([`Self::succeeded`], [`Self::failed`], [`Self::put_back`]). Every operation takes time in
-/// the logarithm of how many there are. `K` is cloned once for each entry.
+/// A due entry is popped, which puts it under way: it is not due again until the caller reports the
+/// outcome ([`Self::succeeded`], [`Self::failed`], [`Self::put_back`]). Every operation takes
+/// logarithmic time. `K` is cloned once for each entry.
 #[derive(Clone, Debug)]
 pub struct Agenda<K> {
     entries: BTreeMap<K, Entry>,
@@ -18,7 +18,7 @@ pub struct Agenda<K> {
     last: Ticket,
 }
 
-/// Names one registration: who registers anew under the same key gets another.
+/// Names one registration: a new registration of the same key gets another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(u64);
 
@@ -29,7 +29,7 @@ struct Entry {
     policy: FailurePolicy,
     /// Calls for the firing that is due which have failed.
     failures: u32,
-    /// Its place in the order; `None` while it is under way.
+    /// Its position in the order; `None` while it is under way.
     at: Option<Moment>,
 }
 
@@ -56,7 +56,7 @@ pub enum Popped<K> {
 /// What follows from how a firing went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Nothing: meanwhile it was removed, or registered anew.
+    /// Nothing: it was removed or registered again meanwhile.
     Unknown,
     /// It was the last one, and is off the agenda.
     Over,
@@ -73,7 +73,7 @@ impl<K> Default for Agenda<K> {
 }
 
 impl<K: Ord + Clone> Agenda<K> {
-    /// Whatever was registered under this key is replaced, even if it is under way.
+    /// Replaces the registration of this key, even one that is under way.
     pub fn insert(&mut self, key: K, schedule: Schedule, policy: FailurePolicy) -> Ticket {
         self.last.0 += 1;
         let (ticket, at) = (self.last, Some(schedule.due));
@@ -94,7 +94,7 @@ impl<K: Ord + Clone> Agenda<K> {
         entry.is_some()
     }
 
-    /// What is left of it; while it is under way, the firing that is among it.
+    /// The remaining schedule; while a firing is under way, including that one.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<&Schedule> {
         self.entries.get(key).map(|entry| &entry.schedule)
@@ -120,14 +120,14 @@ impl<K: Ord + Clone> Agenda<K> {
         self.entries.is_empty()
     }
 
-    /// When something is due next; `None` if nothing is, but for what is under way.
+    /// When the next entry is due; `None` if there is none but those under way.
     #[must_use]
     pub fn next_moment(&self) -> Option<Moment> {
         self.order.keys().next().map(|(moment, _)| *moment)
     }
 
-    /// Takes what has been due the longest, and is under way from now on. `None` if nothing is
-    /// due at `now`.
+    /// Removes the entry that has been due the longest; it is under way from now on. `None` if
+    /// nothing is due at `now`.
     pub fn pop(&mut self, now: Moment) -> Option<Popped<K>> {
         let first = self.order.first_entry().filter(|first| first.key().0 <= now)?;
         let key = first.remove();
@@ -164,7 +164,8 @@ impl<K: Ord + Clone> Agenda<K> {
         }
     }
 
-    /// The app was not called: the firing is due again at `moment`. Whether it was under way.
+    /// The app was not called: the firing is due again at `moment`. Returns whether it was under
+    /// way.
     pub fn put_back(&mut self, key: &K, ticket: Ticket, moment: Moment) -> bool {
         let is_under_way = self.under_way(key, ticket).is_some();
         if is_under_way {
@@ -189,7 +190,7 @@ impl<K: Ord + Clone> Agenda<K> {
         Next::Then(schedule)
     }
 
-    /// Puts an entry that is under way in its place.
+    /// Orders an entry that is under way.
     fn schedule(&mut self, key: &K, moment: Moment) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.at = Some(moment);

@@ -74,8 +74,8 @@ fn unit_nanos(unit: &str) -> Option<u128> {
     })
 }
 
-/// ISO 8601 after its `P`: years, months, weeks, days, `T`, hours, minutes, seconds, in this
-/// order and each at most once, one at least. Seconds may have a fraction. Weeks may stand beside
+/// ISO 8601 after its `P`: years, months, weeks, days, `T`, hours, minutes, seconds, in this order
+/// and each at most once, one at least. Seconds may have a fraction. Weeks may be combined with
 /// others.
 fn parse_iso(text: &str) -> Result<Span, TermProblem> {
     let (date, clock) = match text.split_once(['T', 't']) {

@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Bytes of what was given that an error repeats.
 const SHOWN_BYTES: usize = 64;
 
-/// What was given cannot be meant, or not be kept.
+/// A registration is invalid or cannot be stored.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{field}` {problem}: \"{given}\"; it takes {}", field.takes())]
 pub struct TermsError {

@@ -1,8 +1,8 @@
 //! When timers and reminders of actors are due.
 //!
-//! [`Terms`] are what an app has registered, as texts; [`Terms::read`] makes a [`Schedule`] of
-//! them. [`Schedule::after`] says when the next firing is due. An [`Agenda`] holds what is due when
-//! for any number of keys, with what happens to a firing that failed ([`FailurePolicy`]).
+//! [`Terms`] are an app's registration, as texts; [`Terms::read`] makes a [`Schedule`] of them.
+//! [`Schedule::after`] computes the next firing. An [`Agenda`] holds the due times of any number of
+//! keys, and what happens after a failed firing ([`FailurePolicy`]).
 //!
 //! Firing is at least once and never early. After a time without a host, one firing makes
 //! up for all that were missed, and the rhythm goes on as if nothing had been.

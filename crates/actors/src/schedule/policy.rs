@@ -17,7 +17,7 @@ pub enum FailurePolicy {
     Constant { interval: Duration, max_retries: Option<u32> },
 }
 
-/// Three times, a second apart, as Dapr does where nothing is said.
+/// Three times, a second apart, Dapr's default.
 impl Default for FailurePolicy {
     fn default() -> Self {
         Self::Constant { interval: Self::INTERVAL, max_retries: Some(3) }

@@ -22,11 +22,11 @@ impl Schedule {
     /// What is left when the next firing has been seen to, by an app that was last called for it
     /// at `began`; `None`: nothing.
     ///
-    /// The rhythm counts from when firings were due, not from when they happened, so lateness does
-    /// not add up. What became due until `began` has been fired by that one call: who was away for
-    /// an hour is called once, not once for every minute of it. A call is one of the repetitions,
-    /// whatever it made up for, so `R5/PT10S` makes five calls, however late. What becomes due
-    /// while a call is under way is due when it has ended.
+    /// The rhythm counts from when firings were due, not from when they happened, so delays do not
+    /// add up. One call covers everything due until `began`: after an hour's absence there is one
+    /// call, not one for every minute. Each call is one repetition, however many it covers, so
+    /// `R5/PT10S` makes five calls, however late. What becomes due during a call is due when it has
+    /// ended.
     #[must_use]
     pub fn after(&self, began: Moment) -> Option<Self> {
         let period = self.period?;

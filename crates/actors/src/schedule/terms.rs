@@ -12,7 +12,7 @@ pub const TERM_LIMIT_BYTES: usize = 128;
 
 /// The terms of a timer or reminder, as they were given; one that was left out is empty.
 ///
-/// An app that asks for its reminder gets them back.
+/// The app gets them back when it reads its reminder.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
     /// When the first firing is due: so long from now, or a moment.
@@ -35,7 +35,7 @@ impl Terms {
     /// - No `dueTime`, or one of no length: at once. A moment that has passed: at once too, and
     ///   the rhythm counts from that moment.
     /// - No `period`, or one of no length: one firing. `R5/PT10S`: five, ten seconds apart; `R5`
-    ///   alone does not say how far apart.
+    ///   alone lacks the interval.
     /// - Durations are those of Go (`1h30m`, `0.5s`) and of ISO 8601 (`PT1H30M`, `P2W`, `P1Y2M`).
     ///   Repetitions go with the latter only.
     ///

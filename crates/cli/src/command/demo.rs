@@ -17,7 +17,7 @@ use super::lab::{self, Screen};
 /// The scenario that the demo is.
 const SCENARIO: &str = "cross-network";
 
-/// Columns of the table where the terminal does not say.
+/// Columns of the table if the terminal does not report its width.
 const WIDTH: usize = 110;
 
 #[derive(Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     }
     let mut options = ExperimentOptions::new(isolation)?;
     options.length = if args.quick { LengthName::Quick } else { LengthName::Usual };
-    // A demonstration keeps its time, and is begun anew when it is interrupted.
+    // A demonstration is short, and starts again after an interruption.
     options.gate = options.gate.without_repeats();
     options.resumable = false;
     let experiment = Experiment { scenario: read.scenario, text: read.text, options };
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Gives every link the jitter, at most its delay, and the loss that were asked for.
+/// Gives every link the requested jitter, at most its delay, and loss.
 fn shape_links(scenario: &mut Scenario, args: &DemoArgs) -> Result<()> {
     let jitter =
         Duration::try_from_secs_f64(args.jitter_ms / 1e3).context("--jitter-ms is not a time")?;

@@ -21,7 +21,7 @@ pub(crate) struct ResourcesArgs {
 }
 
 impl ResourcesArgs {
-    /// What the files say for an app, and its state stores. A warning in the log names what is not
+    /// Reads the files for an app, and its state stores. A warning in the log names what is not
     /// served.
     ///
     /// # Errors

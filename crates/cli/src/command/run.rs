@@ -120,7 +120,7 @@ impl RunArgs {
         })
     }
 
-    /// The app and its sidecar, with what Dapr's files say.
+    /// The app and its sidecar, with the content of Dapr's files.
     fn options(self, live: Live) -> Result<RunOptions> {
         let app_id = self.app_id.clone().context("name the app with --app-id")?;
         let (configuration, stores) = self.resources.read(&app_id, &self.namespace)?;

@@ -116,7 +116,7 @@ impl EtcdArgs {
     }
 }
 
-/// Who this process is, for those who stand by: its machine and number.
+/// This process for those that wait: its machine and number.
 fn holder() -> String {
     let host = rustix::system::uname();
     format!("{} (process {})", host.nodename().to_string_lossy(), std::process::id())

@@ -32,15 +32,15 @@ const CONTROL_OPTION: &str = "--control-plane-address";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Over,
-    /// To be started again with what the files say then.
+    /// Restart with the files' present content.
     Again,
 }
 
-/// Serves until told to end.
+/// Serves until a signal ends it.
 pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
     let (filter, format) = &daprd.log;
     let _log = start_log(*format, filter);

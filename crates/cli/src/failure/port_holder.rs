@@ -14,7 +14,7 @@ pub(crate) struct Holder {
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
-/// The process whose listener is in the way of `address`; `None` where the system does not show it.
+/// The process whose listener occupies `address`; `None` if the system does not show it.
 pub(crate) fn find(address: SocketAddr) -> Option<Holder> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<String> = tables

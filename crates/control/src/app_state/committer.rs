@@ -123,7 +123,7 @@ impl Decide for Committer {
     ) -> Result<(), StateError> {
         let Write { owner, request } = write;
         check(&request)?;
-        // An entry has its revision once it is durable, and a condition asks for the revision.
+        // An entry has its revision once it is durable, and a condition refers to that revision.
         let is_pending = |change: &StateChange| {
             change.condition.is_some()
                 && pending.change(stored_key(&owner, &change.key).as_bytes()).is_some()

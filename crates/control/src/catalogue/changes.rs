@@ -1,7 +1,7 @@
 //! When each subject last changed: answers "what changed after revision r" for resuming.
 //!
-//! Holds one entry per living subject and a bounded number of removed ones. When a removed one
-//! is forgotten the floor rises to its revision: who asks from below needs the full state.
+//! Holds one entry per living subject and a bounded number of removed ones. When a removed one is
+//! forgotten the floor rises to its revision: a follower below the floor needs the full state.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,6 +1,6 @@
-//! What the mesh looks like from this network: its workloads and gateways, and what joined
-//! networks say of theirs. Pure: the feed (`feed.rs`) carries the store's changes in, the hub
-//! (`hub.rs`) asks for states and differences.
+//! This network's view of the mesh: its workloads and gateways, and those of joined networks. Pure:
+//! the feed (`feed.rs`) applies the store's changes, the hub (`hub.rs`) reads states and
+//! differences.
 //!
 //! Everything is derived from the keys under `mesh/`, so a revision of the catalogue is a
 //! revision of the store and survives a restart.
@@ -58,7 +58,7 @@ pub(crate) enum Subject {
     Gateways,
     /// The trust bundles.
     Trust,
-    /// Who may call what. The policies themselves name the services.
+    /// Policies. Each names its services.
     Policies,
 }
 
@@ -171,7 +171,7 @@ impl Catalogue {
         Ok(Some(subject))
     }
 
-    /// A policy stands in the store that cannot be read: closes what it may have protected.
+    /// A stored policy cannot be read: closes what it may have protected.
     pub(crate) fn close_for(&mut self, name: PolicyName, revision: u64) -> Subject {
         self.policies.put_unreadable(name, revision);
         self.changes.touch(&Subject::Policies, revision);
@@ -328,8 +328,8 @@ impl Service {
         u32::try_from(ready).unwrap_or(u32::MAX)
     }
 
-    /// What most workloads declare; of equals the first in the order of the protocol's numbers,
-    /// so that every replica of the control plane says the same during a change.
+    /// The protocol that most workloads declare; of equals the first in the order of the protocol's
+    /// numbers, so that every replica of the control plane decides alike during a change.
     fn protocol(&self) -> AppProtocol {
         const ALL: [AppProtocol; 4] =
             [AppProtocol::Http, AppProtocol::H2c, AppProtocol::Grpc, AppProtocol::Tcp];
@@ -342,7 +342,7 @@ fn service(app: &Label, namespace: &Label, network: &NetworkName) -> ServiceName
     ServiceName { app: app.clone(), namespace: namespace.clone(), network: network.clone() }
 }
 
-/// Collects keys whose values differ; the flag says that the newer map lacks it.
+/// Collects keys whose values differ; the flag tells that the newer map lacks it.
 fn differences<K: Ord, V: PartialEq>(
     older: &BTreeMap<K, V>,
     newer: &BTreeMap<K, V>,

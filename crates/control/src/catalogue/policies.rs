@@ -9,7 +9,7 @@ use tollway_wire::v1;
 
 use super::RecordError;
 
-/// A policy as it stands in the store.
+/// A stored policy.
 #[derive(PartialEq, Debug)]
 pub(crate) struct StoredPolicy {
     pub(crate) policy: Policy,

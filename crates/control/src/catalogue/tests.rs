@@ -246,7 +246,7 @@ fn egress_by_gateway_goes_through_the_own_gateways() {
     script.check("stock.default.east", both);
     assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
     assert!(!script.catalogue.changed_after(&name("stock"), before));
-    // Whose connections lead through a gateway that has gone is told so.
+    // A follower whose connections lead through a gateway that has gone is notified.
     let before = script.revision;
     let none = v1::Gateways { addresses: Vec::new() };
     script.put(&Key::PeerGateways { network: label("east") }, &none.encode_to_vec());

@@ -1,5 +1,5 @@
-//! Limits of connections at once, each kind apart: authenticated ones, unauthenticated ones, which
-//! come to join, and handshakes under way. No connection holds permits of two kinds, so
+//! Limits of connections at one time, separate for each kind: authenticated ones, unauthenticated
+//! ones, which come to join, and handshakes under way. No connection holds permits of two kinds, so
 //! unauthenticated ones take none from authenticated ones.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,9 +1,9 @@
 //! Connections to the port for workloads, gateways and joined networks: accepted within limits,
 //! identified by their TLS handshake, and ended when they take too long.
 //!
-//! `accept` takes connections and admits them, `limits` says how many there may be, `handshake`
-//! and `tls` do TLS, `stream` ends connections in time, and `send_backlog` counts unread answers.
-//! What a caller may do is up to the services; they learn the [`Caller`] of each request.
+//! `accept` takes connections and admits them, `limits` has their numbers, `handshake` and `tls` do
+//! TLS, `stream` ends connections in time, and `send_backlog` counts unread answers. The services
+//! authorise requests; they get the [`Caller`] of each one.
 
 mod accept;
 mod backlog_layer;

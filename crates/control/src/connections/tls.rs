@@ -6,7 +6,7 @@ use rustls::ServerConfig;
 use tokio::sync::watch;
 use tollway_identity::{Credentials, TlsError, control_server_config};
 
-/// What both sides speak inside TLS.
+/// The protocol inside TLS.
 pub(crate) const ALPN: &[&[u8]] = &[b"h2"];
 
 pub(super) struct CurrentTls {

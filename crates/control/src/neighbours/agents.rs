@@ -1,4 +1,4 @@
-//! Who watches which group, and what agents say that they have.
+//! Agents: the groups that they watch, and their reports.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ const TROUBLES: usize = 16;
 const TROUBLE_BYTES: usize = 512;
 const CODE_BYTES: usize = 64;
 
-/// A watch that there is no room for.
+/// A watch that exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooManyWatches;
 
@@ -94,7 +94,7 @@ impl Agents {
             entry.stream = Some(stream);
             std::mem::replace(&mut entry.replaced, replaced.clone()).cancel();
             entry.since_unix_ms = unix_now_ms();
-            // What it has it says anew.
+            // The agent reports what it has again.
             entry.report = v1::FabricAgentReport::default();
         }
         inner.stream = stream;
@@ -160,7 +160,7 @@ impl Inner {
 }
 
 impl Progress {
-    /// Takes what the agent says of itself.
+    /// Takes an agent's report.
     pub(super) fn report(&self, mut report: v1::FabricAgentReport) {
         report.troubles.truncate(TROUBLES);
         for trouble in &mut report.troubles {

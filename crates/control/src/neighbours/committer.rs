@@ -33,7 +33,7 @@ pub(super) enum WriteError {
     TooManyGroups(#[from] TooManyGroups),
 }
 
-/// The changes that one request asks for.
+/// The changes of one request.
 pub(super) struct Write {
     pub(super) group: Group,
     pub(super) changes: Vec<Change>,
@@ -135,7 +135,7 @@ impl Decide for Committer {
     fn answer(&mut self, decided: Decided, outcome: &CommitOutcome) -> Result<Decided, WriteError> {
         let Decided { group, mut response } = decided;
         response.revision = match (&outcome.written, response.changed) {
-            // An unchanged neighbour may stand as it should by a request before this one.
+            // An unchanged neighbour may have its state from a request before this one.
             (Err(error), changed) if changed + response.unchanged > 0 => {
                 return Err(WriteError::Write(error.clone()));
             }
@@ -183,7 +183,7 @@ impl Committer {
 
 /// Compaction: tombstones go in slices between the requests.
 impl Committer {
-    /// Removes a slice of what may go, or looks for what may.
+    /// Removes a slice of the tombstones that may go, or searches for them.
     pub(super) async fn compact(&mut self, pending: &mut Pending<Self>) {
         let Some(mut running) = self.tombstones.running.pop_front() else {
             self.find_tombstones(pending.store().revision());
@@ -227,7 +227,7 @@ impl Committer {
         if gone.is_empty() {
             return scanned.more;
         }
-        // A walk through the table that is under way checks this at its end.
+        // A walk through the table under way checks this at its end.
         lane.raise_oldest(running.upto);
         let (mut head, count) = (lane.head(), gone.len() as u64);
         head.tombstones = head.tombstones.saturating_sub(count);

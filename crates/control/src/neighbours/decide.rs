@@ -1,4 +1,4 @@
-//! What a change of one neighbour comes to, by what stands there.
+//! Decides the change of one neighbour, given the stored one.
 
 use tollway_model::NeighbourRecord;
 use tollway_model::neighbour::packed::is_tombstone;
@@ -27,7 +27,7 @@ pub(super) enum Operation {
 pub(super) enum Decision {
     /// It is written.
     Write,
-    /// It stands as it should.
+    /// It already has the requested state.
     Unchanged,
     Refuse(Refusal),
 }
@@ -37,14 +37,14 @@ pub(super) enum Decision {
 pub(super) enum Refusal {
     Exists,
     NotFound,
-    /// There is room for so many.
+    /// The limit that the change exceeds.
     Excess {
         limit: u64,
     },
 }
 
 impl Operation {
-    /// What a request asks for; `None` for what is no operation.
+    /// The requested operation; `None` for an unknown one.
     pub(super) fn read(stated: i32) -> Option<Self> {
         match NeighbourOperation::try_from(stated).ok()? {
             NeighbourOperation::Unspecified => None,

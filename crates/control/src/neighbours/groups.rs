@@ -13,7 +13,7 @@ use super::lane::Lane;
 /// Bytes that a lane may hold at least, however many groups there are.
 const LANE_BYTES: usize = 64 << 10;
 
-/// A group that there is no room for.
+/// A group beyond the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("there are {limit} groups already, which is the most; use one of them")]
 pub(super) struct TooManyGroups {

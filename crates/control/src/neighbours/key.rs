@@ -1,4 +1,4 @@
-//! Where neighbours stand in their file.
+//! The keys of neighbours in their file.
 //!
 //! | key | value |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `g`, name of a group in lower case | [`Head`] |
 //! | `n`, number of the group (4 octets), key of a neighbour | what is found there, or a tombstone |
 //!
-//! Both parts of a neighbour are as `tollway_model::neighbour::packed` has them; its revision is
-//! that of the entry. Those of a group stand together, in the order of their keys.
+//! Key and value of a neighbour are as `tollway_model::neighbour::packed` has them; its revision is
+//! that of the entry. Those of a group are adjacent, in the order of their keys.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -23,7 +23,7 @@ const ROW_PREFIX: u8 = b'n';
 /// Octets of a row's key before that of its neighbour.
 pub(super) const ROW_HEAD: usize = 5;
 
-/// What is kept of a group. The revision of its entry is the group's.
+/// The stored form of a group. The revision of its entry is the group's.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Head {
     /// Of no other group.

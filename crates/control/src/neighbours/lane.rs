@@ -14,7 +14,7 @@ use tollway_model::neighbour::packed::{BATCH_LIMIT_BYTES, BATCH_RECORDS};
 
 use super::key::{Head, concat};
 
-/// Moments kept of a group, for how far behind its agents are.
+/// Moments recorded of a group, from which the lag of its agents is computed.
 const MOMENTS: usize = 1024;
 
 /// Packed records of one or of several transactions, at most a batch.

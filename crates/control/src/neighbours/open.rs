@@ -97,7 +97,7 @@ impl Open {
         options: NeighbourOptions,
         counts: Arc<Counts>,
     ) -> Result<(Self, SequencerTask<Committer>), NeighboursError> {
-        // Who follows neighbours follows their lanes.
+        // Followers of neighbours follow their lanes.
         let limits = Limits { history_changes: 1, history_bytes: 1, ..Limits::default() };
         let store = stores.open(FILE_NAME, limits).await?;
         let recorder = counts.clone();
@@ -143,7 +143,7 @@ pub(super) async fn answer(pending: PendingAnswer) -> Result<WriteNeighboursResp
 /// Which table this is, and the revision at which it began.
 async fn table(store: &Store) -> Result<(u64, u64), NeighboursError> {
     if store.get(TABLE_KEY).await?.is_none() {
-        // A random number tells tables apart; it protects nothing.
+        // A random number distinguishes tables; it protects nothing.
         let number = RandomState::new().hash_one(TABLE_KEY).max(1);
         let value = Bytes::copy_from_slice(&number.to_be_bytes());
         let make = Transaction::new().when(TABLE_KEY, Expected::Absent).put(TABLE_KEY, value);

@@ -20,7 +20,7 @@ impl Changes {
     /// Reads the changes of a request.
     ///
     /// # Errors
-    /// When it asks for nothing that is known, or for too much, or is cut off somewhere.
+    /// The request has no known operation, exceeds a limit, or is truncated.
     pub(super) fn read(request: &WriteNeighboursRequest) -> Result<Self, Status> {
         let operation = Operation::read(request.operation).ok_or_else(|| {
             Status::invalid_argument(

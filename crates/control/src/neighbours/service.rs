@@ -29,7 +29,7 @@ use crate::status::{stopping, store_status};
 pub(crate) const NEIGHBOURS_REQUEST_BYTES: usize = 256 << 10;
 /// Writes of one bulk stream that are under way.
 const BULK_WRITES: usize = 16;
-/// Batches on their way to one reader, besides those that its connection holds.
+/// Batches under way to one reader, besides those in its connection.
 const BATCHES: usize = 2;
 /// How long a status waits for agents by default, and at most.
 const WAIT: Duration = Duration::from_secs(60);
@@ -53,14 +53,14 @@ pub(crate) struct NeighboursService {
     pub(crate) access: Access,
 }
 
-/// Who asks.
+/// The caller.
 enum Asker {
     Operator,
     Agent(Group, Instance),
 }
 
 impl Asker {
-    /// The group that is asked for, where it may be.
+    /// The requested group, if the caller may have it.
     fn group(&self, stated: &str) -> Result<Group, Status> {
         let group = neighbour_group(stated).map_err(|error| invalid(&error))?;
         match self {
@@ -286,7 +286,7 @@ fn replaced() -> Status {
     Status::aborted("another watch of the same agent has begun; give each agent its own name")
 }
 
-/// Says why a stream ends, if there is room for that.
+/// Reports why a stream ends, if its queue has room.
 async fn end(out: &mpsc::Sender<Answer>, status: Status) {
     let _ = tokio::time::timeout(Duration::from_secs(1), out.send(Err(status))).await;
 }

@@ -13,19 +13,19 @@ use tollway_model::Group;
 
 use crate::options::NeighbourOptions;
 
-/// Parts of the time that tombstones are kept: so exact it is.
+/// Fractions of the tombstones' time: its precision.
 const MARKS: u32 = 8;
 /// Longest time between two searches.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Rows looked at, and tombstones removed, in one slice.
+/// Rows read, and tombstones removed, in one slice.
 pub(super) const SLICE_ROWS: usize = 8192;
 pub(super) const SLICE_TOMBSTONES: usize = 1024;
 
-/// When tombstones are looked for, and of which revision.
+/// The search for tombstones, and up to which revision.
 #[derive(Debug)]
 pub(super) struct Clock {
     keep: Duration,
-    /// Most tombstones of a group that are kept as long as that.
+    /// Most tombstones of a group that are kept for the whole time.
     pub(super) most: u64,
     every: Duration,
     /// Revisions and when they were the last; the oldest first.
@@ -62,8 +62,8 @@ impl Clock {
         if self.running.is_empty() { self.next } else { Instant::now() }
     }
 
-    /// Notes that `revision` is the last one now, and says up to which revision tombstones may go:
-    /// those kept for their time, and those of a group that has too many.
+    /// Notes that `revision` is the last one now. Returns the revisions up to which tombstones may
+    /// go: by time, and in groups that have too many.
     pub(super) fn tick(&mut self, now: Instant, revision: u64) -> (u64, u64) {
         self.next = now + self.every;
         let latest = self.marks.back().map_or(0, |(_, revision)| *revision);

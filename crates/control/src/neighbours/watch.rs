@@ -75,7 +75,7 @@ impl Watcher {
         self.send(hello).await?;
         let mut cursor = match self.start(from, table) {
             Start::Changes(revision) => {
-                // Without changes too, so that the watcher knows that it has all.
+                // Sent also without changes, so that the watcher knows that it has all.
                 self.mark(revision).await?;
                 Cursor::after(revision)
             }

@@ -173,7 +173,7 @@ async fn open(requests: &mut Streaming<v1::FollowRequest>) -> Result<Option<Revi
     }
 }
 
-/// Stores where a joined network says that it is reached.
+/// Stores the addresses at which a joined network is reached.
 async fn take_gateways(
     peering: &Peering,
     network: &NetworkName,

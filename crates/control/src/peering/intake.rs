@@ -1,5 +1,5 @@
-//! Puts what a joined network says into the store, each response in one transaction that happens
-//! only while the network is still joined.
+//! Stores what a joined network sends, each response in one transaction that commits only while the
+//! network is still joined.
 
 use std::collections::HashSet;
 
@@ -21,9 +21,9 @@ const PAGE_ENTRIES: usize = 1_000;
 pub(super) struct Intake<'a> {
     joined: &'a JoinedNetwork,
     trust: PinnedTrust,
-    /// Services stated in the snapshot that is under way.
+    /// Services in the snapshot that is being received.
     snapshot: Option<HashSet<bytes::Bytes>>,
-    /// The stream has said everything once.
+    /// The whole snapshot has been received.
     in_step: bool,
     /// The version of the other control plane; empty until it is received.
     version: String,

@@ -27,16 +27,16 @@ use crate::stored::{JoinSecret, PeerLink};
 
 /// Life of the bundle that is presented in return for one: it is used at once.
 const RETURN_BUNDLE_TTL: Duration = Duration::from_secs(600);
-/// How often the other network is dialled before the command fails: an own gateway on the way
-/// must first learn of the network.
+/// Dials of the other network before the command fails: an own gateway in between must first learn
+/// of the network.
 const PRESENT_TRIES: usize = 20;
 const PRESENT_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the other network's answer.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a network is stored anew because trust has changed meanwhile.
+/// Attempts to store a network while trust changes.
 const ADMIT_TRIES: usize = 10;
 const ADMIT_PAUSE: Duration = Duration::from_millis(20);
-/// How long a gateway is waited for that was started a moment ago, and how often it is looked for.
+/// Tries and interval for a gateway that was started a moment ago.
 const GATEWAY_TRIES: usize = 40;
 const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
 const PAGE_ENTRIES: usize = 1_000;
@@ -134,7 +134,7 @@ async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), 
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let redeemed_by = SecretHash::of(&bundle.roots[0]).as_bytes().to_vec();
     if !stored.redeemed_by.is_empty() {
-        // The same network asks again when the answer to its first try was lost.
+        // The same network retries after the answer to its first attempt was lost.
         let repeated = stored.redeemed_by == redeemed_by && admission == Admission::Again;
         return if repeated { Ok(()) } else { Err(JoinError::UsedSecret) };
     }
@@ -195,7 +195,7 @@ async fn put_network(
         joined_at_unix_s: unix_now_s(),
         pending,
     };
-    // Its services are withdrawn until its control plane is first heard.
+    // Its services are withdrawn until its control plane first answers.
     let link =
         PeerLink { reachable: false, last_error: "just joined".to_owned(), ..Default::default() };
     let mut change = put_gateways(bundle, change)
@@ -221,7 +221,7 @@ pub(crate) async fn accept(peering: &Arc<Peering>, file: &[u8]) -> Result<JoinBu
     wait_for_gateway(peering).await;
     let own = own_bundle(peering, String::new(), RETURN_BUNDLE_TTL)?;
     let own = own.sign(&peering.authority.to_pem())?;
-    // An own gateway on the way learns of the network, or of where it is now, by this.
+    // With this an own gateway in between learns of the network, or of its new address.
     match admission {
         Admission::New => admit(peering, &bundle, true, Transaction::new()).await?,
         Admission::Again => refresh(peering, &bundle, Transaction::new()).await?,
@@ -231,7 +231,7 @@ pub(crate) async fn accept(peering: &Arc<Peering>, file: &[u8]) -> Result<JoinBu
         (Ok(()), Admission::New) => admit(peering, &bundle, false, Transaction::new()).await?,
         (Ok(()), Admission::Again) => {}
         (Err(error), Admission::New) => {
-            // It may have been joined from the other side meanwhile, which then stands.
+            // The other side may have joined it meanwhile; that entry then remains.
             if is_pending(peering, &bundle.network) {
                 forget(peering, &bundle.network).await?;
             }

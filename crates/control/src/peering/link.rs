@@ -1,10 +1,10 @@
-//! Follows one joined network: keeps a stream to its control plane, stores what it says, and
-//! judges whether the network can be reached when its control plane is silent.
+//! Follows one joined network: holds a stream to its control plane, stores what comes, and decides
+//! whether the network can be reached while its control plane is silent.
 //!
-//! A silent control plane is no lost network: its gateways and sidecars serve on. While a gateway
-//! answers ([`super::probe`]), what the control plane said last stands, marked as old; when none
-//! does, the services are withdrawn. What is stored survives a restart, so a control plane that
-//! comes back serves what it knew at once.
+//! A silent control plane is no lost network: its gateways and sidecars still serve. While a
+//! gateway answers ([`super::probe`]), the last state of the control plane is served, marked as
+//! old; when none does, the services are withdrawn. The stored state survives a restart, so a
+//! control plane that returns serves it at once.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ const ACKS_LIMIT: usize = 16;
 /// Before dialling again.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
-/// How often gateways are asked in the time after which a silent network is lost.
+/// Probes of the gateways within the time after which a silent network is lost.
 const PROBES_PER_LIMIT: u32 = 5;
 
 /// Keeps a link to every joined network until the control plane stops.
@@ -58,7 +58,7 @@ pub(crate) async fn supervise(peering: Arc<Peering>) {
             catalogue.peers().filter_map(joined).collect()
         });
         links.retain(|network, (trust, stop)| {
-            // One that was removed and joined again starts anew.
+            // A network that was removed and joined again starts afresh.
             let same = joined
                 .get(network)
                 .is_some_and(|now| now.joined_at_unix_s == trust.joined_at_unix_s);
@@ -90,7 +90,7 @@ struct Link {
     contact: Contact,
 }
 
-/// When the other network was last heard, and what went wrong since.
+/// When the other network last answered, and the error since.
 #[derive(Clone)]
 struct Contact(Arc<Mutex<(Instant, String)>>);
 
@@ -116,7 +116,7 @@ impl Contact {
 /// Whether a joined network can be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reachability {
-    /// Its control plane was heard lately.
+    /// Its control plane answered lately.
     Heard,
     /// Its control plane is silent, a gateway of it answers.
     Unheard,
@@ -124,8 +124,8 @@ enum Reachability {
     Lost,
 }
 
-/// Judges by the time since the control plane was `heard` and since a gateway `answered`, if one
-/// did after that.
+/// Decides by the time since the control plane last sent something (`heard`) and since a gateway
+/// `answered`, if one did after that.
 fn decide_reachability(
     heard: Duration,
     answered: Option<Duration>,
@@ -180,7 +180,7 @@ impl Link {
             tick.tick().await;
             let Some(known) = self.joined.ask(|peer| peer.cursor > 0) else { return };
             let (silent, reason) = self.contact.silent_for();
-            // Gateways are asked before the limit, so that there is an answer when it is reached.
+            // Gateways are probed before the limit, so that there is an answer when it is reached.
             if silent <= limit / 2 {
                 answered = None;
                 continue;
@@ -193,7 +193,7 @@ impl Link {
                 Err(error) => format!("{reason}; {}", tollway_model::chain(&error)),
             };
             let (silent, _) = self.contact.silent_for();
-            // What was never heard of cannot be served.
+            // Without any state there is nothing to serve.
             let answered = answered.filter(|_| known).map(|answered| answered.elapsed());
             let reachability = decide_reachability(silent, answered, limit);
             if let Err(error) = self.note(reachability, silent, reason).await {
@@ -231,7 +231,7 @@ impl Link {
         }
     }
 
-    /// Whether a gateway of the network answers, on the way that calls take.
+    /// Whether a gateway of the network answers, over the route that calls use.
     async fn probe(&self) -> Result<(), LinkError> {
         let (gateways, config) = self.route()?;
         let name = gateway_dns_san(&self.joined.network);
@@ -293,7 +293,7 @@ impl Link {
             self.contact.heard();
             let revision = response.revision;
             intake.apply(response).await?;
-            // A full queue means that earlier ones are still on their way; the next one counts.
+            // A full queue means that earlier ones are not sent yet; the next one counts.
             let ack = v1::FollowRequest { request: Some(Step::Ack(v1::FollowAck { revision })) };
             let _ = requests.try_send(ack);
         }

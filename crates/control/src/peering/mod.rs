@@ -1,6 +1,6 @@
 //! Between control planes: joining ([`join`]), sending joined networks the state of this one
-//! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). Who may join is
-//! decided in [`admission`], whether a silent network can still be reached by [`probe`].
+//! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). [`admission`] decides which
+//! network may join, [`probe`] whether a silent one can still be reached.
 
 pub(crate) mod admission;
 pub(crate) mod dial;

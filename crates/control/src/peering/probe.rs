@@ -1,6 +1,6 @@
 //! Whether a joined network can be reached although its control plane is silent: its gateways
-//! answer a TLS greeting to `gateway.<network>.mesh` with an alert of their own, on the same way
-//! that calls take. Nothing is trusted because of it: calls authenticate their callee as ever.
+//! answer a TLS greeting to `gateway.<network>.mesh` with an alert of their own, over the route
+//! that calls use. Nothing is trusted because of it: calls authenticate their callee as always.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -66,7 +66,7 @@ pub(super) struct TooManyTypes;
 pub(super) enum NotEntered {
     /// The store took no write: a host that is not noted there is not granted anything.
     Store(TransactError),
-    /// It has entered in a later conversation: what it holds by now is not what this one says.
+    /// It has entered in a later conversation, which alone counts now.
     Superseded,
 }
 
@@ -109,8 +109,9 @@ impl Placements {
         result
     }
 
-    /// A host has come, or come back, by its conversation of this number, and is told through
-    /// `stream` from now on. Returns what it has to let go of what it says it holds.
+    /// A host has entered, or returned, with the conversation of this number, and gets its orders
+    /// through `stream` from now on. Returns the shards it has to release of those it reports as
+    /// held.
     ///
     /// # Errors
     /// [`NotEntered`].
@@ -245,7 +246,7 @@ impl Placements {
         realms.get(namespace).and_then(version).unwrap_or(0)
     }
 
-    /// Who holds the shards of a type.
+    /// The holders of the shards of a type.
     pub(super) fn owners(&self, namespace: &Label, actor_type: &str) -> Option<Owners<Host>> {
         let realms = self.realms();
         let realm = realms.get(namespace)?;

@@ -51,7 +51,7 @@ pub(super) const LIMITS: quota::Limits = quota::Limits {
     bytes: Limit { what: "bytes of all reminders", most: REMINDER_BYTES },
     entries: Limit { what: "the number of all reminders", most: REMINDERS },
 };
-/// Reminders that are read at once where all are looked at.
+/// Reminders that are read at once in a pass over all of them.
 const PAGE: usize = 1_000;
 /// What is over is removed at most so often.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub(super) enum RemindersError {
     Foreign { key: String },
 }
 
-/// The changes that one request asks for. On an error each of them may be made or not.
+/// The changes of one request. After an error each of them may or may not have been made.
 pub(super) struct Write {
     pub(super) namespace: Label,
     pub(super) host: Host,

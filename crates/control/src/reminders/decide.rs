@@ -1,4 +1,4 @@
-//! What a change of one reminder comes to, by what stands there.
+//! Decides the change of one reminder, given the stored one.
 
 use std::num::NonZeroU32;
 
@@ -32,7 +32,7 @@ pub(super) fn check_size(
     Ok(())
 }
 
-/// Whether a registration may take the place of what stands there.
+/// Whether a registration may replace the stored one.
 pub(super) fn may_put(
     present: Option<&Head>,
     if_absent: bool,

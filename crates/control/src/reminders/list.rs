@@ -21,12 +21,12 @@ use crate::placement::{Host, Placements};
 const PAGE: usize = 1_000;
 /// Responses waiting for a host that does not read.
 const RESPONSES_LIMIT: usize = 2;
-/// A host that takes no response for this long is dropped; it asks again when it can.
+/// A host that reads no response for this long is dropped; it asks again when it can.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Responses = ReceiverStream<Result<v1::ListRemindersResponse, Status>>;
 
-/// What a host wants to know.
+/// A host's request.
 pub(super) struct Wanted {
     namespace: Label,
     host: Host,

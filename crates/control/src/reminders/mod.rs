@@ -1,5 +1,5 @@
-//! Reminders of actors: kept for the hosts that run them, in a file of their own beside the
-//! control plane's (`tollway.reminders`), made when the first host asks.
+//! Reminders of actors, stored for the hosts that run them, in a file of their own beside the
+//! control plane's (`tollway.reminders`). The first request creates it.
 //!
 //! Only the host that holds the shard of an actor, by the placement, writes for it. The reasons
 //! are in `docs/design/005-reminders.md`.
@@ -74,7 +74,7 @@ pub(crate) struct RemindersService {
 }
 
 impl RemindersService {
-    /// Which host asks, in which namespace.
+    /// The host that asks, and its namespace.
     fn host<T>(&self, request: &Request<T>, life: u64) -> Result<(Label, Host), Status> {
         let caller = Caller::of(request);
         let (service, instance) = self.hub.read(|catalogue| caller.workload(catalogue))?;

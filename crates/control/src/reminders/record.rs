@@ -1,5 +1,5 @@
-//! A reminder as it lies in the file: a head of fixed size, which changes with every firing, and
-//! behind it what was registered.
+//! The stored form of a reminder: a head of fixed size, which changes with every firing, followed
+//! by the registration.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +11,7 @@ use tollway_wire::{Registration, v1};
 /// The one version of the form.
 const FORM: u8 = 1;
 const HEAD_BYTES: usize = 29;
-/// What stands for no end.
+/// No end.
 const NO_END: i64 = i64::MAX;
 
 /// What is left of a reminder, and which registration it is of.

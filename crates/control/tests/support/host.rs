@@ -14,7 +14,7 @@ use tonic::{Status, Streaming};
 
 use super::{Member, PATIENCE};
 
-/// A host of `cart` that does what it is told when the test says so.
+/// A host of `cart` that carries out orders when the test lets it.
 pub struct Host {
     pub requests: mpsc::Sender<v1::HostRequest>,
     pub responses: Streaming<v1::HostResponse>,

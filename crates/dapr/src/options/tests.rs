@@ -68,7 +68,7 @@ fn sizes_that_are_usual_change_nothing_and_larger_ones_have_a_bound() {
     assert_eq!(sizes("--read-buffer-size 128Ki --max-body-size 16Mi"), (Some(128 << 10), 16, 0));
     assert_eq!(sizes("--read-buffer-size -1 --max-body-size -1"), (None, 4, 0));
     assert_eq!(sizes("--max-body-size 1Gi"), (None, 64, 1));
-    // Both are of old, and told so.
+    // Both are deprecated, and noted as such.
     let old = "--dapr-http-read-buffer-size 100 --dapr-http-max-request-size 32";
     assert_eq!(sizes(old), (Some(100 << 10), 32, 2));
     refused("--read-buffer-size 1Mi", &[], "a head may have 524288 at most");

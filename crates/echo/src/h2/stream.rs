@@ -142,7 +142,7 @@ impl Stream {
         h2.release(stream, credit - data.len() + released, out);
     }
 
-    /// Sends `data` back or queues it; says how much of it is with the connection.
+    /// Sends `data` back or queues it; returns how many bytes the connection has taken.
     fn echo(
         &mut self,
         h2: &mut Connection,
@@ -222,7 +222,7 @@ impl Stream {
         (OK, "")
     }
 
-    /// The one message that was kept, which this takes.
+    /// The one message that was held, which this takes.
     fn whole<M: prost::Message + Default>(
         &mut self,
         mistake: &'static str,

@@ -1,5 +1,5 @@
-//! What an agent knows of its group: of which table of the control plane, up to which revision, and
-//! what it makes of records that arrive.
+//! An agent's view of its group: the control plane's table, the revision, and which arriving
+//! records are new.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,18 +17,19 @@ use crate::writer::Changes;
 /// What is known, and how sure it is.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The control plane's table; 0 before any was told.
+    /// The control plane's table; 0 before the first message.
     table: u64,
     ledger: Ledger,
     /// The kernel's table has held the whole group since then.
     is_whole: bool,
-    /// How often revisions began anew: those that the programming thread tells may be older.
+    /// How often revisions restarted; progress of the programming thread may be of an earlier
+    /// epoch.
     epoch: u32,
     kept: Option<Entry>,
 }
 
 impl Known {
-    /// What the kernel's table and the journal say together, and how the table is.
+    /// Combines the kernel's table and the journal, and reports the table's state.
     pub(super) fn survey(table: &dyn Table, entry: Option<&Entry>) -> io::Result<(Self, Found)> {
         let through = entry.map_or(0, |entry| entry.revision);
         let (mut round, mut entries, mut ahead) = (0, 0, HashMap::new());
@@ -63,7 +64,8 @@ impl Known {
         if self.from() == 0 { 0 } else { self.table }
     }
 
-    /// Writes the journal, if the kernel's table is whole up to another revision than it says.
+    /// Writes the journal, if the kernel's table is whole up to another revision than the journal
+    /// has.
     pub(super) fn keep(
         &mut self,
         journal: &Journal,
@@ -88,9 +90,9 @@ impl Known {
         self.ledger.break_off();
     }
 
-    /// The whole group of the control plane's `table` follows. `is_unknown`: that has not come as
-    /// far as what is known, so that it was taken back. Revisions of another table, or of one that
-    /// was taken back, say nothing of former ones.
+    /// A listing of the whole group of the control plane's `table` follows. `is_unknown`: that
+    /// table has not reached the known revision, so it was restored from a copy. Revisions of
+    /// another or a restored table are not comparable to former ones.
     pub(super) fn begin_listing(&mut self, base: u64, table: u64, is_unknown: bool) {
         if is_unknown || table != self.table {
             self.table = table;
@@ -102,12 +104,12 @@ impl Known {
         self.ledger.begin_listing(base);
     }
 
-    /// The whole group is needed again, though nothing was said against what is known.
+    /// The whole group must be listed again, without evidence against the known state.
     pub(super) fn doubt(&mut self) {
         self.is_whole = false;
     }
 
-    /// Everything up to `revision` was told; tells whether that ends a listing.
+    /// Everything up to `revision` was received; returns whether that ends a listing.
     pub(super) fn advance(&mut self, revision: u64) -> bool {
         let was_listing = self.ledger.is_listing();
         self.is_whole |= was_listing;
@@ -120,8 +122,8 @@ impl Known {
         self.ledger.is_full()
     }
 
-    /// What of a packed batch has to be carried out; with it the watch has told everything up to
-    /// `mark`, where that is not 0.
+    /// The records of a packed batch that have to be written; with it the watch has sent everything
+    /// up to `mark`, unless that is 0.
     pub(super) fn take(&mut self, packed: &[u8], mark: u64) -> Result<Changes, PackedError> {
         self.sift(packed, |ledger, address, revision| {
             if revision <= mark {
@@ -132,7 +134,7 @@ impl Known {
         })
     }
 
-    /// The same of the answer to a question, as of the store's revision `read_at`.
+    /// The records of the answer to a question, read at the store's revision `read_at`.
     pub(super) fn take_answer(
         &mut self,
         packed: &[u8],
@@ -157,7 +159,7 @@ impl Known {
                 taken.push((address, record.revision, neighbour_of(&record)));
             }
         }
-        // Of one address a batch may hold several words, of which the newest stands; a list is in
+        // A batch may have several records of one address, of which the newest counts; a list is in
         // the order of addresses.
         if !taken.is_sorted_by(|(one, ..), (next, ..)| one < next) {
             taken.sort_by_key(|(address, revision, _)| (*address, std::cmp::Reverse(*revision)));

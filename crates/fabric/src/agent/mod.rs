@@ -1,5 +1,5 @@
-//! The agent: it keeps the kernel's table as the control plane says, whatever becomes of the way
-//! there.
+//! The agent: it keeps the kernel's table equal to what the control plane lists, through losses of
+//! connection.
 //!
 //! It watches its group from the revision that it has, hands changes to the programming thread, and
 //! reports what is in the table. Connecting, with an identity of the mesh, is the caller's part.
@@ -33,7 +33,7 @@ const BACKOFF: Backoff =
 /// A session that lived for this long, or has brought anything whole, was no failed attempt.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
-/// What an agent is told at its start.
+/// An agent's settings.
 #[derive(Debug)]
 pub struct AgentOptions {
     pub group: Group,
@@ -43,7 +43,7 @@ pub struct AgentOptions {
     pub capacity: u64,
     /// How often table and control plane are compared; never when `None`.
     pub audit_every: Option<Duration>,
-    /// Where it tells how far each revision has come when.
+    /// Receives a mark for each revision, with its times.
     pub marks: Option<Marks>,
 }
 
@@ -67,9 +67,10 @@ pub struct Agent {
     journal: Option<Journal>,
     programmer: Programmer,
     known: Known,
-    /// When the whole group was told last, or the agent began with what it had.
+    /// When the last listing of the whole group ended, or the agent started with the journal's
+    /// state.
     listed: Instant,
-    /// The last attempt to write the journal has failed, and that was told.
+    /// The last attempt to write the journal failed, and that was reported.
     journal_failed: bool,
     /// When the last neighbours since a mark were sent and received.
     last_told: Option<(u64, u64)>,
@@ -115,8 +116,8 @@ impl Agent {
         self.is_connected.subscribe()
     }
 
-    /// Works until the process ends: `connect` is asked for a connection whenever there is none.
-    /// `misses` brings addresses that the programs have looked for.
+    /// Runs until the process ends. It calls `connect` whenever there is no connection; `misses`
+    /// has addresses that the programs did not find.
     ///
     /// # Errors
     /// [`AgentError::Ended`]; everything else is waited out.

@@ -18,11 +18,11 @@ use crate::layout::Address;
 use crate::marks::Mark;
 use crate::programmer::{Ended, Order, Progress};
 
-/// Reports that may be under way; a newer one says all that an older one did.
+/// Reports that may be under way; a newer one replaces an older one.
 const REPORTS: usize = 2;
 /// How often the journal is written and a report sent, at least while there is news.
 const TICK: Duration = Duration::from_secs(1);
-/// Addresses asked for by one question.
+/// Addresses in one question.
 const ASKED_AT_ONCE: usize = 256;
 
 /// Why a session ended.
@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    /// Starts the watch, and takes its first message, which says where the store is.
+    /// Starts the watch and takes its first message, which has the store's revision.
     async fn begin(
         &mut self,
         client: &mut NeighboursClient<Channel>,
@@ -107,7 +107,7 @@ impl Agent {
         // Connections may not last until a tick.
         self.keep_journal(&progress);
         self.audit(&progress)?;
-        // What it begins with is told when the first mark comes.
+        // The initial state is reported with the first mark.
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut question = Question::default();
@@ -118,7 +118,7 @@ impl Agent {
                 message = watching.next() => self.take(&mut watching, message?).await?,
                 changed = progress.changed() => {
                     changed.map_err(|_| Ended)?;
-                    // How many entries there are is told at ticks, and not for each batch.
+                    // The number of entries is reported at ticks, not for each batch.
                     let news = Some(News::of(&progress.borrow_and_update()));
                     if news != said {
                         self.report(&watching.reports, &progress);
@@ -141,7 +141,7 @@ impl Agent {
         }
     }
 
-    /// Carries out what the watch tells.
+    /// Carries out a message of the watch.
     async fn take(
         &mut self,
         watching: &mut Watching,
@@ -204,14 +204,14 @@ impl Agent {
                 Ok(())
             }
             Err(status) => {
-                // Whoever still wants to know is reported as missed again.
+                // An address that is still needed is reported as missed again.
                 tracing::debug!(reason = status.message(), "misses were not looked up");
                 Ok(())
             }
         }
     }
 
-    /// The programming thread is told with what it is to write first, so that it is woken once.
+    /// The programming thread gets this with its first write, so that it is woken once.
     fn begin_listing(
         &mut self,
         watching: &mut Watching,
@@ -230,7 +230,7 @@ impl Agent {
         self.programmer.order(order).await
     }
 
-    /// Says what is in the table. When the last report is still on its way, the next tick does.
+    /// Reports the table's state. If the last report is still under way, the next tick does.
     fn report(
         &self,
         reports: &mpsc::Sender<v1::WatchNeighboursRequest>,
@@ -241,8 +241,8 @@ impl Agent {
             reports.try_send(v1::WatchNeighboursRequest { request: Some(Request::Report(report)) });
     }
 
-    /// Ends the session when it is time to compare, or when there is room again for what was left
-    /// out.
+    /// Ends the session when a comparison is due, or when there is room for neighbours that were
+    /// left out.
     fn audit(&mut self, progress: &watch::Receiver<Progress>) -> Result<(), SessionError> {
         let is_due = self.options.audit_every.is_some_and(|every| self.listed.elapsed() >= every);
         let has_room = {
@@ -274,7 +274,7 @@ impl Agent {
 struct Watching {
     /// The control plane's table, of which revisions are.
     table: u64,
-    /// When it was asked for, on the machine's clock.
+    /// When it was requested, on the machine's clock.
     asked_ns: u64,
     changes: tonic::Streaming<v1::WatchNeighboursResponse>,
     reports: mpsc::Sender<v1::WatchNeighboursRequest>,
@@ -289,7 +289,7 @@ impl Watching {
     }
 }
 
-/// What of an agent's progress is told as it comes about.
+/// The part of an agent's progress that is reported at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct News {
     through: u64,

@@ -6,7 +6,7 @@ use super::*;
 use crate::batch::Stopped;
 use crate::layout::{Address, Neighbour};
 
-/// A table that others see into, which refuses everything while it is told to.
+/// A table that the test can read, which refuses everything while it is set to.
 #[derive(Clone, Default)]
 struct Shared {
     entries: Arc<Mutex<BTreeMap<Address, Neighbour>>>,

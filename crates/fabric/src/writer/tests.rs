@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::*;
 
-/// A table with a capacity, which fails as it is told.
+/// A table with a capacity, which fails as configured.
 #[derive(Default)]
 struct Fake {
     entries: BTreeMap<Address, Neighbour>,

@@ -1,5 +1,5 @@
-//! An agent beside a control plane that a test plays: whatever becomes of the way between them, the
-//! table comes to what the control plane has.
+//! An agent with a control plane that a test plays: through any loss of connection, the table
+//! becomes equal to the control plane's.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -187,7 +187,7 @@ async fn restart_goes_on_from_the_journal_and_writes_nothing_anew() {
     assert_eq!((progress.written, progress.removed, progress.entries), (0, 2, 2998));
     check_equal(&kernel, &store);
     agent.stop().await;
-    // Another map under the same name: the journal says nothing of it.
+    // Another map under the same name: the journal does not apply to it.
     let empty = Kernel::default();
     std::fs::write(&journal, std::fs::read_to_string(&journal).unwrap().replace("map 1", "map 2"))
         .unwrap();
@@ -290,7 +290,7 @@ async fn miss_is_asked_for_and_the_answer_written() {
     let mut agent = Running::start(&kernel, folder.path(), store.serve().await, None);
     agent.reach(&store).await;
     let wanted = Address::new(key(5).vni().number(), key(5).ip());
-    // As if it had been lost: the watch does not tell of it again.
+    // As if it had been lost: the watch does not send it again.
     kernel.0.lock().unwrap().remove(&wanted);
     agent.misses.send(wanted).await.unwrap();
     agent.misses.send(Address::new(1, "10.200.0.1".parse().unwrap())).await.unwrap();
@@ -338,7 +338,7 @@ async fn audit_that_meets_another_table_believes_it() {
     let every = Some(Duration::from_secs(1));
     let mut agent = Running::start_at(&kernel, folder.path(), Arc::clone(&control), every);
     agent.reach(&former).await;
-    // The next connection, which an audit asks for, leads to another store.
+    // The next connection, which an audit opens, leads to another store.
     *control.lock().unwrap() = second;
     agent.reach(&present).await;
     check_equal(&kernel, &present);

@@ -1,5 +1,5 @@
-//! A control plane's table in a test's memory, served over gRPC as `neighbours.proto` says: it
-//! keeps every change, and can shuffle, repeat, break off and forget.
+//! A control plane's table in a test's memory, served over gRPC as in `neighbours.proto`: it stores
+//! every change, and can shuffle, repeat, break off and forget.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ struct State {
     compacted: u64,
     /// Ends every watch that sees another number.
     breaks: u64,
-    /// Where watches began, and what agents said last.
+    /// Where watches began, and the agents' last reports.
     starts: Vec<v1::WatchNeighboursStart>,
     report: v1::FabricAgentReport,
     questions: usize,

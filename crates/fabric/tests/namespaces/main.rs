@@ -75,7 +75,7 @@ fn restart_loses_neither_neighbours_nor_packets() {
         lab.tunnels.ping(Side::A, "10.0.0.2");
         let pinging = lab.tunnels.ping_on(Side::A, "10.0.0.2", 300, Duration::from_millis(5));
         for _ in 0..3 {
-            // Nobody is there for a moment; then somebody takes over.
+            // There is no reader for a moment; then another takes over.
             drop(forwarder);
             std::thread::sleep(Duration::from_millis(100));
             forwarder = lab.open(Some(mode));

@@ -139,7 +139,7 @@ pub(crate) fn guest_packet(
     }
 }
 
-/// An ARP message within its frame. `operation`: 1 asks, 2 answers.
+/// An ARP message within its frame. `operation`: 1 request, 2 reply.
 pub(crate) fn arp(
     frame: (Mac, Mac),
     operation: u16,
@@ -155,7 +155,7 @@ pub(crate) fn arp(
     ethernet(frame.0, frame.1, ETHERTYPE_ARP, &message)
 }
 
-/// A message of neighbour discovery within its frame. `kind`: 135 asks, 136 answers.
+/// A message of neighbour discovery within its frame. `kind`: 135 solicitation, 136 advertisement.
 pub(crate) fn neighbour_message(
     frame: (Mac, Mac),
     way: (Ipv6Addr, Ipv6Addr),
@@ -179,7 +179,7 @@ pub(crate) fn mac_option(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1][..], &mac].concat()
 }
 
-/// The group that an address is asked for in.
+/// The multicast group for solicitations of an address.
 pub(crate) fn solicited_group(ip: Ipv6Addr) -> (Mac, Ipv6Addr) {
     let [.., a, b, c] = ip.octets();
     let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c];

@@ -197,7 +197,7 @@ fn last_hop_is_dropped_outside_and_inside() {
                 check_drop(loaded, &spent, Total::Expired);
                 let inner = guest_frame(ROUTER, GUEST_A, from, to, hops);
                 check_drop(loaded, &under.question().around(&inner), Total::Expired);
-                // A switch does not look at it.
+                // A switch does not read it.
                 let inner = guest_frame(GUEST_B, GUEST_A, from, to, hops);
                 let expected = under.forwarded().around(&inner);
                 check_return(loaded, &under.question().around(&inner), &expected);
@@ -358,7 +358,7 @@ fn solicitation_that_breaks_the_rules_is_dropped() {
         for case in cases {
             check_drop(loaded, &under.question().around(&case), Total::Malformed);
         }
-        // Cut short, with lengths that say so.
+        // Truncated, with matching lengths.
         let short = ethernet(group_mac, GUEST_A, 0x86dd, &ip6(A6, group, 58, 255, &[135, 0, 0, 0]));
         check_drop(loaded, &under.question().around(&short), Total::Malformed);
     });

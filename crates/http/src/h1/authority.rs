@@ -13,7 +13,7 @@ pub(super) struct Authority<'a> {
 }
 
 impl<'a> Authority<'a> {
-    /// `None` when `bytes` is not one; [`is_authority`](super::syntax::is_authority) says what is.
+    /// `None` if `bytes` is not one by [`is_authority`](super::syntax::is_authority).
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let end = host_end(bytes)?;
         let (host, port) = bytes.split_at(end);

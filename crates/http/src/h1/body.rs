@@ -17,7 +17,7 @@ pub struct BodyDecoder {
     limits: Limits,
 }
 
-/// What one look at the input came to. With `data` empty, only framing was consumed.
+/// What one read of the input yields. With `data` empty, only framing was consumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     /// Bytes of the input that are spent; `data` ends where they do.

@@ -16,7 +16,7 @@ pub fn check_request(head: &RequestHead) -> Result<(), Refusal> {
     check_fields(&head.fields)
 }
 
-/// The same of a head that the codec of HTTP/2 has read: it has judged the fields.
+/// Checks the request line of a head that the HTTP/2 codec has read; that has checked the fields.
 pub fn check_request_line(head: &RequestHead) -> Result<(), Refusal> {
     let method = head.method.as_bytes();
     if !is_token(method) {

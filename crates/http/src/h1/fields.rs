@@ -10,7 +10,7 @@ use crate::Fields;
 /// The most options that the `connection` fields of one message may name.
 pub(super) const CONNECTION_OPTIONS_MAX: usize = 64;
 
-/// Room for the lines, and their bytes, that who passes a request on adds to say so.
+/// Extra capacity (lines, bytes) for the fields that a proxy adds to a request.
 const FORWARDING: (usize, usize) = (8, 320);
 
 /// The lines of a head that the scanner has found whole: each ends in CR LF.
@@ -37,7 +37,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// The fields of a head and what those that the codec owns or needs have said.
+/// The fields of a head, and the values of those that the codec owns or needs.
 #[derive(Default)]
 pub(super) struct HeadFields<'a> {
     /// Without `content-length` and `transfer-encoding`; without `host` in a request.

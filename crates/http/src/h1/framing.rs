@@ -1,9 +1,9 @@
-//! `content-length` and `transfer-encoding`: the two fields that say where a body ends.
+//! `content-length` and `transfer-encoding`: the two fields that determine where a body ends.
 
 use super::syntax::{is_token, members, trim};
 use super::{Refusal, Version};
 
-/// What the framing fields of one head say.
+/// The values of a head's framing fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Framing {
     length: Option<u64>,

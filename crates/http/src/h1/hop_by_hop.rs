@@ -3,9 +3,9 @@
 use super::syntax::{members, trim};
 use crate::Fields;
 
-/// Removes the hop-by-hop fields of a parsed head: those that are always so, and every field that
-/// `connection` names. `te` is kept as `te: trailers` if it asked for trailers (we carry them), and
-/// removed otherwise. `trailer` stays: it describes the content, not the connection.
+/// Removes the hop-by-hop fields of a parsed head: the standard ones, and every field that
+/// `connection` names. `te` becomes `te: trailers` if it has that value (we forward trailers), and
+/// is removed otherwise. `trailer` stays: it describes the content, not the connection.
 ///
 /// No name is protected from being named in `connection`: the sender could as well have left the
 /// field out, and a list of exceptions would only have to be complete. Protection comes from the
@@ -16,8 +16,8 @@ pub fn strip_hop_by_hop(fields: &mut Fields) {
     strip_hop_by_hop_and(fields, |_| false);
 }
 
-/// Removes, in the same pass, the fields of which `is_ours(name)` is true too: the words that a
-/// proxy has for its kind, which nobody else may say or hear.
+/// Like [`strip_hop_by_hop`], and removes in one pass the fields for which `is_ours(name)` is true:
+/// the private fields of a proxy, which may neither come from nor go to others.
 pub fn strip_hop_by_hop_and(fields: &mut Fields, is_ours: impl Fn(&[u8]) -> bool) {
     let named = named_in_connection(fields);
     let wants_trailers = fields.values(b"te").any(asks_for_trailers);

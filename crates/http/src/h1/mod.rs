@@ -1,22 +1,22 @@
 //! HTTP/1.1 (RFC 9112) framing over slices, for both roles, without I/O.
 //!
-//! A connection that reads: [`parse_request`] or [`parse_response`] until a head is complete, then
-//! a [`BodyDecoder`] made from its [`BodyLength`] until it is finished; the next byte belongs to
-//! the next message. A connection that writes: [`write_request`] or [`write_response`], then the
-//! body as the returned [`BodyLength`] says ([`write_chunk`], [`write_last_chunk`], or raw bytes).
+//! A reader calls [`parse_request`] or [`parse_response`] until a head is complete, then a
+//! [`BodyDecoder`] made from its [`BodyLength`] until it is finished; the next byte belongs to the
+//! next message. A writer calls [`write_request`] or [`write_response`], then writes the body by
+//! the returned [`BodyLength`] ([`write_chunk`], [`write_last_chunk`], or raw bytes).
 //!
 //! What this codec promises the parts that forward:
-//! - **One owner of framing.** `content-length` and `transfer-encoding` never stand in a parsed
-//!   head's fields: they become [`BodyLength`], and the writers produce them from it. `host` becomes
-//!   `authority`. Writers skip these names should a caller have added them, so a forwarded message
-//!   cannot carry two answers to where it ends or whom it is for.
+//! - **One owner of framing.** `content-length` and `transfer-encoding` are never in a parsed
+//!   head's fields: they become [`BodyLength`], and the writers produce them from it. `host`
+//!   becomes `authority`. Writers skip these names if a caller has added them, so a forwarded
+//!   message cannot have two different ends or two destinations.
 //! - **Refuse, never repair.** What two parsers could read differently (RFC 9112 section 11.2) is a
 //!   [`Refusal`]; after one the connection is of no more use than to send an answer and close.
-//! - **Bytes after the end are not judged.** Bytes behind a request are the next request, unless the
-//!   one before asked for an upgrade: then they wait until the final response is known. Bytes
-//!   behind a response that nobody asked for mean that the connection must be discarded.
-//! - **Targets are carried, not normalised.** `%00`, `%0d%0a`, `..` and malformed escapes pass
-//!   through as the bytes they are; whoever decides by path normalises first.
+//! - **Bytes after the end are not checked.** Bytes after a request are the next request, unless
+//!   the former asks for an upgrade: then they wait until the final response is known. Unsolicited
+//!   bytes after a response mean that the connection must be discarded.
+//! - **Targets are not normalised.** `%00`, `%0d%0a`, `..` and malformed escapes pass through
+//!   unchanged; code that decides by path normalises first.
 
 mod authority;
 mod body;
@@ -51,7 +51,7 @@ pub use write::{
     write_last_chunk, write_request, write_response,
 };
 
-/// What a peer may make us hold or look at. Each limit has its own [`Refusal`].
+/// Limits of what a peer may make us hold or process. Each limit has its own [`Refusal`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of a whole head, from the first byte to the empty line and with it.
@@ -97,7 +97,7 @@ pub enum Version {
 pub enum BodyLength {
     /// There is no body and no field announces one.
     None,
-    /// `content-length`; 0 says so explicitly.
+    /// `content-length`; 0 is written explicitly.
     Fixed(u64),
     /// `transfer-encoding: chunked`.
     Chunked,

@@ -3,7 +3,7 @@
 /// The client connection preface of RFC 9113 section 3.4.
 pub const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Whether a connection that begins with `input` speaks HTTP/2; `None` while it can be either.
+/// Whether a connection that begins with `input` is HTTP/2; `None` while it can be either.
 #[must_use]
 pub fn looks_like_http2(input: &[u8]) -> Option<bool> {
     let seen = input.len().min(HTTP2_PREFACE.len());

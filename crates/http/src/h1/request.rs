@@ -30,7 +30,7 @@ pub struct Request {
     pub expect_continue: bool,
     /// The client asks to leave HTTP: CONNECT, or `connection: upgrade` with an `upgrade` field
     /// (never `h2c`, which is treated as not offered). What follows the body must not be read as a
-    /// request until the final response says whether the connection has become a tunnel.
+    /// request until the final response shows whether the connection has become a tunnel.
     pub upgrade: bool,
 }
 

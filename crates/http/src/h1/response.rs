@@ -39,8 +39,8 @@ pub struct Response {
     /// The connection may carry another request once the body has ended. False as well where the
     /// server cannot be trusted to mean the same end: a 204 that announces a body.
     pub keep_alive: bool,
-    /// From here on the connection is a tunnel: 101, or 2xx to CONNECT. A 101 that answers no
-    /// upgrade must be treated as a failure by the caller, who knows.
+    /// From here on the connection is a tunnel: 101, or 2xx to CONNECT. The caller must treat a 101
+    /// that answers no upgrade as a failure.
     pub upgrade: bool,
     /// `content-length` where it is only information: in a response to HEAD, and in a 304.
     pub declared_length: Option<u64>,

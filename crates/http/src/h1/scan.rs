@@ -17,8 +17,8 @@ pub(super) enum Role {
 
 /// Remembers how far a head has been searched for its end.
 ///
-/// One per connection and direction. It starts anew by itself after a complete head, and when it
-/// is given fewer bytes than before; between two calls that are `Partial` the input only grows.
+/// One per connection and direction. It restarts after a complete head, and when it is given fewer
+/// bytes than before; between two calls that are `Partial` the input only grows.
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
     searched: usize,
@@ -80,7 +80,7 @@ impl HeadScanner {
         }
     }
 
-    /// A byte that no head begins with (the first of a TLS handshake, say) is refused at once
+    /// A byte with which no head begins (such as the first of a TLS handshake) is refused at once
     /// rather than when its first line ends.
     fn check_first_byte(&self, input: &[u8], role: Role) -> Result<(), Refusal> {
         let first = match input.first() {
@@ -111,7 +111,7 @@ impl HeadScanner {
         Ok(())
     }
 
-    /// Judges the line that ends at `searched`; says whether it ends the head.
+    /// Checks the line that ends at `searched`; returns whether it ends the head.
     fn end_line(&mut self, input: &[u8], role: Role, limits: &Limits) -> Result<bool, Refusal> {
         let line = &input[self.line_start..self.searched];
         if !line.ends_with(b"\r\n") {

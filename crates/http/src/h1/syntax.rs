@@ -1,6 +1,6 @@
-//! Which bytes may stand where: the grammar's character classes, as a table and as predicates.
+//! The grammar's character classes, as a table and as predicates.
 //!
-//! The HTTP/2 codec and whoever adds fields to a head use the same predicates, so that what one
+//! The HTTP/2 codec and code that adds fields to a head use these predicates too, so that what one
 //! protocol accepts can be written in the other.
 
 use super::authority::Authority;
@@ -38,7 +38,7 @@ pub(super) fn is_token_byte(byte: u8) -> bool {
     CLASSES[usize::from(byte)] & TOKEN != 0
 }
 
-/// The first byte of `bytes` that may not stand in a request target.
+/// The first byte of `bytes` that is not allowed in a request target.
 pub(super) fn not_target_byte(bytes: &[u8]) -> Option<u8> {
     bytes.iter().copied().find(|&byte| CLASSES[usize::from(byte)] & TARGET == 0)
 }
@@ -54,8 +54,8 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// Whether `bytes` may stand as a field value: no control bytes but tab. White space at the ends
-/// is not judged; a parser trims it, a writer must not add it.
+/// Whether `bytes` is a valid field value: no control bytes but tab. White space at the ends is not
+/// checked; a parser trims it, a writer must not add it.
 #[must_use]
 pub fn is_field_value(bytes: &[u8]) -> bool {
     // Without an early end this compiles to vector code.
@@ -67,8 +67,8 @@ pub fn is_field_value(bytes: &[u8]) -> bool {
 /// Whether `bytes` may be a [`path`](crate::RequestHead::path): `*`, or `/` followed by visible
 /// ASCII without `#` and `\`.
 ///
-/// `"`, `<`, `>`, `[`, `]`, `^`, `` ` ``, `{`, `|` and `}` are let through although RFC 3986 wants them
-/// escaped: clients send them, and no parser ends a target at them.
+/// `"`, `<`, `>`, `[`, `]`, `^`, `` ` ``, `{`, `|` and `}` are accepted although RFC 3986 requires
+/// them to be escaped: clients send them, and no parser ends a target at them.
 #[must_use]
 pub fn is_path(bytes: &[u8]) -> bool {
     bytes == b"*" || (bytes.first() == Some(&b'/') && all(bytes, TARGET))
@@ -78,7 +78,8 @@ pub fn is_path(bytes: &[u8]) -> bool {
 /// IPv4 address, or an IPv6 address in brackets; a port of 1 to 65535.
 ///
 /// Narrower than RFC 3986 on purpose: user information, an empty port, percent-escapes and
-/// sub-delimiters (a comma joins two hosts to one value) stand in no name that can be resolved.
+/// sub-delimiters (a comma joins two hosts to one value) are not part of any name that can be
+/// resolved.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
     Authority::parse(bytes).is_some()

@@ -1,4 +1,4 @@
-//! Request targets (RFC 9112 section 3.2) and what they and `host` say about the authority.
+//! Request targets (RFC 9112 section 3.2), and the authority that they and `host` give.
 
 use memchr::{memchr2, memmem};
 
@@ -117,8 +117,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// RFC 9112 section 3.2.2 lets the target win over `host`. A difference is refused instead:
-    /// whoever looked at `host` before us has decided about another place.
+    /// RFC 9112 section 3.2.2 lets the target win over `host`. A difference is refused instead: a
+    /// hop before us that read `host` has decided about another destination.
     fn check_same(self, target: &Authority<'_>, default_port: u16) -> Result<(), Refusal> {
         match self {
             Self::Absent => Ok(()),

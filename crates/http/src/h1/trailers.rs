@@ -1,8 +1,9 @@
 //! Trailer sections: field lines behind the last chunk.
 //!
-//! Fields that must not stand there are dropped, as RFC 9110 section 6.5.1 has it: the message has
-//! been forwarded by then, nothing downstream reads them, and refusing would only cut it short.
-//! Malformed lines are refused like those of a head. Trailers are never merged into a head.
+//! Fields that are not allowed in trailers are dropped, as RFC 9110 section 6.5.1 has it: the
+//! message has been forwarded by then, nothing downstream reads them, and refusing would only
+//! truncate it. Malformed lines are refused like those of a head. Trailers are never merged into a
+//! head.
 
 use memchr::memchr;
 

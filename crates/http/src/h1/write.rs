@@ -1,8 +1,8 @@
 //! Writing heads and chunks.
 //!
-//! Names, values and targets have been judged when they entered a head: by the parsers here, or by
-//! [`check_request`](super::check_request) and its like for heads from elsewhere. Debug builds look
-//! again for bytes that would end a line or a word. The writers decide the framing fields and the
+//! Names, values and targets were checked when they entered a head: by the parsers here, or by
+//! [`check_request`](super::check_request) and its like for other heads. Debug builds check again
+//! for bytes that would end a line or a word. The writers decide the framing fields and the
 //! `connection` field, and skip such lines among a head's fields.
 
 use super::syntax::{is_field_value, is_forbidden_trailer, is_token};
@@ -77,9 +77,9 @@ pub fn write_request(
 
 /// Appends a response head, in HTTP/1.1, and returns how its body must be sent.
 ///
-/// That is `None` where the status or the request allows no body. Otherwise it is `body`, but
+/// The result is `None` if the status or the request allows no body. Otherwise it is `body`, but
 /// `UntilClose` for `Chunked` to an HTTP/1.0 peer, and `Fixed(0)` for `None`, since the peer would
-/// wait for the connection to end. `UntilClose` closes the connection whatever the options say.
+/// wait for the connection to end. `UntilClose` closes the connection with any options.
 pub fn write_response(
     out: &mut Vec<u8>,
     head: &ResponseHead,
@@ -138,7 +138,7 @@ fn response_body(status: u16, body: BodyLength, options: &ResponseOptions<'_>) -
     }
 }
 
-/// Where there is no body although `content-length` may tell how long it would have been.
+/// Whether there is no body although `content-length` may give the length it would have.
 fn is_bodiless_by_request(status: u16, context: ResponseContext) -> bool {
     status == 304 || (context.request_was_head && status >= 200 && status != 204)
 }
@@ -175,8 +175,8 @@ fn write_status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// All fields but those that the writers decide and those that `skip` names; says whether `te`
-/// was among them.
+/// Writes all fields but those that the writers decide and those that `skip` names; returns whether
+/// `te` was among them.
 fn write_fields(out: &mut Vec<u8>, fields: &Fields, skip: impl Fn(&[u8]) -> bool) -> bool {
     let mut has_te = false;
     for field in fields.iter() {

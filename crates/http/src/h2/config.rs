@@ -34,7 +34,7 @@ pub struct Config {
 
 /// What a peer may make this side do without getting anything useful done.
 ///
-/// Going over one of these ends the connection with ENHANCE_YOUR_CALM unless said otherwise.
+/// Exceeding one of these ends the connection with ENHANCE_YOUR_CALM unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Streams that the client reset before they were answered, or that its own errors made the
@@ -88,7 +88,7 @@ impl Limits {
     pub const FREE_INTERIM_HEADS: u8 = 4;
 
     /// Control frames that each [`reset`](super::Connection::reset) allows the peer: heads,
-    /// trailers and a reset of its own may be on their way.
+    /// trailers and a reset of its own may be in transit.
     pub const LATE_FRAMES_PER_RESET: u32 = 4;
 }
 

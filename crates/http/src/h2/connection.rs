@@ -1,7 +1,7 @@
-//! One connection: its state, its beginning and its end, and what can be asked of it.
+//! One connection: its state, its beginning and its end, and its methods.
 //!
-//! `reading` cuts frames out of the input and hands them to `heads` and `control` (whole) and to
-//! `data` (in the pieces in which it arrives); `send` is the way out.
+//! `reading` cuts frames out of the input and passes them to `heads` and `control` (whole) and to
+//! `data` (in the pieces in which it arrives); `send` writes output.
 
 use std::time::Duration;
 
@@ -58,19 +58,19 @@ pub struct Connection {
     pub(super) queued_replies: u32,
     /// Client: streams called off before they were answered, less those that ended in order.
     pub(super) resets_owed: u32,
-    /// Streams reset for the peer's mistakes that nobody has asked for yet.
+    /// Streams reset for the peer's mistakes since the last [`take_mistakes`](Self::take_mistakes).
     mistakes: u64,
 
     /// Emptied fields whose memory the next heads use.
     pub(super) spare: Vec<Fields>,
 }
 
-/// Emptied fields kept by a connection at most: one read may bring a head and trailers for each of
-/// many streams.
+/// Empty fields that a connection retains at most: one read may bring a head and trailers for each
+/// of many streams.
 const SPARE_FIELDS: usize = 256;
 /// What remains of them with a server whose client has no stream open.
 const SPARE_FIELDS_AT_REST: usize = 4;
-/// Fields with more room than this are not kept.
+/// Fields with more capacity than this are not retained.
 const SPARE_FIELD_BYTES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,11 @@ pub(super) enum Role {
     Client,
 }
 
-/// What this side has said about its going away.
+/// How far this side has announced its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Going {
     No,
-    /// Announced; streams on their way are still taken.
+    /// Announced; streams in transit are still taken.
     Announced,
     /// Streams above this one are dropped.
     Final(u32),
@@ -175,12 +175,12 @@ impl Connection {
         }
     }
 
-    /// Takes all of `input` (an unfinished frame is kept inside, bounded) and appends events.
+    /// Takes all of `input` (an unfinished frame is held inside, bounded) and appends events.
     ///
     /// `now` is the time since an epoch of the caller's choice and never goes back.
     ///
     /// # Errors
-    /// The connection is over; GOAWAY is already in `out`. Events before the error stand.
+    /// The connection is over; GOAWAY is already in `out`. Events before the error are valid.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -209,8 +209,8 @@ impl Connection {
         }
     }
 
-    /// When [`tick`](Self::tick) may next have something to say, on the clock of
-    /// [`receive`](Self::receive); `None` while the peer owes nothing.
+    /// When [`tick`](Self::tick) next has to be called, on the clock of [`receive`](Self::receive);
+    /// `None` while the peer owes nothing.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let limits = &self.config.limits;
@@ -220,8 +220,8 @@ impl Connection {
         [unfinished, settings].into_iter().flatten().min()
     }
 
-    /// Checks what only time can tell: `unfinished_timeout` and `settings_timeout`. Call it
-    /// when [`deadline`](Self::deadline) has passed.
+    /// Checks time limits: `unfinished_timeout` and `settings_timeout`. Call it when
+    /// [`deadline`](Self::deadline) has passed.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -289,8 +289,8 @@ impl Connection {
         self.resets_owed as usize
     }
 
-    /// How many streams were reset since this was asked last because the peer broke a rule on them or
-    /// was over a limit. Of those that never were there are no events.
+    /// How many streams were reset since the last call because the peer broke a rule on them or
+    /// exceeded a limit. Streams that never opened have no events.
     pub fn take_mistakes(&mut self) -> u64 {
         std::mem::take(&mut self.mistakes)
     }

@@ -274,9 +274,9 @@ impl Connection {
         }
     }
 
-    /// Counts a stream that this side is about to call off, if the server counts it too: one
-    /// that is not answered in full. What of the answer is on its way is not known here, so this
-    /// count is never below the server's.
+    /// Counts a stream that this side is about to cancel, if the server counts it too: one that is
+    /// not answered in full. How much of the answer is in transit is unknown here, so this count is
+    /// never below the server's.
     pub(super) fn owe_reset(&mut self, id: u32) {
         let is_unanswered = self.streams.get(id).is_some_and(|stream| stream.is_remote_open);
         if self.role == Role::Client && is_unanswered {

@@ -1,7 +1,7 @@
-//! DATA on its way in, and the receiving side of flow control.
+//! Received DATA, and the receiving side of flow control.
 //!
-//! A frame is admitted when its head (and pad length) is there; its bytes are then reported as
-//! they come. Bytes of a frame that nobody wants are read, dropped and credited here.
+//! A frame is admitted when its head (and pad length) is there; its bytes are then reported as they
+//! come. Bytes of a closed stream are read, dropped and credited here.
 
 use super::connection::{Connection, Turn};
 use super::error::Fault;
@@ -15,7 +15,7 @@ pub(super) struct DataFrame {
     stream: u32,
     data_left: u32,
     padding_left: u32,
-    /// Flow-controlled bytes to report beside those of the data itself: the padding.
+    /// Flow-controlled bytes to report in addition to those of the data: the padding.
     extra_credit: u32,
     ends_stream: bool,
     is_dropped: bool,
@@ -183,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// The same for the connection's window.
+    /// Releases `bytes` of the connection's window.
     pub fn release_connection(&mut self, bytes: usize, out: &mut Vec<u8>) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(self.unreleased);
         self.unreleased -= bytes;

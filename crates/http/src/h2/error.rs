@@ -1,4 +1,4 @@
-//! Error codes of the protocol, and the ways a call on a connection can fail.
+//! Error codes of the protocol, and the errors of calls on a connection.
 
 use std::fmt;
 
@@ -60,8 +60,8 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// The peer broke the protocol or a limit; the connection is over. A GOAWAY that says the same
-/// is already in `out`: write it, then close.
+/// The peer broke the protocol or a limit; the connection is over. A GOAWAY with this code is
+/// already in `out`: write it, then close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("HTTP/2 connection refused with {code}: {reason}")]
 pub struct ConnectionError {

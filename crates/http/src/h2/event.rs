@@ -1,4 +1,4 @@
-//! What a connection tells its driver.
+//! What a connection reports to its driver.
 
 use std::ops::Range;
 
@@ -26,17 +26,15 @@ pub enum Event {
         stream: StreamId,
         range: Range<usize>,
         end: bool,
-        /// Flow-controlled bytes this stands for (data and padding). Hand it to `release` when
-        /// the stream may send that much again, and, once and whatever becomes of the stream, to
-        /// `release_connection`.
+        /// Flow-controlled bytes of this event (data and padding). Pass it to `release` when the
+        /// stream may send that much again, and, once and in any case, to `release_connection`.
         credit: usize,
     },
     /// The trailers; the peer's half of the stream has ended.
     Trailers { stream: StreamId, fields: Fields },
-    /// The stream is over before its time: reset by the peer, by this side because the peer broke
-    /// a rule on it, or (REFUSED_STREAM) provably not processed after a GOAWAY. No event of this
-    /// stream follows. A server may end an answer early and then reset with NO_ERROR: the answer
-    /// stands.
+    /// The stream ended early: reset by the peer, by this side because the peer broke a rule on it,
+    /// or (REFUSED_STREAM) provably not processed after a GOAWAY. No event of this stream follows.
+    /// A server may end an answer early and then reset with NO_ERROR: the answer is valid.
     Reset { stream: StreamId, code: ErrorCode },
     /// A stream (or, with `None`, the connection) whose window was shut has some again. What
     /// `send_data` left over was stopped by one of the two.

@@ -1,4 +1,4 @@
-//! Frame headers (RFC 9113 section 4.1) and the frames that have no body to speak of.
+//! Frame headers (RFC 9113 section 4.1) and the frames with short bodies.
 
 use super::ErrorCode;
 

@@ -11,7 +11,7 @@ use super::{ErrorCode, Event, Limits, StreamId};
 use crate::hpack::{Decoded, ListLimits};
 use crate::{Field, Fields, Method, RequestHead};
 
-/// Heads that are looked at though others were refused for want of room.
+/// Largest head that is decoded while others are refused for lack of room.
 const SMALL_HEAD_BYTES: usize = 4096;
 
 impl Connection {
@@ -250,8 +250,8 @@ impl Connection {
 
     /// Bytes that the head of a new stream may have without being refused; 0 if there may be none.
     ///
-    /// A head that is refused costs its sender little and this side all of its lines. So where one
-    /// was, only small ones are looked at until another has gone.
+    /// A refused head costs its sender little and this side all of its lines. So after a refusal
+    /// only small heads are decoded until another stream has ended.
     fn room_for_head(&self) -> usize {
         if self.streams.len() >= self.config.max_concurrent_streams as usize {
             return 0;
@@ -268,7 +268,8 @@ impl Connection {
         self.decode_up_to(usize::MAX, bytes, line)
     }
 
-    /// Hands on the lines within `room` bytes; over the limit is what is larger than any head may be.
+    /// Passes on the lines within `room` bytes; a block larger than any head may be is over the
+    /// limit.
     fn decode_up_to(
         &mut self,
         room: usize,

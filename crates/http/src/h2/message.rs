@@ -73,8 +73,8 @@ impl RequestBuilder {
         }
     }
 
-    /// The head, and the length of the body if the request says it. Extended CONNECT is a
-    /// mistake unless this side offered it.
+    /// The head, and the length of the body if the request has one. Extended CONNECT is an error
+    /// unless this side offered it.
     pub(super) fn finish(
         mut self,
         takes_connect_protocol: bool,
@@ -125,7 +125,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// The head, and the length of the body if the response says it.
+    /// The head, and the length of the body if the response has one.
     pub(super) fn finish(mut self) -> Result<(ResponseHead, Option<u64>), Malformed> {
         let status = self.status.ok_or(Malformed)?;
         if let Some(host) = self.regular.host.take() {
@@ -266,7 +266,7 @@ fn decimal(value: &[u8]) -> Option<u64> {
     number.filter(|&number| i64::try_from(number).is_ok())
 }
 
-/// A field name as HTTP/2 wants it: a token without upper case.
+/// A field name as HTTP/2 requires it: a token without upper case.
 fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|&byte| is(byte, NAME))
 }

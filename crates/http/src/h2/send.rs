@@ -117,8 +117,8 @@ impl Connection {
         let frames = write_data(out, stream.0, &data[..taken], ends, frame_size);
         self.budgets.window_updates.earn(frames * Limits::WINDOW_UPDATES_PER_DATA_FRAME);
         self.budgets.control_frames.earn(frames * Limits::CONTROL_FRAMES_PER_DATA_FRAME);
-        // During a long body `out` may never be seen empty; that there was room for data says
-        // as much.
+        // During a long body `out` may never be seen empty; free space for data shows that it was
+        // sent.
         self.queued_replies = self.queued_replies.saturating_sub(frames);
         if ends {
             self.end_local(stream.0);
@@ -157,8 +157,8 @@ impl Connection {
         }
     }
 
-    /// Announces the end. With NO_ERROR a server still takes the streams already on their way:
-    /// send [`goaway_final`](Self::goaway_final) a round trip later.
+    /// Announces the end. With NO_ERROR a server still takes the streams in transit: send
+    /// [`goaway_final`](Self::goaway_final) a round trip later.
     pub fn goaway(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
         if self.going != Going::No {
             return;
@@ -228,7 +228,7 @@ fn write_data(out: &mut Vec<u8>, stream: u32, data: &[u8], ends: bool, frame_siz
 struct BlockWriter<'a> {
     encoder: &'a mut Encoder,
     out: &'a mut Vec<u8>,
-    /// Where the first frame's head stands in `out`.
+    /// Offset in `out` of the first frame's head.
     head_at: usize,
 }
 

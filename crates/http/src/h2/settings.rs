@@ -66,15 +66,15 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// The settings after the first SETTINGS frame: from then on there are as many streams as
-    /// the peer says, and no limit if it says none.
+    /// The settings after the first SETTINGS frame: from then on the peer's number of streams
+    /// applies, and no limit if it sets none.
     pub(super) fn first(payload: &[u8], peer_is_server: bool) -> Result<Self, Fault> {
         let unlimited = Self { max_concurrent_streams: u32::MAX, ..Self::default() };
         unlimited.updated(payload, peer_is_server)
     }
 
     /// The settings after `payload`, whose length is a multiple of six. Values are applied in
-    /// order, the last one of a kind stands.
+    /// order, the last one of a kind counts.
     pub(super) fn updated(mut self, payload: &[u8], peer_is_server: bool) -> Result<Self, Fault> {
         self.smallest_header_table_bytes = self.header_table_bytes;
         let (entries, _) = payload.as_chunks::<6>();

@@ -15,7 +15,7 @@ pub(super) struct Stream {
     pub(super) has_response: bool,
     /// Interim heads that came for it.
     pub(super) interim_heads: u8,
-    /// The request was HEAD: its response has no body whatever its length says.
+    /// The request was HEAD: its response has no body for any length.
     pub(super) is_head_request: bool,
     /// The request was CONNECT: after a 2xx, lengths mean nothing.
     pub(super) is_connect: bool,
@@ -28,7 +28,7 @@ pub(super) struct Stream {
     pub(super) unreleased: u32,
     /// Bytes released and not yet announced to the peer.
     pub(super) unannounced: u32,
-    /// Bytes still to come if `content-length` said how many.
+    /// Bytes still to come according to `content-length`.
     pub(super) body_left: Option<u64>,
     /// What the request's head counts against `live_head_bytes`.
     pub(super) head_bytes: usize,
@@ -64,7 +64,7 @@ impl Stream {
 pub(super) enum Ended {
     InOrder,
     ByPeer,
-    /// By this side: frames already on their way are not the peer's fault.
+    /// By this side: frames already in transit are not the peer's fault.
     ByUs,
     /// Too long ago to know, or never opened.
     Unknown,

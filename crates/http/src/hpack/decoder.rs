@@ -83,8 +83,8 @@ impl Decoder {
         self.shrink_due = bytes < self.table.max_size();
     }
 
-    /// Decodes one whole block and calls `line` for each field line until a limit is reached.
-    /// The rest is still decoded, since the table must be kept in step, but costs no memory.
+    /// Decodes one whole block and calls `line` for each field line until a limit is reached. The
+    /// rest is still decoded, since the table must stay synchronous, but costs no memory.
     ///
     /// # Errors
     /// The connection cannot go on.
@@ -190,7 +190,7 @@ impl List {
     }
 }
 
-/// A string literal: as it stands in the block, or decoded into the scratch buffer.
+/// A string literal: in the block, or decoded into the scratch buffer.
 #[derive(Clone, Copy)]
 enum Literal<'a> {
     Raw(&'a [u8]),

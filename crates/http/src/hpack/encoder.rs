@@ -15,9 +15,10 @@ pub struct Encoder {
     /// Hashes of lines seen lately that were not in the table; the next takes the oldest's place.
     seen: [u32; SEEN],
     oldest_seen: usize,
-    /// The most this side wants to use, whatever the peer offers.
+    /// The most this side uses, for any offer of the peer.
     own_limit: usize,
-    /// Which lines of the tables stood where in the last block: heads of one connection are alike.
+    /// The table index of each line of the last block, by position: heads of one connection are
+    /// alike.
     last_block: Vec<Option<Indexed>>,
     /// Lines written of the block at hand.
     written: usize,
@@ -25,7 +26,7 @@ pub struct Encoder {
     smallest_size: Option<usize>,
 }
 
-/// A line that an index stands for.
+/// The line of an index.
 #[derive(Clone, Copy)]
 enum Indexed {
     /// Its index.
@@ -44,7 +45,7 @@ const SEEN: usize = 64;
 const SHORT_COOKIE: usize = 20;
 
 impl Encoder {
-    /// Uses at most `own_limit` bytes of table, 4,096 until the peer's SETTINGS say otherwise.
+    /// Uses at most `own_limit` bytes of table, 4,096 until the peer's SETTINGS change it.
     #[must_use]
     pub fn new(own_limit: usize) -> Self {
         let mut encoder = Self {
@@ -74,7 +75,7 @@ impl Encoder {
         self.smallest_size = Some(self.smallest_size.map_or(size, |least| least.min(size)));
     }
 
-    /// Begins a block: size updates that are due stand first.
+    /// Begins a block: size updates that are due come first.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         self.written = 0;
         let Some(smallest) = self.smallest_size.take() else { return };
@@ -85,7 +86,7 @@ impl Encoder {
     }
 
     /// Appends one field line; `name` is lower case. A `sensitive` one is marked as never to be
-    /// indexed by anybody.
+    /// indexed by any hop.
     pub fn field(&mut self, name: &[u8], value: &[u8], sensitive: bool, out: &mut Vec<u8>) {
         let place = self.written;
         self.written += 1;
@@ -100,7 +101,7 @@ impl Encoder {
         }
     }
 
-    /// The index of the line that stood at `place` in the last block, if it is the same.
+    /// The index of the line at `place` of the last block, if this line equals it.
     fn index_as_last(&self, place: usize, name: &[u8], value: &[u8]) -> Option<usize> {
         let (line, index) = match (*self.last_block.get(place)?)? {
             Indexed::Static(index) => (static_table::entry(index)?, index),

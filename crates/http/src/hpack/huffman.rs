@@ -75,7 +75,7 @@ pub(super) fn encode(plain: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what `coded` stands for: at most 8/5 of its length.
+/// Appends the decoded text of `coded`: at most 8/5 of its length.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     out.reserve(coded.len() * 8 / 5);
     let mut input = coded;

@@ -1,4 +1,4 @@
-//! The static table (RFC 7541 appendix A) and the way from a name to its first entry.
+//! The static table (RFC 7541 appendix A) and the look-up from a name to its first entry.
 
 use super::hash;
 

@@ -108,8 +108,8 @@ impl DynamicTable {
         }
     }
 
-    /// Inserts a line, evicting others as needed; one larger than the table empties it and is
-    /// not kept (RFC 7541 section 4.4). An `Indexed` name must exist.
+    /// Inserts a line, evicting others as needed; one larger than the table empties it and is not
+    /// stored (RFC 7541 section 4.4). An `Indexed` name must exist.
     pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], hash: u32) {
         let name_len = match name {
             Name::Bytes(name) => name.len(),

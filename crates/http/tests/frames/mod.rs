@@ -88,7 +88,7 @@ impl Server {
         server
     }
 
-    /// Receives, with nobody draining `out`.
+    /// Receives without draining `out`.
     pub(crate) fn take(&mut self, input: &[u8]) -> Result<(), ConnectionError> {
         self.connection.receive(input, self.now, &mut self.events, &mut self.out)
     }

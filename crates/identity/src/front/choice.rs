@@ -1,5 +1,5 @@
-//! Which certificate a client is shown: one that has the name it asks for, and of those the first
-//! whose signature it can check.
+//! The certificate for a client: of those with the requested name, the first whose signature the
+//! client can check.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl ByServerName {
         exact.or_else(wildcard).unwrap_or(&self.otherwise)
     }
 
-    /// The certificate for a client that asks for `name` and can check `schemes`.
+    /// The certificate for a client that requests `name` and supports `schemes`.
     pub(super) fn choose(
         &self,
         name: Option<&str>,
@@ -62,7 +62,7 @@ impl ByServerName {
             [only] => Some(only),
             several => several.iter().find(checkable),
         };
-        // One that it cannot check: the alert says what is missing.
+        // No certificate has a signature that the client can check: the alert reports that.
         fits.or(candidates.first()).cloned()
     }
 }

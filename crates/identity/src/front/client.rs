@@ -1,5 +1,4 @@
-//! Clients that prove who they are: the authorities that vouch for them, and what their
-//! certificate says, as one header field.
+//! Client certificates: the authorities that issue them, and their content as one header field.
 //!
 //! The field is that of Envoy, `x-forwarded-client-cert`:
 //! `Hash=<SHA-256 of the certificate>;Subject="<RFC 4514>";URI=…;DNS=…`. It is printable ASCII
@@ -33,7 +32,7 @@ pub const CLIENT_NAMES_LIMIT: usize = 64;
 /// at most, and a root.
 pub const CLIENT_CHAIN_LIMIT: usize = 8;
 
-/// Who vouches for clients.
+/// The authorities that issue client certificates.
 #[derive(Debug, Clone)]
 pub struct ClientAuthorities {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -100,8 +99,8 @@ impl ClientAuthorities {
     }
 }
 
-/// Counts what a client shows before the library looks at it. Signatures cost most, and whoever
-/// comes may have as many checked as the library lets a chain have.
+/// Limits what a client presents before the library reads it. Signatures cost most, and any client
+/// may have as many checked as the library allows in a chain.
 #[derive(Debug)]
 struct Counted(Arc<dyn ClientCertVerifier>);
 
@@ -181,8 +180,8 @@ impl ClientCertificate {
     /// Reads the first of `certificates`; `None` when none was shown.
     ///
     /// # Errors
-    /// [`ClientCertificateError`], when it is larger than anybody needs, or says what cannot stand
-    /// in a header field.
+    /// [`ClientCertificateError`]: it is larger than the limit, or has a value that a header field
+    /// cannot hold.
     pub fn read(
         certificates: &[CertificateDer<'_>],
     ) -> Result<Option<Self>, ClientCertificateError> {

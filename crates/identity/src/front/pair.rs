@@ -17,8 +17,8 @@ use crate::tls::span;
 /// What begins a private key that needs a pass phrase.
 const ENCRYPTED: &[&str] = &["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
 
-/// Why a certificate and a key cannot be served. The text begins with what of them is wrong, so
-/// that the file's name can stand before it.
+/// Why a certificate and a key cannot be served. The text begins with the faulty item, so that the
+/// file's name can precede it.
 #[derive(Debug, Error)]
 pub enum PairError {
     #[error("the certificate is not valid PEM: {0}")]
@@ -64,7 +64,7 @@ impl FrontPair {
     /// `now`.
     ///
     /// # Errors
-    /// [`PairError`]; [`PairError::is_of_key`] tells which of the two texts is meant.
+    /// [`PairError`]; [`PairError::is_of_key`] distinguishes the two texts.
     pub fn from_pem(chain: &[u8], key: &[u8], now: SystemTime) -> Result<Self, PairError> {
         let chain = read_chain(chain)?;
         let leaf = chain.first().ok_or(PairError::NoCertificate)?;

@@ -17,7 +17,7 @@ pub fn front_code_of(error: &Error) -> ErrorCode {
             ErrorCode::TlsFailed => ErrorCode::ClientCertificateRefused,
             code => code,
         },
-        // What a client says of our certificate is its own business.
+        // An alert about our certificate concerns the client only.
         _ => ErrorCode::TlsFailed,
     }
 }

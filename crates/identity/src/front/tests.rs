@@ -1,4 +1,4 @@
-//! Pairs, the choice among them, and what is said of clients, with certificates made here.
+//! Pairs, the choice among them, and clients' certificates, with certificates made here.
 
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +87,7 @@ fn the_certificate_that_has_the_name_is_chosen() {
     check(Some("any.wild.example"), 1);
     check(Some("exact.wild.example"), 2);
     check(Some("b.example"), 2);
-    // A wildcard stands for one label.
+    // A wildcard covers one label.
     check(Some("wild.example"), 0);
     check(Some("a.b.wild.example"), 0);
     check(Some("unknown.example"), 0);
@@ -109,7 +109,7 @@ fn of_twins_the_one_is_chosen_whose_signature_the_client_can_check() {
     check(Some("a.example"), &[ed25519], 1);
     check(None, &[ed25519], 1);
     check(Some("other.example"), &[ed25519], 1);
-    // Nobody's: the first, and the handshake says what is missing.
+    // No certificate has the name: the first is used, and the handshake reports what is missing.
     check(Some("a.example"), &[SignatureScheme::RSA_PSS_SHA256], 0);
 }
 

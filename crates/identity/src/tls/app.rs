@@ -1,5 +1,5 @@
-//! TLS to the app of a sidecar: for apps that speak nothing else. It proves no identity: the process
-//! at the app's address is the app, as without TLS.
+//! TLS to the app of a sidecar, for apps that accept nothing else. It proves no identity: the
+//! process at the app's address is the app, as without TLS.
 
 use std::sync::Arc;
 

@@ -10,17 +10,17 @@ use tollway_model::{ErrorCode, NetworkName, SpiffeId, TrustDomain};
 
 use crate::peer::PeerError;
 
-/// A whole TLS record with the fatal alert `unrecognized_name` (RFC 6066 section 3), to be sent
-/// instead of what rustls wants to send when `Credentials::answers_to` says no. Nothing is
-/// encrypted at that point of a handshake.
+/// A whole TLS record with the fatal alert `unrecognized_name` (RFC 6066 section 3). It is sent in
+/// place of rustls's alert when `Credentials::answers_to` refuses the name. Nothing is encrypted at
+/// that point of a handshake.
 pub const UNRECOGNIZED_NAME_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// A whole TLS record with the fatal alert `internal_error`: what a gateway that could not connect
-/// to the endpoint tells a client of which it has passed on nothing.
+/// A whole TLS record with the fatal alert `internal_error`. A gateway sends it if it could not
+/// connect to the endpoint, before it has passed anything on.
 pub const UPSTREAM_FAILED_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
-/// A whole TLS record with the fatal alert `access_denied`: what a gateway answers to a client
-/// that asks for itself (`gateway_dns_san`). It says that the gateway is there and admits no client.
+/// A whole TLS record with the fatal alert `access_denied`. A gateway sends it to a client that
+/// asks for the gateway itself (`gateway_dns_san`): the gateway is up and admits no client.
 pub const GATEWAY_HERE_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 
 /// What is wrong with a peer beyond what TLS itself checks.
@@ -71,7 +71,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// What a verifier of this crate says of a certificate, as the library takes it.
+/// An error of this crate's verifiers as rustls takes it.
 pub(crate) fn wrapped(reason: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
 }

@@ -21,11 +21,11 @@ const SERVER_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 
 /// id-kp-clientAuth, likewise.
 const CLIENT_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 7, 3, 2]);
 
-/// The rest of a verifier, the same for all: signatures are checked by the library's algorithms.
-/// The two traits of rustls have no part in common that could hold these.
+/// The methods that every verifier has: signatures are checked by the library's algorithms. The two
+/// traits of rustls share no supertrait for these.
 macro_rules! signatures_of_the_library {
     () => {
-        /// Never asked: TLS 1.2 is not offered.
+        /// Never called: TLS 1.2 is not offered.
         fn verify_tls12_signature(
             &self,
             _message: &[u8],

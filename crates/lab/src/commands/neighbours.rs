@@ -218,7 +218,7 @@ impl Commands {
     }
 }
 
-/// As the options of commands say it.
+/// In the form of the commands' options.
 fn in_us(time: Duration) -> String {
     format!("{}us", time.as_micros())
 }

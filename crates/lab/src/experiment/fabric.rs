@@ -2,7 +2,7 @@
 //! disk, into the kernel's table of an agent, and what that costs at both ends; and packets that are
 //! forwarded by that table, next to what the kernel forwards itself.
 //!
-//! Everything is started anew for each row of each block: a control plane with an empty table, and
+//! Everything is started again for each row of each block: a control plane with an empty table, and
 //! the agents that follow it. Each process reports the stages that happen in it, on one clock.
 
 mod assemble;

@@ -1,7 +1,7 @@
 //! The noise gate: which runs something foreign disturbed so much that they are repeated.
 //!
-//! It never looks at what a run measured, only at what else went on meanwhile: leaving out runs
-//! by their results would make any result.
+//! It never reads what a run measured, only what else happened meanwhile: leaving out runs by their
+//! results would make any result.
 
 use tollway_record::record::Block;
 

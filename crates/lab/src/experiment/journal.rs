@@ -22,7 +22,7 @@ pub(super) const FILE: &str = crate::work_dir::JOURNAL;
 /// Longest journal that is read, bytes.
 const LIMIT_BYTES: u64 = 1 << 30;
 
-/// What was asked for: what a resumed experiment must do as well.
+/// The request of an experiment, which a resumed one must match.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The text of the scenario's file.
@@ -34,7 +34,7 @@ pub struct Header {
     pub blocks: Option<u32>,
     pub window_s: Option<f64>,
     pub subjects: Option<Vec<String>>,
-    /// Descriptions of subjects beside the program's own.
+    /// Descriptions of subjects that are not built in.
     #[serde(default)]
     pub subject_files: Vec<SubjectText>,
     pub seed: u64,

@@ -51,7 +51,7 @@ pub(super) struct Requests<'a> {
     facts: Facts,
 }
 
-/// What the record says of the parts that ran.
+/// The record's data on the parts that ran.
 #[derive(Default)]
 struct Facts {
     rows: Vec<RowFacts>,
@@ -61,7 +61,7 @@ struct Facts {
     started: Vec<StartedSubject>,
 }
 
-/// What the record says of a row besides its runs.
+/// The record's data on a row, apart from its runs.
 struct RowFacts {
     made_of: String,
     hops: u32,

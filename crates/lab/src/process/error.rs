@@ -30,7 +30,7 @@ pub enum ProcessError {
     Cancelled(#[from] Cancelled),
 }
 
-/// What the process had to say, for the end of a message.
+/// The end of the process's log, for the end of a message.
 fn log_excerpt(log: &std::path::Path, tail: &str) -> String {
     if tail.is_empty() {
         return "; it printed nothing".into();

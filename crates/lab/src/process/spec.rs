@@ -17,7 +17,7 @@ pub struct Spec {
     pub name: String,
     pub program: PathBuf,
     pub args: Vec<OsString>,
-    /// Variables that it gets beside those that every process has.
+    /// Variables in addition to those that every process has.
     pub environment: Vec<(OsString, OsString)>,
     /// Where it runs; `None` is the lab's own network.
     pub namespace: Option<Arc<NetNs>>,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tollway_net::{Conn, Flush, Read, Readiness, Scratch};
 
-/// Bytes of one direction on the way or waiting for the other side's socket.
+/// Bytes of one direction in transit or waiting for the other side's socket.
 pub(super) const HELD_LIMIT_BYTES: usize = 4 << 20;
 
 /// Which of a pair's connections.
@@ -28,7 +28,7 @@ pub(super) enum Next {
     At(Instant),
 }
 
-/// Two connections and what is on the way between them.
+/// Two connections and the bytes in transit between them.
 pub(super) struct Pair {
     downstream: Conn,
     upstream: Conn,
@@ -36,7 +36,7 @@ pub(super) struct Pair {
     to_downstream: InFlight,
 }
 
-/// Bytes of one direction on their way, oldest first.
+/// Bytes of one direction in transit, oldest first.
 #[derive(Default)]
 struct InFlight {
     pieces: VecDeque<Piece>,
@@ -121,8 +121,8 @@ fn carry(
             Flush::Blocked => return Ok(()),
             Flush::Failed(_) => return Err(Failed),
         }
-        // All is sent, so there is room for what was left in the socket, which reports no second
-        // time: also where nothing was due and the flush alone made the room.
+        // All is sent, so there is room for the bytes left in the socket, which reports no second
+        // time: also if nothing was due and the flush alone made the room.
         take_in(from, way, to, now + delay, scratch)?;
         if way.next_due().is_none_or(|due| due > now) {
             return Ok(());

@@ -44,8 +44,8 @@ fn a_round_trip_takes_twice_the_delay() {
     let server = echo_server();
     let relay = Running::start(Target::Address(server), 20_000);
     let mut stream = TcpStream::connect(relay.address).unwrap();
-    // A machine that is busy or stands still makes some of them longer; all of them have a third
-    // delay only if the relay adds it. How exact the relay is, the lab's direct rows show.
+    // A busy or suspended machine makes some of them longer; all of them have a third delay only if
+    // the relay adds it. The lab's direct rows show the relay's precision.
     let mut short = 0;
     for round in 0..100u8 {
         let start = Instant::now();

@@ -40,7 +40,7 @@ pub struct FabricScenario {
     pub purpose: String,
     pub cases: Vec<FabricCase>,
     pub lengths: FabricLengths,
-    /// Published figures to show beside today's.
+    /// Published figures to show with today's.
     #[serde(default)]
     pub seed: Option<FabricSeed>,
     /// What a reader must know to read the numbers rightly.
@@ -70,8 +70,8 @@ pub struct FabricCase {
     /// Of all but `list` and `watch`: neighbours that are there before.
     #[serde(default)]
     pub table: Option<Spanned<u32>>,
-    /// Of `get`: look-ups per second of all agents together; without it each asks again when it
-    /// has its answer. Of `churn`: changes per second.
+    /// Of `get`: look-ups per second of all agents together; without it each starts the next when
+    /// it has its answer. Of `churn`: changes per second.
     #[serde(default)]
     pub rate_per_s: Option<Spanned<f64>>,
     #[serde(default)]
@@ -111,7 +111,7 @@ pub enum Measure {
     Calls,
     /// Bytes over one connection of TCP from guest to guest.
     Bulk,
-    /// Packets one way, as many as go.
+    /// As many packets as possible in one direction.
     Packets,
 }
 
@@ -146,7 +146,7 @@ pub struct FabricLengths {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricLength {
-    /// How often everything is started anew.
+    /// How often everything is restarted.
     pub blocks: u32,
     /// Larger sizes are left out.
     pub most_entries: u32,
@@ -310,7 +310,7 @@ impl FabricCase {
         }
     }
 
-    /// Each way has its own parts.
+    /// Each path has its own parts.
     fn check_parts(&self, errors: &mut FileErrors) {
         let (needed, allowed): (&[&str], &[&str]) = match self.measure {
             Measure::List | Measure::Restart | Measure::Watch => (&["entries"], &[]),

@@ -36,7 +36,7 @@ pub struct FigureSpec {
     /// For `cpu` and `memory`: one role's; all of the subject's when left out.
     #[serde(default)]
     pub process: Option<String>,
-    /// Whose figures stand beside; all of the case when left out.
+    /// The subjects of the published figures; all of the case when left out.
     #[serde(default)]
     pub subjects: Option<Vec<Spanned<String>>>,
 }

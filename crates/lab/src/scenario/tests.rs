@@ -39,7 +39,7 @@ fn every_built_in_scenario_fits_schema_and_check() {
         assert!(faults.is_empty(), "{}: {faults:#?}", known.name);
         let scenario: Scenario = serde_saphyr::from_str(known.text).unwrap();
         assert_eq!(scenario.check(&Catalogue::built_in()), [], "{}", known.name);
-        // Two blocks leave an interval one degree of freedom: it says nothing.
+        // Two blocks leave an interval one degree of freedom: too wide for a verdict.
         assert!(scenario.lengths.quick.value.blocks >= 3, "{}", known.name);
     }
 }

@@ -48,7 +48,7 @@ const SIDE_PLACEHOLDERS: &[&str] = &[
     "peer_id",
 ];
 
-/// Placeholders of a side that asks an authority: its address, and its folder.
+/// Placeholders of a side with an authority: its address, and its folder.
 const AUTHORITY_PLACEHOLDERS: &[&str] = &["authority", "authority_dir"];
 
 /// The files that come with the program.
@@ -89,7 +89,7 @@ impl Adapter {
         Self { variants: variants.collect(), file: Arc::new(file), found: OnceLock::new() }
     }
 
-    /// Where its program is; `Err` says what is missing, and how to get it.
+    /// The path of its program; `Err` has the reason, and how to get it.
     pub(super) fn path(&self) -> Result<PathBuf, String> {
         match self.availability() {
             Availability::Ready { .. } => Ok(self.found_path()),
@@ -226,7 +226,7 @@ fn part_name(label: &str, leg: &Leg) -> String {
     }
 }
 
-/// Name of the authority that is asked by the part of that name and by its other side.
+/// Name of the authority of the part of that name, which its other side uses too.
 fn authority_name(part: &str) -> String {
     format!("{part}-authority")
 }

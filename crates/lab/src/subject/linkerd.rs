@@ -1,4 +1,4 @@
-//! `linkerd`: linkerd2-proxy beside the caller and beside the app, as Linkerd puts it into pods.
+//! `linkerd`: linkerd2-proxy at the caller and at the app, as Linkerd puts it into pods.
 //!
 //! It is no program that a file could describe: it takes its configuration from a control plane,
 //! of which the lab has a small one (`control.rs`, `answers.rs`), and its connections from the

@@ -1,11 +1,10 @@
 //! `tollway`: control planes, gateways where networks differ, and a sidecar at each end.
 //!
-//! Variants add one duty each to the default, so that each duty's cost can be distinguished; `pooled`
-//! carries the same requests in another way, `mesh-1` and its like over fewer connections. Mutual
-//! TLS, metrics and the question to the policies are always there: they cannot be switched off.
-//! `duties` has all of them that are usual. `haproxy-gateway` and `flat` differ in what stands where
-//! networks meet, so that a gateway's own cost shows: HAProxy, and nothing.
-//! `front` is no mesh at all: what outside clients meet.
+//! Each variant adds one duty to the default, so that each duty's cost shows. `pooled` carries the
+//! requests over pooled connections, `mesh-1` and its like over fewer connections. Mutual TLS,
+//! metrics and the check of policies are always on. `duties` has all the usual duties.
+//! `haproxy-gateway` and `flat` have HAProxy, or nothing, where networks meet, so that the cost of
+//! our gateway shows. `front` has no mesh: it is what outside clients meet.
 
 mod front;
 mod haproxy_gateway;
@@ -54,7 +53,7 @@ pub(super) struct Duties {
     pub(super) most_connections: Option<u32>,
 }
 
-/// What stands before the callee's network.
+/// What precedes the callee's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Crossing {
     #[default]

@@ -1,6 +1,5 @@
-//! The scenario engine end to end, with real processes, links and load, around a stand-in for
-//! the `tollway` binary: this program itself (see `stand_in`). What is measured is real; only
-//! what is measured is small.
+//! The scenario engine end to end, with real processes, links and load, around a stand-in for the
+//! `tollway` binary: this program itself (see `stand_in`). Measurements are real, only small.
 //!
 //! A harness of its own, since the program must serve as the binary the lab starts.
 
@@ -340,7 +339,7 @@ fn fresh_processes() -> Result<(), Failed> {
 /// How often the fake was started.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// A subject that the lab does not know: one forwarder beside the app.
+/// A subject that is not built in: one forwarder at the app.
 struct Fake {
     ready: bool,
 }
@@ -562,7 +561,7 @@ fn run_resumable(root: &Path) -> ExitCode {
     }
 }
 
-/// Running processes that were told of a file under `root`, apart from the lab itself.
+/// Running processes with a file under `root` in their arguments, apart from the lab itself.
 fn processes_of(root: &Path) -> usize {
     let root = format!("{}/", root.display());
     let told = |entry: &fs::DirEntry| {

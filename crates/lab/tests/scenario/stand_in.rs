@@ -1,6 +1,6 @@
-//! A small program with the command line of `tollway`, as far as the lab uses it: an HTTP/1.1
-//! echo app, an open-loop load generator, and a mesh of plain forwarders that find each other
-//! through files. It encrypts nothing and knows no identity; its figures are its own.
+//! A small program with the command line of `tollway`, as far as the lab uses it: an HTTP/1.1 echo
+//! app, an open-loop load generator, and a mesh of plain forwarders that find each other through
+//! files. It has no encryption and no identities; its figures are its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -134,8 +134,8 @@ fn read_message(reader: &mut impl BufRead) -> io::Result<Option<(String, Vec<u8>
     Ok(Some((first, body)))
 }
 
-/// Listens for its app's calls, and forwards what comes for its app. Who is where stands in
-/// files beside the token.
+/// Listens for its app's calls, and forwards requests for its app. Files beside the token have the
+/// addresses.
 fn sidecar(options: &Options) -> io::Result<()> {
     let api = TcpListener::bind(&options["http-listen"])?;
     let grpc = TcpListener::bind(&options["grpc-listen"])?;
@@ -155,7 +155,7 @@ fn sidecar(options: &Options) -> io::Result<()> {
     serve(&api, move |from| call_out(from, registry))
 }
 
-/// The first request's path says where the connection leads.
+/// The first request's path names the connection's target.
 fn call_out(mut from: TcpStream, registry: &Path) -> io::Result<()> {
     let mut start = [0; 256];
     let length = from.read(&mut start)?;

@@ -108,8 +108,8 @@ impl Leg {
         (self.from_rps + self.to_rps) / 2.0 * self.lasting_s
     }
 
-    /// When the stretch has held `arrivals`, in seconds from its beginning. At most
-    /// [`Self::arrivals`] may be asked for.
+    /// When the stretch has had `arrivals`, in seconds from its beginning. `arrivals` is at most
+    /// [`Self::arrivals`].
     fn time_of(self, arrivals: f64) -> f64 {
         if arrivals <= 0.0 {
             return 0.0;
@@ -121,7 +121,7 @@ impl Leg {
     }
 }
 
-/// Where a schedule stands in its profile.
+/// The position of a schedule in its profile.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     /// Those to come, the next one last.

@@ -1,8 +1,8 @@
 //! The connections of a client: dialled, secured, watched, dialled again when they are lost.
 //!
-//! Connections that are kept are dialled before the run, and again as soon as they are lost, so
-//! that a request finds one. Where the run is about connecting (`Reuse`), they are dialled when a
-//! request wants one, which then has that time as its own.
+//! Connections that stay open are dialled before the run, and again as soon as they are lost, so
+//! that a request finds one. If the run measures connecting (`Reuse`), they are dialled when a
+//! request needs one; its time then includes the dial.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ struct Link {
     calls: u64,
     /// When the last of them was sent or answered.
     last_used_ns: u64,
-    /// What the peer said in the read that ended the handshake.
+    /// Bytes of the peer in the read that ended the handshake.
     early: Vec<u8>,
 }
 
@@ -55,15 +55,15 @@ enum State {
     Up(Conn),
 }
 
-/// A connection that does not stand yet.
+/// A connection that is being made.
 struct Attempt {
     conn: Conn,
     since_ns: u64,
-    /// When TCP stood.
+    /// When TCP was connected.
     connected_ns: Option<u64>,
     /// Processor time spent on it so far.
     cpu_ns: u64,
-    /// In the measured window, or one of those that are kept.
+    /// In the measured window, or of a connection that stays open.
     counted: bool,
 }
 
@@ -72,9 +72,9 @@ struct Attempt {
 pub(super) enum LinkEvent {
     /// Nothing for the owner to do, but see [`Links::take_failed`].
     None,
-    /// The connection stands from now on; there may be [`Links::take_early`] and more to read.
+    /// The connection is open from now on; there may be [`Links::take_early`] and more to read.
     Connected,
-    /// The connection stands; it may have something to read or room to write.
+    /// The connection is open; it may have something to read or room to write.
     Ready,
 }
 
@@ -115,12 +115,12 @@ impl Links {
         self.last_error.take()
     }
 
-    /// Whether connections are dialled only when a request wants one.
+    /// Whether connections are dialled only when a request needs one.
     pub(super) fn dials_on_demand(&self) -> bool {
         self.reuse.is_limited()
     }
 
-    /// The connection, if it stands.
+    /// The connection, if it is open.
     pub(super) fn conn(&mut self, index: usize) -> Option<&mut Conn> {
         match &mut self.links[index].state {
             State::Up(conn) => Some(conn),
@@ -128,7 +128,7 @@ impl Links {
         }
     }
 
-    /// The connection, if it stands and may carry another call, to send one on it at `now_ns`.
+    /// The connection, if it is open and may carry another call, to send one on it at `now_ns`.
     pub(super) fn conn_for_call(&mut self, index: usize, now_ns: u64) -> Option<&mut Conn> {
         let reuse = self.reuse;
         if reuse.is_limited() && self.links[index].is_stale(reuse, now_ns) {
@@ -166,7 +166,7 @@ impl Links {
         self.failed.pop()
     }
 
-    /// Starts to connect, unless a connection stands or is being made.
+    /// Starts to connect, unless a connection is open or being made.
     pub(super) fn dial(&mut self, index: usize, io: &mut Io) {
         let since_ns = io.clock.now_ns();
         let link = &mut self.links[index];
@@ -293,8 +293,8 @@ impl Links {
         self.links[index].early = Vec::new();
     }
 
-    /// Closes a connection and, where connections are kept, dials another: at once if it was of
-    /// use. A target that closes what it has just accepted is not dialled in a tight loop.
+    /// Closes a connection and, if connections stay open, dials another: at once if it was of use.
+    /// A target that closes what it has just accepted is not dialled in a tight loop.
     pub(super) fn replace(&mut self, index: usize, io: &mut Io) {
         let was_used = self.links[index].calls > 0;
         self.close(index);
@@ -340,7 +340,7 @@ impl Link {
 }
 
 impl Attempt {
-    /// Goes on as far as it goes; true when the connection stands. What the peer sends behind its
+    /// Continues the handshake; true when the connection is open. What the peer sends after its
     /// handshake goes to `early`.
     fn advance(&mut self, early: &mut Vec<u8>, io: &mut Io) -> Result<bool, ConnError> {
         if self.connected_ns.is_none() && !self.finish_connect(io)? {
@@ -355,7 +355,7 @@ impl Attempt {
         done
     }
 
-    /// Whether TCP stands; the first bytes of TLS are sent with that.
+    /// Whether TCP is connected; the first bytes of TLS are sent with that.
     fn finish_connect(&mut self, io: &mut Io) -> Result<bool, ConnError> {
         let flushed = self.conn.flush();
         if self.conn.is_connecting() {

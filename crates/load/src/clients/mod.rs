@@ -1,5 +1,5 @@
-//! The protocols a run can speak. Each client keeps its connections open and knows which answer
-//! belongs to which call; the engine decides when calls start.
+//! The protocols of a run. Each client holds its connections open and matches answers with calls;
+//! the engine decides when calls start.
 
 pub(crate) mod h1;
 pub(crate) mod h2;

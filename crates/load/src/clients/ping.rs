@@ -14,7 +14,7 @@ use crate::recorder::{Call, Failure};
 pub(crate) struct PingClient {
     links: Links,
     pings: Vec<Option<Ping>>,
-    /// Connections that stand and have nothing to do, longest idle first.
+    /// Open connections without a call, longest idle first.
     idle: VecDeque<usize>,
     message: Vec<u8>,
     timeout_ns: u64,

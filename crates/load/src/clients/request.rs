@@ -1,4 +1,4 @@
-//! The head of an HTTP request: what the caller asked for, checked.
+//! The head of an HTTP request: the caller's options, checked.
 
 use tollway_http::h1::{BodyLength, syntax};
 use tollway_http::{Fields, Method, RequestHead, Scheme};

@@ -19,7 +19,7 @@ const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
 #[derive(Debug)]
 pub(super) struct Varied {
     parts: Vec<Part>,
-    /// Of the UUIDs; seeded anew in each run.
+    /// Of the UUIDs; each run has a new seed.
     random: SplitMix64,
 }
 

@@ -1,5 +1,5 @@
-//! Agents without a table: each follows its group on a connection of its own, says that it holds
-//! what it received, and when.
+//! Agents without a table: each follows its group on a connection of its own and reports what it
+//! received, and when.
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use super::{HELD_WITHIN, NeighbourLoadError};
 
-/// Reports on their way; a newer one says all that an older one did.
+/// Reports under way; a newer one replaces an older one.
 const REPORTS: usize = 2;
 
 /// The last revision that an agent received, and when.

@@ -17,7 +17,7 @@ use crate::tls::{ReadyTls, TlsOptions};
 
 /// The method of the service.
 const METHOD: &str = "/tollway.v1.Neighbours/GetNeighbours";
-/// Neighbours that are asked for in turn, at most: more would only cost memory here.
+/// Most neighbours that are looked up in turn: more would only cost memory here.
 const ASKED_IN_TURN: u32 = 10_000;
 /// Odd, so that neighbours that follow each other in a run are far from each other in the table.
 const STRIDE: u32 = 2_654_435_761;
@@ -32,9 +32,9 @@ pub struct GetOptions {
     pub tls: ReadyTls,
     /// Connections, each with one look-up under way at a time.
     pub agents: usize,
-    /// Look-ups per second of all agents together; each asks again at once where there is none.
+    /// Look-ups per second of all agents together; without a rate each starts the next at once.
     pub rate_rps: Option<f64>,
-    /// Neighbours of the round of writes that are asked for.
+    /// Neighbours of the round of writes that are looked up.
     pub entries: u32,
     pub round: u32,
     pub lasting: Duration,
@@ -46,8 +46,8 @@ pub struct GetOptions {
     pub command_line: Vec<String>,
 }
 
-/// Looks up neighbours that a run of writes has written. Whether they are there is not looked at:
-/// an answer without them is one.
+/// Looks up neighbours that a run of writes has written. An answer without the neighbour counts as
+/// an answer.
 ///
 /// # Errors
 /// [`LoadError`] when the control plane cannot be reached or refuses.

@@ -1,8 +1,8 @@
-//! Load on the table of neighbours of a control plane: what an operator writes, in rounds; what
-//! agents look up.
+//! Load on the table of neighbours of a control plane: an operator's writes, in rounds, and agents'
+//! look-ups.
 //!
-//! Who connects, and with which right, is the caller's part. Times are of the clock that all
-//! processes of the machine share, so that an agent's marks can be laid beside them.
+//! The caller provides connections and their rights. Times are of the clock that all processes of
+//! the machine share, so that an agent's marks are comparable.
 
 mod follow;
 mod get;

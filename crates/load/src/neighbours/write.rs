@@ -140,7 +140,7 @@ async fn write_round(
             answers.push(client.write_neighbours(request(packed)).await?.into_inner());
         }
         Err(batches) => {
-            // Each is handed over when the connection asks for it.
+            // Each is passed on when the connection requests it.
             let requests = batches.into_iter().map(move |(_, packed)| {
                 note();
                 request(packed)

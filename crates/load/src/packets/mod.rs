@@ -39,7 +39,7 @@ const MOST_IN_TURN: u32 = 1 << 22;
 const BATCH: u32 = 64;
 /// Between two reports of the progress.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// What is on its way at the end of the window has arrived when none came for so long.
+/// At the end of the window, packets in transit have arrived when none came for this long.
 const SETTLED: Duration = Duration::from_millis(20);
 const SETTLED_AT_THE_LATEST: Duration = Duration::from_secs(2);
 /// What failed, of packets that did not come out.
@@ -111,9 +111,9 @@ pub enum PacketsError {
     Read { source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// Makes packets for as long as the options say, as fast as they go on one processor, and returns how
-/// many came out. Those that did not are its errors. There are no latencies, and the window is the
-/// time in which packets were made, in turns between which the kernel rests.
+/// Makes packets for as long as the options set, as fast as one processor can, and returns how many
+/// came out. Those that did not are its errors. There are no latencies. The window is the time in
+/// which packets were made, in turns between which the kernel rests.
 ///
 /// # Errors
 /// [`PacketsError`]: a device that is not there, or a kernel that does not let us.

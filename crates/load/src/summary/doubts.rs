@@ -47,7 +47,7 @@ pub(super) fn write_doubts(text: &mut String, result: &RunResult) -> Result {
     Ok(())
 }
 
-/// A target that stands still shows in the response times of those that wait for it.
+/// A stalled target shows in the response times of the requests that wait for it.
 fn write_waits(text: &mut String, result: &RunResult) -> Result {
     let blocked = result.traffic.phases_us.get("blocked");
     let Some(LatencyUs { n, mean: Some(mean_us), .. }) = blocked else { return Ok(()) };

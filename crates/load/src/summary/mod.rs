@@ -1,4 +1,4 @@
-//! A run's result for a person: what was asked, what came of it, how far to trust it.
+//! A run's result for people: the request, the figures, the doubts.
 
 mod doubts;
 mod numbers;

@@ -1,4 +1,4 @@
-//! A throughput run for a person: rates by direction and stream, what the kernel said.
+//! A throughput run for people: rates by direction and stream, and the kernel's figures.
 
 use std::fmt::{Result, Write as _};
 

@@ -1,8 +1,8 @@
 //! Raw TCP throughput: as many bytes as go, over some connections, in one or both directions.
 //!
-//! A blocking thread for each connection moves the bytes and counts them; this thread looks at
-//! all counters and at the kernel's view of each connection at the end of every interval, on one
-//! clock. The other end is `tollway echo --tcp`, which gives its own account at the end.
+//! A blocking thread for each connection moves the bytes and counts them. This thread reads all
+//! counters and the kernel's figures of each connection at the end of every interval, on one clock.
+//! The other end is `tollway echo --tcp`, which sends its own totals at the end.
 
 mod stream;
 
@@ -31,11 +31,11 @@ use tollway_echo::bulk::Mode;
 
 /// Most connections of a throughput run: each has a thread.
 pub const MAX_STREAMS: usize = 128;
-/// Intervals kept, a day of seconds; a longer run has longer ones.
+/// Most intervals, a day of seconds; a longer run has longer ones.
 const MAX_INTERVALS: u32 = 86_400;
 /// Longest single write or read.
 const MAX_WRITE_BYTES: usize = 16 << 20;
-/// How often a stop and the end of all connections are looked for.
+/// Interval at which a stop and the end of all connections are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A throughput run.
@@ -87,7 +87,7 @@ impl TcpOptions {
     }
 }
 
-/// Moves bytes as `options` say; `report` is called for each interval, on this thread.
+/// Moves bytes by `options`; `report` is called for each interval, on this thread.
 ///
 /// # Errors
 /// [`LoadError`] when the options are out of bounds, or a connection cannot be opened or meets

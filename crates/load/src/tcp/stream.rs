@@ -13,9 +13,9 @@ use tollway_echo::payload;
 
 /// Time for the connection, and then for the server's answer.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
-/// How often a thread that waits for the socket looks whether the run is over.
+/// Interval at which a thread that waits for the socket checks whether the run is over.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time for what is still on its way when the run is over, and for the server's account.
+/// Time for bytes in transit when the run is over, and for the server's account.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Stream {
@@ -98,7 +98,7 @@ impl Stream {
         self.remote
     }
 
-    /// Empty where the kernel does not say.
+    /// Empty if the kernel reports none.
     pub(super) fn congestion_control(&self) -> String {
         rustix::net::sockopt::tcp_congestion(&self.socket).unwrap_or_default()
     }
@@ -178,7 +178,7 @@ fn agree(socket: &mut TcpStream, mode: Mode) -> io::Result<bool> {
     socket.set_read_timeout(Some(LOOK_EVERY))?;
     match read {
         Ok(()) => Ok(answer == *READY),
-        // It waits for more, or has closed: either way it does not know the words.
+        // It waits for more, or has closed: either way it is no echo server of this version.
         Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::UnexpectedEof => {
             Ok(false)
         }

@@ -28,7 +28,7 @@ const PERIODS: std::ops::RangeInclusive<Duration> =
 const LEAD: Duration = Duration::from_millis(500);
 /// How long fires that were due in the window are still waited for.
 const GRACE: Duration = Duration::from_secs(2);
-/// Interval of asking the app for fires, and of checking for a stop.
+/// Interval of reading fires from the app, and of checking for a stop.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Where the window begins on the recorder's clock.
 const BEGIN_NS: u64 = 1_000_000_000;
@@ -52,7 +52,7 @@ impl TimerKind {
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct TimerOptions {
-    /// HTTP API of the sidecar beside the app, on this machine: `http://127.0.0.1:3500`.
+    /// HTTP API of the app's sidecar, on this machine: `http://127.0.0.1:3500`.
     pub api: String,
     /// The app by the name under which its sidecar can invoke it: `echo.default.local`.
     pub app: String,

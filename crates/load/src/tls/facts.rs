@@ -11,7 +11,7 @@ const ED25519: &str = "1.3.101.112";
 
 /// A handshake that is over.
 pub(crate) struct Handshake {
-    /// Since TCP stood.
+    /// Since TCP was connected.
     pub(crate) took_ns: u64,
     /// Processor time it took on this side.
     pub(crate) cpu_ns: u64,

@@ -20,7 +20,7 @@ pub(crate) use self::facts::{Handshake, Handshakes};
 use self::sessions::Sessions;
 use crate::options::Target;
 
-/// How a run's connections are secured; looked at only where the target's URL says so.
+/// TLS of a run's connections; used only if the target's URL is `https`.
 #[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
     /// Takes whatever certificate the server shows.
@@ -36,12 +36,12 @@ pub struct TlsOptions {
     pub versions: TlsVersions,
     /// Never resumes a session: every handshake is a full one.
     pub full_handshakes: bool,
-    /// Made elsewhere: then nothing else of this is looked at.
+    /// A finished configuration; then the other fields are not used.
     pub ready: Option<ReadyTls>,
 }
 
-/// A configuration and the name to ask for, of who has an identity that is in no file. It shows a
-/// certificate and speaks what the run speaks (ALPN).
+/// A finished configuration and the server name, for a caller whose identity is in no file. It has
+/// a certificate and the run's ALPN protocols.
 #[derive(Clone, Debug)]
 pub struct ReadyTls {
     pub config: Arc<ClientConfig>,
@@ -82,8 +82,8 @@ pub(crate) struct TlsDialler {
 }
 
 impl TlsDialler {
-    /// For `target` as `options` say; `alpn` is what the run speaks; `sessions` how many tickets
-    /// may be kept.
+    /// For `target`, by `options`; `alpn` has the run's protocols, `sessions` the most tickets that
+    /// are stored.
     pub(crate) fn new(
         target: &Target,
         options: &TlsOptions,
@@ -126,7 +126,7 @@ impl TlsDialler {
         UnbufferedClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Into::into)
     }
 
-    /// Whether a server has asked for the own certificate and been shown it.
+    /// Whether a server has requested the own certificate and got it.
     pub(crate) fn certificate_was_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed)
     }
@@ -165,7 +165,7 @@ fn identity(options: &TlsOptions) -> Result<Option<CertifiedKey>, TlsError> {
     }
 }
 
-/// Shows the own certificate to a server that asks, and records that one did.
+/// Presents the own certificate to a server that requests one, and records that.
 #[derive(Debug)]
 struct Watched {
     identity: SingleCertAndKey,

@@ -1,7 +1,7 @@
-//! The sessions of a run, kept so that later connections can resume them.
+//! The TLS sessions of a run, stored so that later connections can resume them.
 //!
-//! A run has one server name, so names are not looked at. rustls' own store keeps eight tickets of
-//! a server, too few where hundreds of connections are opened at once.
+//! A run has one server name, so names are not compared. rustls' own store holds eight tickets of a
+//! server, too few if hundreds of connections are opened at once.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

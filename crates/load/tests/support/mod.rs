@@ -20,7 +20,7 @@ pub(crate) struct Echo {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Of loopback, free, and told by the listener itself.
+/// A free loopback address; the listener reports its port.
 pub(crate) fn any_port() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
@@ -92,7 +92,7 @@ pub(crate) fn closed(target: Target, requests: u64) -> LoadOptions {
     }
 }
 
-/// Runs to its end what nobody looks at meanwhile.
+/// Runs to the end without a report.
 pub(crate) fn unwatched<T>(run: impl FnOnce(&mut Watch<'_>) -> T) -> T {
     run(&mut Watch { report: &mut |_| {}, stop: Stop::new() })
 }

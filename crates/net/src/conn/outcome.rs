@@ -1,4 +1,4 @@
-//! What a connection tells its owner.
+//! What a connection reports to its owner.
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub enum Closed {
 pub enum Read<'a> {
     /// Application bytes, valid until the scratch is used again.
     Data(&'a [u8]),
-    /// Nothing now; an event will tell.
+    /// Nothing now; an event will follow.
     Blocked,
     /// The peer sends no more. Told once, after all data.
     Closed(Closed),
@@ -44,7 +44,7 @@ pub enum Read<'a> {
 pub enum Flush {
     /// Everything is with the kernel.
     Done,
-    /// The socket is full; an event will tell when to go on.
+    /// The socket is full; an event will report when to continue.
     Blocked,
     /// Nothing can be sent any more. What the peer sent before can still be read, and its end
     /// then.

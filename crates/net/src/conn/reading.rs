@@ -7,7 +7,7 @@ use crate::tls::KEPT_BYTES_MAX;
 
 /// Bytes taken from a socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// There is room to read into behind what TLS keeps.
+/// There is space to read into after what TLS holds.
 const _: () = assert!(KEPT_BYTES_MAX < READ_BYTES);
 
 /// Buffers shared by all connections of a thread; no slice outlives the next read.
@@ -30,8 +30,8 @@ impl Scratch {
 }
 
 impl Conn {
-    /// Takes what the socket has. Call until it says `Blocked` or stop and come back: what is
-    /// left keeps [`Conn::may_read`] true.
+    /// Reads the socket. Call it until it returns `Blocked`, or stop and come back:
+    /// [`Conn::may_read`] stays true while bytes are left.
     pub fn read<'s>(&mut self, scratch: &'s mut Scratch) -> Read<'s> {
         if !self.may_read() {
             return Read::Blocked;
@@ -47,7 +47,7 @@ impl Conn {
                 return Read::Closed(if clean { Closed::Clean } else { Closed::Truncated });
             }
             Ok(_) => {}
-            // Sending may fail where the peer knows nothing of it: no end of his is awaited.
+            // Sending may fail without the peer's knowledge: its end is not awaited.
             Err(Errno::AGAIN) if self.is_broken => {
                 self.read_ended = true;
                 return Read::Closed(Closed::Truncated);

@@ -1,4 +1,4 @@
-//! What a connection asks of its socket.
+//! What a connection requests from its socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ fn no_connect(error: Errno) -> ConnError {
     ConnError::Connect(io::Error::from(error))
 }
 
-/// Appends what has come, as far as there is room, and says how many bytes.
+/// Appends received bytes, as far as there is space; returns how many.
 pub(super) fn receive(socket: &OwnedFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     let room = rustix::buffer::spare_capacity(buffer);
     let (count, _) = rustix::net::recv(socket, room, RecvFlags::empty())?;

@@ -60,7 +60,7 @@ impl Pair {
         }
     }
 
-    /// Tells the ends what the poller says; whether it said anything in time.
+    /// Passes readiness to both ends; returns whether there was any in time.
     fn wait(&mut self, time: Duration) -> bool {
         let mut ready = Vec::new();
         self.poller.wait(Some(time), &mut ready).unwrap();
@@ -87,8 +87,8 @@ fn drain(
     }
 }
 
-/// A peer that answers and closes over bytes that it has not read, as one does that wants no more
-/// of them: its reset may come before its answer is looked at.
+/// A peer that answers and closes over bytes that it has not read: its reset may come before its
+/// answer is read.
 #[test]
 fn what_came_before_a_failed_flush_is_read_and_its_end_is_not_clean() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

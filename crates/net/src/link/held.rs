@@ -1,11 +1,11 @@
-//! Packets on their way, in one ring of bytes.
+//! Packets in transit, in one ring of bytes.
 
 use std::collections::VecDeque;
 
 use crate::tun::MAX_PACKET_BYTES;
 
-/// Packets on the way, first in first out, in one ring of bytes that grows up to a limit.
-/// Packets lie in one piece each: where one may not fit before the end, the rest stays unused.
+/// Packets in transit, first in first out, in one ring of bytes that grows up to a limit. Each
+/// packet is contiguous: if one does not fit before the end, the rest remains unused.
 #[derive(Debug)]
 pub(super) struct HeldPackets {
     bytes: Vec<u8>,

@@ -19,7 +19,7 @@ pub use log::log_tail;
 
 use crate::spawn::{Confinement, spawn_confined};
 
-/// Interval at which [`Process::wait_ready`] asks.
+/// Interval of [`Process::wait_ready`]'s checks.
 const READY_INTERVAL: Duration = Duration::from_millis(4);
 
 /// A running process, or one that has ended. It is killed when dropped.

@@ -92,7 +92,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
 }
 
-/// How many records stand in `wire`, the last of them whole.
+/// How many records `wire` has, the last of them whole.
 fn records(mut wire: &[u8]) -> usize {
     let mut count = 0;
     while !wire.is_empty() {
@@ -218,7 +218,7 @@ fn in_two_records(hello: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (record(begun), record(rest))
 }
 
-/// The session has a place in what is kept, and looks for it whatever it is asked.
+/// The session holds an offset in the retained bytes, and uses it in any call.
 #[test]
 fn sending_within_a_handshake_message_does_not_lose_its_beginning() {
     let (client, server) = configs(&TLS13);

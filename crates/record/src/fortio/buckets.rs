@@ -77,8 +77,8 @@ fn deviation_ns(histogram: &Histogram, mean_ns: f64) -> f64 {
     (squares / histogram.n() as f64).sqrt()
 }
 
-/// The samples spread evenly over their buckets, as Fortio itself reads between their borders.
-/// Minimum and maximum are kept, and the mean where the file has it.
+/// The samples spread evenly over their buckets, as Fortio itself interpolates. Minimum and maximum
+/// are exact, as is the mean if the file has it.
 pub(super) fn to_histogram(data: &HistogramData) -> Result<Histogram, FortioError> {
     if data.data.len() > MAX_BUCKETS_READ {
         return Err(FortioError::TooManyBuckets(data.data.len()));

@@ -1,9 +1,9 @@
 //! Fortio's result files, written and read: what its report server, and others, show.
 //!
-//! [`write()`] says of a run what such a file can hold, in seconds, with at most [`MAX_BUCKETS`]
-//! buckets; the whole result stands beside it under [`OWN_KEY`], which other readers pass over.
-//! [`read()`] takes that where it is, else the buckets. Fortio's own clock starts at the send, so a
-//! file of its making holds service times; see [`Imported::from_send`].
+//! [`write()`] writes what such a file can hold of a run, in seconds, with at most [`MAX_BUCKETS`]
+//! buckets; the whole result is added under [`OWN_KEY`], which other readers ignore. [`read()`]
+//! uses that if it is there, else the buckets. Fortio's own clock starts at the send, so a file of
+//! its making has service times; see [`Imported::from_send`].
 
 mod buckets;
 mod read;
@@ -24,7 +24,7 @@ pub const MAX_BUCKETS_READ: usize = 100_000;
 /// Longest file that is read, in bytes.
 pub const FILE_LIMIT_BYTES: usize = 64 << 20;
 
-/// Where the whole result stands in a file that was written here.
+/// The key of the whole result in a file that was written here.
 pub const OWN_KEY: &str = "TollwayRun";
 
 /// A histogram as Fortio writes it; times in seconds.

@@ -12,7 +12,7 @@ use crate::record::{Arrival, Protocol, Tls};
 use crate::run::{Generator, RUN_SCHEMA, RunResult};
 use crate::traffic::{Bytes, Traffic};
 
-/// Error kinds that are kept of one file; the rest is counted under `other`.
+/// Error kinds that are read from one file; the rest is counted under `other`.
 const MAX_ERROR_KINDS: usize = 100;
 
 /// What a file holds.

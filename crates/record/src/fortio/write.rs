@@ -14,7 +14,7 @@ use crate::traffic::Traffic;
 /// Longest name of a run in Fortio's list.
 const MAX_ID_BYTES: usize = 96;
 
-/// The keys in Fortio's order. Numbers must be numbers and the asked-for rate a text: its readers
+/// The keys in Fortio's order. Numbers must be numbers and the requested rate a text: its readers
 /// are typed.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -49,7 +49,7 @@ struct File<'a> {
     own: &'a RunResult,
 }
 
-/// What only one kind of run says.
+/// Fields of one kind of run.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Kind<'a> {
@@ -156,7 +156,7 @@ fn run_type(protocol: Protocol) -> &'static str {
         Protocol::Http1 | Protocol::Http2 => "HTTP",
         // Whatever else there is, Fortio has no kind for it.
         Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => "TCP",
-        // Of the kinds of calls Fortio knows this one takes any method.
+        // Of Fortio's kinds of calls this one takes any method.
         Protocol::GrpcUnary | Protocol::GrpcStream => "GRPC",
     }
 }
@@ -197,7 +197,7 @@ fn sizes(run: &RunResult) -> Sizes {
     }
 }
 
-/// Answers by status. Success is one number here, so all of it stands under one code.
+/// Answers by status. Success is one number here, so all of it has one code.
 fn ret_codes(run: &RunResult) -> BTreeMap<String, i64> {
     let (success, no_answer) = match run.protocol {
         Protocol::Http1 | Protocol::Http2 => ("200", "-1"),

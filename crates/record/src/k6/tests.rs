@@ -95,7 +95,7 @@ fn the_versioned_summary_lists_its_metrics() {
 }
 
 /// The document with its leaves' kinds in place of their values; of conditions, whose texts are
-/// everybody's own, the kinds of what is said of them.
+/// free, the kinds of their results.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -64,7 +64,7 @@ pub struct StageFigure {
     pub us_per_entry: f64,
 }
 
-/// What one block says of a row: everything started anew, and some rounds.
+/// The results of one block for a row: everything started again, and some rounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FabricBlock {
     /// From 0.
@@ -147,13 +147,13 @@ fn figure(blocks: &[FabricBlock], stage: Stage, entries: u64, seed: u64) -> Opti
     Some(StageFigure {
         stage,
         total_ms: estimate / 1e3,
-        // No time is less than none, whatever the arithmetic of few blocks says.
+        // No time is below zero, as the arithmetic of few blocks may give.
         total_ci95_ms: ci95.map(|ends| ends.map(|end| end.max(0.0) / 1e3)),
         us_per_entry: estimate / entries.max(1) as f64,
     })
 }
 
-/// The median of figures of which each counts as often as its weight says.
+/// The median of weighted figures.
 fn weighted_median(figures: &[f64], weights: &[u32]) -> f64 {
     let repeated: Vec<f64> = figures
         .iter()

@@ -1,4 +1,4 @@
-//! Published figures that a scenario repeats, beside the same figures of the record.
+//! Published figures that a scenario repeats, with those of the record.
 
 use std::collections::BTreeMap;
 

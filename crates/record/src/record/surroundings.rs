@@ -1,4 +1,4 @@
-//! What stood around a run: limits and what they did, noise, and use without any load.
+//! The conditions of a run: limits and their effects, noise, and use without load.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ macro_rules! words {
             /// Every value, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word that stands in the record.
+            /// The word in the record.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
@@ -88,10 +88,10 @@ words! {
         OpenBursts = "open-bursts",
         /// The next when the last is answered, on each connection.
         Closed = "closed",
-        /// As many bytes as go; nothing is asked, so there are no requests and no latencies.
+        /// A flow of as many bytes as possible; there are no requests and no latencies.
         Flow = "flow",
-        /// As many packets as go one way; requests are those that came out, errors those that did
-        /// not, and there are no latencies.
+        /// As many packets as possible in one direction; requests are those that arrived, errors
+        /// those that did not, and there are no latencies.
         Packets = "packets",
     }
 }
@@ -111,7 +111,7 @@ words! {
     Question {
         /// The same subject, further away.
         AddedByNetwork = "added-by-network",
-        /// The same way, with the mesh on it.
+        /// One path, with the mesh on it.
         AddedByTollway = "added-by-tollway",
         /// Two subjects or two records side by side.
         AgainstBaseline = "against-baseline",
@@ -137,7 +137,7 @@ words! {
     }
 }
 words! {
-    /// What the interval of the ratio says. "Faster" means less time.
+    /// The verdict of the ratio's interval. "Faster" means less time.
     Verdict { Faster = "faster", Slower = "slower", Same = "same", Undecided = "undecided" }
 }
 words! {

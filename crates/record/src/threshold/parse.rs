@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::{Figure, Relation, Statistic, Threshold, Unit};
 
-/// Phases whose latencies can be asked for.
+/// Phases that have latencies.
 const PHASES: [&str; 9] = [
     "blocked",
     "connecting",

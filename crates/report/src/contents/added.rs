@@ -7,7 +7,7 @@ use super::{Differences, clipped, contests, figure, nothing, path_short, protoco
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
-/// One table for each question, and for each baseline that was asked for.
+/// One table for each question, and for each baseline.
 pub(crate) fn added_tables(record: &Record) -> Vec<Table> {
     let differences = Differences::of(record);
     contests(record).iter().map(|contest| added_table(contest, differences)).collect()
@@ -30,7 +30,7 @@ fn added_table(contest: &Contest<'_>, differences: Differences) -> Table {
     Table { title, note, columns: shape.columns(), groups }.without_empty_columns()
 }
 
-/// Which columns there are beside those that are always there.
+/// The optional columns.
 struct Shape {
     differences: Differences,
     subjects: bool,

@@ -1,4 +1,4 @@
-//! The figures behind the figures: service time beside response time, phases, errors, blocks.
+//! Detailed figures: service time and response time, phases, errors, blocks.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,11 @@
-//! Which conditions differ between the rows of a record, and so must be said of each.
+//! Conditions that differ between the rows of a record, and so must be named for each.
 
 use tollway_record::record::{Conditions, Limits, Record, Row};
 
 use crate::figures;
 
-/// What differs; subject and protocol are said anyway, the place where there are several.
+/// The differing conditions; subject and protocol are always named, the location if there are
+/// several.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Differences {
     pub(crate) path: bool,
@@ -16,10 +17,10 @@ pub(crate) struct Differences {
 }
 
 impl Differences {
-    /// A case's name stands for all that the scenario changes with it.
+    /// A case's name covers everything that the scenario changes with it.
     pub(crate) fn of(record: &Record) -> Self {
         let rows = &record.rows;
-        // A case of its own for each protocol says no more than the protocol.
+        // A case for each protocol adds nothing to the protocol.
         let case_differs = |row: &Row| {
             let of_protocol = |other: &&Row| other.conditions.protocol == row.conditions.protocol;
             rows.iter()
@@ -49,7 +50,7 @@ impl Differences {
         self.case || self.layout || self.payload || self.offered || self.limits
     }
 
-    /// What is to be said of the row, such as `get-4k, pinned`; empty where nothing differs.
+    /// The differing conditions of the row, such as `get-4k, pinned`; empty if none differ.
     pub(crate) fn words(self, row: &Row) -> String {
         let Conditions { case, layout, payload_bytes, limits, .. } = &row.conditions;
         let words = [

@@ -58,7 +58,7 @@ fn alone(record: &Record) -> Vec<String> {
     record.rows.iter().map(sentence).take(ROWS_ALONE).collect()
 }
 
-/// What an experiment of that scenario asks; of others, the scenario's name.
+/// The question of an experiment of that scenario; of others, the scenario's name.
 pub(crate) fn question(record: &Record) -> String {
     let known = match record.scenario.as_str() {
         "cross-network" => "What does this path cost?",
@@ -119,7 +119,7 @@ fn others(contests: &[Contest<'_>], differences: Differences) -> Vec<String> {
 }
 
 fn lines_of(contest: &Contest<'_>, pairs: &[&Pair<'_>], differences: Differences) -> Vec<String> {
-    // By protocol and path: what is said of each subject there.
+    // By protocol and path: a phrase for each subject.
     let mut paths: Vec<((Protocol, String), Said)> = Vec::new();
     let mut subjects: Vec<(Protocol, Subjects<'_>)> = Vec::new();
     for pair in pairs {
@@ -145,13 +145,13 @@ fn lines_of(contest: &Contest<'_>, pairs: &[&Pair<'_>], differences: Differences
     subjects.into_iter().map(line).collect()
 }
 
-/// Labels, and what is said of each.
+/// Labels, and a phrase for each.
 type Said = Vec<(String, String)>;
 
 /// Pairs by the label of their row.
 type Subjects<'a> = Vec<(String, Vec<&'a Pair<'a>>)>;
 
-/// What is said of each subject, as one list; those of which the same is said are named together.
+/// All phrases as one list; subjects with equal phrases are named together.
 fn one_by_one(said: Said) -> String {
     let mut by_words: Vec<(String, Vec<String>)> = Vec::new();
     for (subject, words) in said {
@@ -171,7 +171,7 @@ fn one_by_one(said: Said) -> String {
     phrases.join("; ")
 }
 
-/// What these pairs of one subject say: a share of the baseline's rate, or an added time.
+/// A phrase for these pairs of one subject: a share of the baseline's rate, or an added time.
 fn against(contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> String {
     let (full, paced): (Vec<&Pair<'_>>, Vec<_>) =
         pairs.iter().copied().partition(|pair| pair.full_load().is_some());
@@ -181,8 +181,8 @@ fn against(contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> String {
     shares.into_iter().chain(added).collect::<Vec<_>>().join(" and ")
 }
 
-/// What these comparisons say is added to the baseline, as one phrase: `adds 61 µs`, `adds −3 µs
-/// to 61 µs in 5 cases`, `adds nothing that can be distinguished from noise`.
+/// What these comparisons add to the baseline, as one phrase: `adds 61 µs`, `adds −3 µs to 61 µs in
+/// 5 cases`, `adds nothing that can be distinguished from noise`.
 fn added_words(comparisons: &[&Comparison], baseline: &str) -> String {
     let clear = comparisons.iter().filter(|comparison| within_noise(comparison).is_none());
     let differences: Vec<f64> = clear.map(|comparison| comparison.difference_us).collect();
@@ -307,7 +307,7 @@ fn headline_phrase(
     (verb, format!("{size} {path}{}", share.unwrap_or_default()))
 }
 
-/// The phrases as one list; a verb is said again only where it changes.
+/// The phrases as one list; a verb is repeated only if it changes.
 fn join_phrases(phrases: &[(&str, String)]) -> String {
     let mut sentence = String::new();
     let mut said = "";

@@ -6,7 +6,8 @@ use super::{Section, by_protocol, failures, nothing, protocol};
 use crate::figures::{self, TimeUnit};
 use crate::table::{Cell, Column, Table, Tone};
 
-/// Rates and percentiles of one section. What goes one way has neither; it is in tables of its own.
+/// Rates and percentiles of one section. Flows and packets have neither; they have tables of their
+/// own.
 pub(crate) fn latency_table(section: &Section<'_>) -> Table {
     let asked: Vec<&Row> = section.rows.iter().copied().filter(|row| !row.is_one_way()).collect();
     let scale = Scale::of(&asked);
@@ -29,7 +30,7 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
     if linked {
         columns.insert(2, Column::right("link RTT", scale.unit.name()));
     }
-    // What differs stands beside the subject it is said of.
+    // A differing condition is named next to its subject.
     if section.differences.any() {
         columns.insert(1, Column::left("case", ""));
     }

@@ -81,7 +81,7 @@ pub(crate) fn warnings(record: &Record) -> Vec<String> {
     warnings
 }
 
-/// The warnings, those that say the same of more than [`ALIKE_TOLD`] rows once.
+/// The warnings; one that concerns more than [`ALIKE_TOLD`] rows appears once.
 pub(crate) fn warnings_in_short(record: &Record) -> Vec<String> {
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
     for warning in warnings(record) {

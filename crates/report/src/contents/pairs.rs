@@ -1,10 +1,10 @@
-//! Comparisons by what they were made for: each judged row beside its baseline, pairs with the
-//! same question and the same baseline together.
+//! Comparisons by purpose: each judged row with its baseline; pairs with one question and one
+//! baseline are grouped.
 
 use tollway_record::compare::BASELINE_SUBJECT;
 use tollway_record::record::{Comparison, Metric, Question, Record, Row};
 
-/// The subject whose toll is asked for, as it is made unless a variant is named.
+/// The subject whose added latency is in question, unless a variant is named.
 pub(crate) const TOLLWAY: &str = "tollway";
 
 /// A judged row, and all that was compared of it and its baseline.
@@ -95,7 +95,7 @@ impl<'a> Pair<'a> {
 }
 
 impl Contest<'_> {
-    /// Whether the subject's name must be said of each pair.
+    /// Whether the subject's name must be given for each pair.
     pub(crate) fn names_subjects(&self) -> bool {
         match self.question {
             Question::AgainstBaseline => true,

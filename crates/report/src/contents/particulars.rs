@@ -1,5 +1,5 @@
-//! What only some rows have: streams of messages, bytes over raw connections, packets one way, TLS
-//! handshakes, searches for the highest rate.
+//! Figures that only some rows have: streams of messages, bytes over raw connections, packets in
+//! one direction, TLS handshakes, searches for the highest rate.
 
 use tollway_record::LatencyUs;
 use tollway_record::record::{Record, Row};

@@ -1,4 +1,4 @@
-//! What is said of a single load run: its sentences, tables and facts.
+//! The sentences, tables and facts of a single load run.
 
 use tollway_record::run::{RunResult, Streaming};
 use tollway_record::search::{SearchResult, TrialResult};

@@ -25,8 +25,8 @@ const METRICS: &[(Metric, &str)] = &[
     (Metric::MachineCpu, "CPU of the whole machine per request"),
 ];
 
-/// Ratios of the pairs to their baseline, by metric; nothing without them. What the network adds
-/// is not asked as a ratio.
+/// Ratios of the pairs to their baseline, by metric; nothing without them. What the network adds is
+/// not shown as a ratio.
 ///
 /// `id` is unique in the page.
 pub(crate) fn ratios(id: &str, contest: &Contest<'_>, differences: Differences) -> Markup {

@@ -7,7 +7,7 @@ use super::{Axis, Kind, Line, Plot, SAMPLES_LIMIT, Sample, Unit, Weight, rounded
 /// Bins across the range that is shown.
 const BINS: usize = 72;
 
-/// The range ends where this share of the slowest sample's requests lies below.
+/// The range ends where this share of the slowest sample's requests is below.
 const SHOWN_UP_TO: f64 = 0.995;
 
 /// A range wider than this factor has bins of equal ratio instead of equal width.

@@ -239,7 +239,7 @@ impl Scale {
         Self { lo, hi, log: axis.log && lo > 0.0, from_px, to_px }
     }
 
-    /// With ends that are ticks, or some room where the axis is logarithmic.
+    /// Rounds the ends to ticks, or adds a margin on a logarithmic axis.
     fn rounded(axis: &Axis, lo: f64, hi: f64, from_px: f64, to_px: f64) -> Self {
         if axis.log && lo > 0.0 {
             return Self::new(axis, lo * 0.9, hi * 1.1, from_px, to_px);

@@ -1,5 +1,5 @@
-//! Response time by percentile: x is 1/(1−p) on a logarithmic scale, so that every nine takes
-//! the same room. Merged curves bold, their parts faint, dashed where few samples lie beyond.
+//! Response time by percentile: x is 1/(1−p) on a logarithmic scale, so that every nine takes the
+//! same width. Merged curves bold, their parts faint, dashed where few samples are beyond.
 
 use tollway_record::Histogram;
 use tollway_record::histogram::SAMPLES_BEYOND;

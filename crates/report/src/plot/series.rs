@@ -96,8 +96,8 @@ impl Drawing<'_> {
         self.courses.iter().map(of).collect()
     }
 
-    /// Of each row its processes' CPU, and how long quotas held them back; a process has one
-    /// colour in all. Rows are not drawn over each other: they were looked at at other times.
+    /// For each row its processes' CPU, and the time that quotas held them back; a process has one
+    /// colour in all plots. Rows have separate plots: they were measured at different times.
     fn costs(&self) -> Vec<Option<Plot>> {
         let with_cost = || self.courses.iter().filter(|course| !course.costs.is_empty());
         if with_cost().count() > COST_CHARTS_LIMIT {

@@ -132,7 +132,7 @@ fn status_of(error: &PageError) -> StatusCode {
     }
 }
 
-/// A page that says what went wrong and leads back.
+/// A page that reports an error and links back.
 fn refuse(status: StatusCode, why: &str) -> Answer {
     let body = html! {
         header {

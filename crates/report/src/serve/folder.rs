@@ -18,13 +18,13 @@ use crate::document::{Document, DocumentError};
 /// Files that are listed, the newest.
 pub const FILES_LIMIT: usize = 2_000;
 
-/// Entries of the folder that are looked at.
+/// Most entries of the folder that are read.
 const ENTRIES_LIMIT: usize = 50_000;
 
 /// Longest file that is read, in bytes.
 pub const FILE_LIMIT_BYTES: u64 = 64 << 20;
 
-/// Longest name of a file that is looked for, in bytes: the longest that file systems have.
+/// Longest file name that is looked up, in bytes: the longest that file systems have.
 const NAME_LIMIT_BYTES: usize = 255;
 
 /// A folder that is open for as long as this lives.
@@ -90,7 +90,7 @@ impl Folder {
         let opened = openat(CWD, path, flags, Mode::empty());
         let failed = |error: Errno| FolderError { path: path.into(), source: error.into() };
         let fd = opened.map_err(failed)?;
-        // What is shown says more than `.`.
+        // The shown path is more informative than `.`.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Ok(Self { fd, path })
     }
@@ -153,7 +153,8 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let opened = match openat2(&self.fd, name, flags, Mode::empty(), within) {
-            // Where the kernel does not support it, or a container forbids asking, no link is followed.
+            // If the kernel does not support it, or a container forbids the call, no link is
+            // followed.
             Err(Errno::NOSYS | Errno::PERM) => {
                 openat(&self.fd, name, flags | OFlags::NOFOLLOW, Mode::empty())
             }

@@ -17,7 +17,7 @@ use crate::table::{Cell, Column, Table, Tone};
 /// Files that are laid over each other at most.
 pub const OVERLAY_LIMIT: usize = 12;
 
-/// Seed of the intervals: the same page says the same every time.
+/// Seed of the intervals: equal pages have equal intervals.
 const SEED: u64 = 1;
 
 /// A file that takes part.
@@ -73,7 +73,7 @@ pub(crate) fn body(shelf: &Shelf, query: &Query) -> Result<Markup, PageError> {
     })
 }
 
-/// The way back to the list, the choice kept.
+/// The link back to the list, with the selection.
 pub(crate) fn back(names: &[&str]) -> Markup {
     let pairs = names.iter().map(|name| ("file", *name));
     html! { a href=(address(".", pairs)) { "All results" } }
@@ -331,7 +331,7 @@ fn files_table(chosen: &[Chosen]) -> Table {
     });
     let mut rows: Vec<Vec<Cell>> = rows.collect();
     let mut heads = vec!["file", "kind", "label", "started", "machine", "versions"];
-    // Runs do not say on which machine they were made.
+    // Runs do not record their machine.
     if rows.iter().all(|cells| cells[4..].iter().all(|cell| cell.text.is_empty())) {
         rows.iter_mut().for_each(|cells| cells.truncate(4));
         heads.truncate(4);

@@ -1,4 +1,4 @@
-//! The state of a page, as it stands in its address: every page can be kept and passed on.
+//! The state of a page is its address: every page can be stored and passed on.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 

@@ -45,7 +45,7 @@ pub(crate) struct Summary {
     /// The first sentence of it.
     pub(crate) finding: String,
     pub(crate) rows: Vec<RowFigures>,
-    /// Everything that a filter looks at, in small letters.
+    /// Everything that a filter searches, in small letters.
     searched: String,
 }
 
@@ -117,7 +117,7 @@ impl Shelf {
 }
 
 impl Entry {
-    /// When the run began; for files that do not say, when they were written.
+    /// When the run began; for files without that time, when they were written.
     fn at_unix_s(&self) -> f64 {
         let recorded = self.summary.as_ref().ok().and_then(|summary| summary.unix_s);
         recorded.unwrap_or_else(|| {
@@ -126,13 +126,13 @@ impl Entry {
         })
     }
 
-    /// What a filter looks at, in small letters; of a broken file its name.
+    /// The text that a filter searches, in small letters; of a broken file its name.
     pub(crate) fn words(&self) -> String {
         let words = self.summary.as_ref().map(|summary| summary.searched.clone());
         words.unwrap_or_else(|_| self.found.name.to_lowercase())
     }
 
-    /// Whether every word of the filter is in what the entry says.
+    /// Whether the entry has every word of the filter.
     pub(crate) fn matches(&self, filter: &str) -> bool {
         let words = self.words();
         filter.to_lowercase().split_whitespace().all(|word| words.contains(word))

@@ -15,7 +15,7 @@ use crate::figures;
 use crate::page::{figure, shell, tables};
 use crate::plot::{Axis, Kind, Line, Plot, Unit, Weight, rounded};
 
-/// A figure's name, and where it stands.
+/// A figure's name, and its field.
 type Figure = (&'static str, fn(&LatencyUs) -> Option<f64>);
 
 /// What is drawn over time.

@@ -160,14 +160,14 @@ impl Actors {
             if began.elapsed() >= patience {
                 return Err(unplaced(&call.actor, &known.borrow()));
             }
-            // Waits until the location changes, or until it is time for the next attempt. A caller
-            // may know a new owner before the owner does, or before it knows the owner's endpoint.
+            // Waits until the location changes, or until the next attempt is due. A caller may
+            // learn of a new owner before the owner does, or before it has the owner's endpoint.
             let elsewhere = known.wait_for(|now| ActorLocation::of(now, shard) != location);
             let _ = tokio::time::timeout(pause(began.elapsed()), elsewhere).await;
         }
     }
 
-    /// Does what is asked of an actor of this host.
+    /// Invokes an actor of this host.
     pub(crate) async fn invoke_here(&self, call: &Call) -> Attempt {
         match &call.work {
             Work::Method { name, query } => self.turn_here(call, name, query.as_ref()).await,
@@ -315,8 +315,7 @@ pub(crate) fn elsewhere() -> Response<Body> {
     answer
 }
 
-/// The error for the caller of a turn that did not run; `None` if the turn is to be asked for at
-/// another host.
+/// The error for the caller of a turn that did not run; `None` if another host is to run the turn.
 pub(crate) fn not_run(why: NotRun) -> Option<Problem> {
     match why {
         NotRun::No(NoTurn::Elsewhere(_)) => None,

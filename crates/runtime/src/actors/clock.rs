@@ -37,7 +37,7 @@ impl Clock {
     pub(crate) fn tokio() -> Self {
         use std::sync::LazyLock;
         static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-        /// An hour before a test can begin, so that a test can look back.
+        /// An hour before a test's begin, so that a test can use earlier times.
         const LEAD: Duration = Duration::from_secs(3600);
         fn elapsed() -> Duration {
             // A paused clock may be behind the real one by which `START` was read.

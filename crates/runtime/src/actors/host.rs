@@ -196,8 +196,8 @@ impl Host {
                 // The host is gone.
                 Err(_) => return,
             };
-            // The process may have stood still since the turn was allowed to begin, and the lease
-            // may have ended.
+            // The process may have been suspended since the turn was allowed to begin, and the
+            // lease may have ended.
             let lease = host.lease(&actor, epoch).filter(|_| !called_off.is_cancelled());
             let Some(lease) = lease else {
                 let why = NoTurn::Elsewhere(Refusal::LeaseEnded);

@@ -1,4 +1,4 @@
-//! Where an actor is: what a caller knows of it, how long it waits, and the error that it gets if no host
+//! The location of an actor: what a caller knows of it, how long it waits, and its error if no host
 //! takes the call.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::problem::Problem;
 /// How long a call waits for a host of its actor. It is longer than the lease of a host that has
 /// crashed (3 s) and the time that the next host needs to begin.
 pub(crate) const PLACED_WITHIN: Duration = Duration::from_secs(10);
-/// How long a call waits until the control plane has said who hosts a type at all.
+/// How long a call waits until the control plane has sent the hosts of a type.
 pub(super) const OWNERS_WITHIN: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between two attempts while the known location does not change.
 const SHORTEST_WAIT: Duration = Duration::from_millis(5);
@@ -24,10 +24,10 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// longer than necessary.
 const WAIT_SHARE: u32 = 4;
 
-/// Where an actor is, as far as this sidecar knows.
+/// The location of an actor, as far as this sidecar knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ActorLocation {
-    /// The control plane has not said who hosts the type.
+    /// The control plane has not sent the hosts of the type.
     Unknown,
     /// No host offers the type.
     NotOffered,
@@ -96,7 +96,7 @@ pub(super) fn unplaced_remotely(actor: &Actor, service: &ServiceName) -> Problem
     Problem::new(ErrorCode::ActorUnplaced, text)
 }
 
-/// No host took the call in time; the text says what is known of the actor's location.
+/// No host took the call in time; the text has what is known of the actor's location.
 pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
     let Actor { actor_type, id } = actor;
     let state = match ActorLocation::of(known, Shard::of(id)) {

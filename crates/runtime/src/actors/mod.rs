@@ -1,11 +1,11 @@
 //! Actors: those that this sidecar's app hosts, and calls of all others.
 //!
-//! `tollway_actors::placement` decides about turns, leases and shards; this module carries the decisions
-//! out. A call (`call`) looks up the actor's host (`owners`). It becomes a turn at this host
-//! (`host`), or a request to the runtime of that sidecar. The app gets a turn as a request to one
-//! of its routes (`app`) or as a message (`stream`). A host renews its lease and gets its shards in
-//! a conversation with the control plane (`session`). Timers (`timers`) and reminders (`reminders`)
-//! fire as turns (`alarms`).
+//! `tollway_actors::placement` decides about turns, leases and shards; this module carries the
+//! decisions out. A call (`call`) looks up the actor's host (`owners`). It becomes a turn at this
+//! host (`host`), or a request to the runtime of that sidecar. The app gets a turn as a request to
+//! one of its routes (`app`) or as a message (`stream`). A host renews its lease and gets its
+//! shards in a conversation with the control plane (`session`). Timers (`timers`) and reminders
+//! (`reminders`) fire as turns (`alarms`).
 
 mod alarms;
 #[cfg(test)]
@@ -67,7 +67,7 @@ use crate::control_link::ControlLink;
 use crate::loopback::Loopback;
 use crate::resiliency::ResiliencyState;
 
-/// Time until an app that did not respond is asked again which types it offers.
+/// Pause before an app that did not respond is asked again for the types it offers.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time for the app to respond which types it offers.

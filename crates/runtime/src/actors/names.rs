@@ -1,4 +1,4 @@
-//! Requests about actors: what a path of the API asks for, and which names are valid.
+//! Requests about actors: the meaning of an API path, and valid names.
 
 use std::sync::Arc;
 

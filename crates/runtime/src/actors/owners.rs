@@ -17,7 +17,7 @@ use crate::control_link::ControlLink;
 
 /// Requests that wait for the connection.
 const REQUESTS: usize = 4;
-/// A control plane that has just started may not know every host yet. If it says that no host
+/// A control plane that has just started may not know every host yet. If it reports that no host
 /// offers a type that was offered before, this takes effect after so long.
 const DOUBT: Duration = Duration::from_secs(4);
 /// A type that was not called for so long is no longer followed.
@@ -37,14 +37,14 @@ pub(crate) enum KnownOwners {
 /// The types that are followed, and what is known of their hosts.
 pub(crate) struct Directory {
     types: Mutex<HashMap<Arc<str>, Followed>>,
-    /// Notified when a type is to be asked for.
+    /// Notified when a type is to be looked up.
     wanted: Notify,
 }
 
 struct Followed {
     known: watch::Sender<KnownOwners>,
     used: Instant,
-    /// Since when the control plane says that no host offers a type that was offered before.
+    /// Since when the control plane reports no host for a type that was offered before.
     doubted: Option<Instant>,
     is_asked: bool,
 }
@@ -71,7 +71,7 @@ impl Directory {
         Some(changes)
     }
 
-    /// Sets what is known of a type, as if the control plane had said it.
+    /// Sets the owners of a type, as if the control plane had sent them.
     #[cfg(test)]
     pub(super) fn set(&self, actor_type: &str, known: KnownOwners) {
         self.follow(&Arc::from(actor_type));
@@ -130,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// Asks for the types that were not asked for yet.
+    /// Looks up the types that were not looked up yet.
     async fn ask(&self, requests: &mpsc::Sender<WatchOwnersRequest>) {
         let mut add = Vec::new();
         for (name, followed) in &mut *self.types() {

@@ -84,7 +84,7 @@ impl Actors {
         Err(Problem::new(ErrorCode::ActorReminderNotHosted, text))
     }
 
-    /// Does what is asked about the reminders of an actor of this host.
+    /// Handles a request about the reminders of an actor of this host.
     pub(super) async fn remind_here(&self, call: &Call) -> Attempt {
         let Some(hosting) = self.hosting() else { return Attempt::Elsewhere };
         match done(&hosting.reminders, call).await {
@@ -94,7 +94,7 @@ impl Actors {
         }
     }
 
-    /// Responds to another sidecar that asks for the reminders of a type at this host.
+    /// Responds to another sidecar that lists the reminders of a type at this host.
     pub(super) async fn answer_of_type(&self, method: &Method, path: &str) -> Response<Body> {
         let Some(actor_type) = path.strip_prefix(OF_TYPE) else {
             return elsewhere();

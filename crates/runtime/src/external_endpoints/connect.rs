@@ -185,7 +185,7 @@ impl tower::Service<Uri> for Dialler {
     }
 }
 
-/// A connection, as the pool wants it.
+/// A connection in the form that the pool takes.
 pub(crate) struct Link(TokioIo<Either<TcpStream, TlsStream<TcpStream>>>);
 
 impl Connection for Link {

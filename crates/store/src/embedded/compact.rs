@@ -1,9 +1,9 @@
 //! Rewrites the log without what is superseded, while the store keeps working.
 //!
-//! The new one is written beside the old one, a slice of the entries at a time; transactions
-//! that commit meanwhile go into both. Read in order it gives the same state: a slice holds what
-//! stood when it was copied, and later frames change it. Only when it is whole and durable does
-//! it take the store's name, in one step; a crash before that leaves the old one.
+//! The new log is written beside the old one, a slice of the entries at a time; transactions that
+//! commit meanwhile go into both. Read in order it gives the same state: a slice has the entries at
+//! the time of the copy, and later frames change them. When it is whole and durable it takes the
+//! store's name, in one step; a crash before that leaves the old one.
 
 use std::io;
 
@@ -20,7 +20,7 @@ const SLICE_ROWS: usize = 10_000;
 /// The new log is made durable at least this often, so that the end is no long stall.
 const SYNC_EVERY_BYTES: u64 = 8 << 20;
 
-/// A compaction under way.
+/// A running compaction.
 #[derive(Debug)]
 pub(super) struct Compaction {
     location: LogLocation,
@@ -105,8 +105,8 @@ impl Compaction {
 
     /// Makes the new log durable and gives it the store's name.
     ///
-    /// When making the *name* durable fails, the new log has the name and yet a crash may bring
-    /// the old one back: `name_durable` says so, and nothing more may be written.
+    /// If the *name* cannot be made durable, the new log has the name and yet a crash may bring the
+    /// old one back. `name_durable` reports it, and nothing more may be written.
     pub(super) fn take_the_name(mut self) -> io::Result<Taken> {
         match self.log.take_the_name(&self.location) {
             Ok(name_durable) => Ok(Taken { log: self.log, name_durable }),

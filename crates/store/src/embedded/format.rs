@@ -14,9 +14,9 @@ use crate::model::LeaseId;
 pub(super) const MAGIC: &[u8; 16] = b"tollway store\r\n\0";
 /// The format this program reads and writes.
 pub(super) const FORMAT: u32 = 1;
-/// Magic, format, salt, room, checksum of all these.
+/// Magic, format, salt, reserve, checksum of these.
 pub(super) const HEADER_BYTES: usize = 64;
-/// Where the header's checksum stands.
+/// Offset of the header's checksum.
 const HEADER_SUM_AT: usize = HEADER_BYTES - 4;
 /// Bytes in front of a frame's body.
 pub(super) const FRAME_HEAD_BYTES: usize = 20;
@@ -50,7 +50,7 @@ pub(super) enum Item {
         revision: u64,
         steps: Vec<Step>,
     },
-    /// Entries as they stood when compaction copied them.
+    /// Entries at the time when compaction copied them.
     Rows(Vec<StoredRow>),
     LeaseGranted {
         lease: LeaseId,
@@ -137,7 +137,7 @@ impl FrameBuilder {
         self.buffer.len() == FRAME_HEAD_BYTES
     }
 
-    /// The bytes so far, with room for the head in front.
+    /// The bytes so far, with space for the head in front.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer
     }

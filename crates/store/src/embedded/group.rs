@@ -219,8 +219,8 @@ impl<'a> Group<'a> {
         Err(TransactError::Conflict { key: guard.key.clone(), expected: guard.expected, found })
     }
 
-    /// Checks that the leases of the puts run and have room. A key that is put again counts
-    /// twice within a group, so a lease that is nearly full may be refused early.
+    /// Checks that the leases of the puts run and have space. A key that is put again counts twice
+    /// within a group, so a lease that is nearly full may be refused early.
     fn check_leases(&self, ops: &[Op]) -> Result<(), TransactError> {
         let mut puts = HashMap::new();
         for op in ops {

@@ -30,7 +30,7 @@ pub(super) struct History {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) changes: Vec<Change>,
-    /// The last transaction looked at.
+    /// The last transaction read.
     pub(super) upto: u64,
 }
 
@@ -77,9 +77,9 @@ impl History {
         self.floor = self.floor.max(revision);
     }
 
-    /// The changes of `range` in the transactions after `from`, which is not below the floor.
-    /// At least one transaction is looked at; about `most` changes are looked at, so that a far
-    /// watcher does not hold the others up.
+    /// The changes of `range` in the transactions after `from`, which is not below the floor. Reads
+    /// at least one transaction and about `most` changes, so that a watcher far behind does not
+    /// hold up the others.
     pub(super) fn after(&self, from: u64, range: &KeyRange, most: usize) -> Seen {
         let first = self.committed.partition_point(|committed| committed.revision <= from);
         let mut seen = Seen { changes: Vec::new(), upto: from };

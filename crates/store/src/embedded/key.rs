@@ -1,7 +1,7 @@
 //! Keys of the state in memory.
 //!
-//! A short key lies in its row, where it is compared in four words: with a million rows a look-up
-//! waits for memory at each key that lies elsewhere, and for most others at a call.
+//! A short key is stored in its row, where it is compared in four words. With a million rows, a
+//! look-up waits for memory at each key that is stored elsewhere, and for most of these at a call.
 
 use std::cmp::Ordering;
 

@@ -1,7 +1,7 @@
-//! When leases end. Deadlines live in memory only: keeping a lease alive costs no write, and
-//! after a restart every lease has its full time again. Time in which the whole process stood
-//! still (stopped, starved, a machine that slept) counts for no lease: no client could renew one
-//! alive then.
+//! When leases end. Deadlines are in memory only: renewing a lease costs no write, and after a
+//! restart every lease has its full time again. Time during which the whole process was suspended
+//! (stopped, starved, or its machine asleep) does not count, since no client could renew a lease
+//! then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::model::LeaseId;
 const BUSY_RETRY: Duration = Duration::from_millis(10);
 /// Longest sleep while there are leases: a longer one shows a standstill.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A look that comes so much too late was no busy moment: the process stood still.
+/// A check that is late by this much means that the process was suspended, not busy.
 const STANDSTILL_FROM: Duration = Duration::from_secs(1);
 
 /// The deadlines of all leases.
@@ -55,7 +55,7 @@ impl Deadlines {
         }
     }
 
-    /// Starts the time of a running lease anew; `None` when it has ended.
+    /// Renews a running lease; `None` if it has ended.
     pub(super) fn restart(&self, lease: LeaseId) -> Option<Duration> {
         let mut table = self.table();
         let ttl = table.by_lease.get(&lease)?.ttl;
@@ -79,7 +79,7 @@ impl Deadlines {
         table.in_order = in_order.collect();
     }
 
-    /// Takes out one lease whose time is up, or says when the next is.
+    /// Removes one lease whose time is up, or returns when the next one's is.
     fn take_due(&self) -> Result<LeaseId, Option<Instant>> {
         let mut table = self.table();
         let Some((at, lease)) = table.in_order.first().copied() else { return Err(None) };
@@ -130,7 +130,7 @@ pub(super) async fn end_leases(deadlines: Arc<Deadlines>, writer: WeakSender<Req
     }
 }
 
-/// How long the process stood still, if the time since the last check has no other cause.
+/// How long the process was suspended, if the time since the last check has no other cause.
 fn standstill(since_look: Duration) -> Option<Duration> {
     let gap = since_look.saturating_sub(LOOK_EVERY);
     (gap >= STANDSTILL_FROM).then_some(gap)

@@ -138,7 +138,7 @@ impl Log {
         Ok(Whole { file_bytes, damage })
     }
 
-    /// Makes a new log beside that of `location`, in the place of what an earlier one has left.
+    /// Creates a new log beside that of `location`. Replaces one that an earlier process left.
     pub(super) fn create(location: &LogLocation) -> io::Result<Self> {
         Self::start(Medium::compacted(location)?)
     }
@@ -157,7 +157,7 @@ impl Log {
         self.end
     }
 
-    /// Makes room for `bytes` more. When it fails nothing has changed.
+    /// Reserves space for `bytes` more. On an error nothing has changed.
     pub(super) fn reserve(&mut self, bytes: usize) -> io::Result<()> {
         self.medium.reserve(self.end, bytes)
     }
@@ -191,9 +191,8 @@ impl Log {
         }
     }
 
-    /// Makes the log durable and gives it the name of the store. Where only the *name* is not
-    /// durable, the log has the name and yet a crash may bring the old one back: the inner error
-    /// says so.
+    /// Makes the log durable and gives it the name of the store. If only the *name* is not durable,
+    /// the log has the name and yet a crash may bring the old one back: the inner error reports it.
     pub(super) fn take_the_name(&mut self, location: &LogLocation) -> io::Result<io::Result<()>> {
         self.medium.sync().map_err(WriteFault::into_error)?;
         self.medium.take_the_name(location)

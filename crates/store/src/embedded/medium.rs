@@ -63,7 +63,7 @@ impl Medium {
         Self::File { file, ahead: end }
     }
 
-    /// A new one beside that of a store, locked, in the place of what an earlier one has left.
+    /// A new medium beside that of a store, locked. Replaces one that an earlier process left.
     pub(super) fn compacted(location: &LogLocation) -> io::Result<Self> {
         match location {
             LogLocation::File(path) => Ok(Self::file(create(&compaction_path(path))?, 0)),
@@ -71,7 +71,7 @@ impl Medium {
         }
     }
 
-    /// Makes room for `bytes` behind `end`. When it fails nothing has changed.
+    /// Reserves `bytes` after `end`. On an error nothing has changed.
     pub(super) fn reserve(&mut self, end: u64, bytes: usize) -> io::Result<()> {
         let needed = end + length(bytes);
         match self {
@@ -81,7 +81,7 @@ impl Medium {
                 write_ahead(file, ahead, needed + more)
                     .or_else(|_| write_ahead(file, ahead, needed))
             }
-            // etcd says when it is full.
+            // etcd reports when it is full.
             Self::File { .. } | Self::Etcd(_) => Ok(()),
         }
     }
@@ -91,7 +91,7 @@ impl Medium {
         match self {
             Self::File { file, ahead } => {
                 file.write_all_at(bytes, end)?;
-                // Zeros are never written over a frame, whether or not room was reserved for it.
+                // Zeros never overwrite a frame, with or without reserved space.
                 *ahead = (*ahead).max(end + length(bytes.len()));
             }
             Self::Etcd(parts) => parts.append(bytes),
@@ -182,7 +182,7 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file was never begun: a crash can leave its name, or room for its header, behind.
+/// Whether a file has no content: a crash can leave its name, or the space for its header.
 pub(super) fn is_blank(file: &File, length: u64) -> io::Result<bool> {
     let mut header = [0; HEADER_BYTES];
     let Some(header) = usize::try_from(length).ok().and_then(|length| header.get_mut(..length))
@@ -209,8 +209,8 @@ pub(super) fn compaction_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Opens and locks the file that bears the name `path` while it is locked: compaction of a
-/// store that just closed may have put another file there in between.
+/// Opens and locks the file that has the name `path` while it is locked: the compaction of a store
+/// that just closed may have replaced it in between.
 pub(super) fn lock_current(path: &Path) -> Result<File, OpenError> {
     let io = |source| OpenError::Io { path: path.to_owned(), source };
     for _ in 0..LOCK_ATTEMPTS {

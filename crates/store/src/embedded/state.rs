@@ -1,7 +1,7 @@
 //! The state in memory: every entry in key order, the leases with their keys, the history.
 //!
-//! An entry is a slot of a B-tree, in which its key lies if it is short, and an allocation for its
-//! value (about 140 bytes for 40 bytes of key and value). Only the writer thread changes it.
+//! An entry is a slot of a B-tree, which contains its key if that is short, and an allocation for
+//! its value (about 140 bytes for 40 bytes of key and value). Only the writer thread changes it.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -84,7 +84,7 @@ pub(super) struct Lease {
     pub(super) keys: BTreeSet<Box<[u8]>>,
 }
 
-/// Everything the store knows.
+/// The state of the store.
 #[derive(Debug)]
 pub(super) struct State {
     rows: BTreeSet<Row>,
@@ -247,7 +247,7 @@ impl State {
         LeaseId(NonZeroU64::new(self.next_lease).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Books out a row that was replaced by one under `kept`, or removed.
+    /// Removes a row from the accounts after it was replaced by one under lease `kept`, or deleted.
     fn forget(&mut self, former: &Row, kept: Option<LeaseId>) {
         self.live_bytes = self.live_bytes.saturating_sub(former.stored_bytes());
         let Some(held) = former.lease.filter(|held| Some(*held) != kept) else { return };

@@ -357,7 +357,7 @@ async fn a_repair_keeps_what_was_written_before_the_damage() {
     let store = home.open().await;
     assert!(store.get(b"a/1/x").await.unwrap().is_some());
     assert!(store.get(b"a/1/y").await.unwrap().is_none());
-    // Who saw revision 3 of before is told to list again.
+    // A follower at revision 3 of the former store has to list again.
     let watch = store.watch(KeyRange::all(), 3).await;
     assert!(matches!(watch, Err(WatchError::Compacted { .. })), "{watch:?}");
     assert!(store.transact(Transaction::new().put("c", "")).await.unwrap() > 3);

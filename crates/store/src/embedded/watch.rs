@@ -11,7 +11,7 @@ use crate::model::{Batch, KeyRange};
 /// A watch whose range is quiet reports progress after this many revisions.
 pub const PROGRESS_EVERY_REVISIONS: u64 = 1000;
 
-/// Changes looked at under the state's lock before others get a turn.
+/// Changes read under the state's lock before others get a turn.
 const LOOK_CHANGES: usize = 4096;
 
 /// A running watch of the embedded engine.
@@ -22,7 +22,7 @@ pub(crate) struct EmbeddedWatch {
     range: KeyRange,
     /// Everything up to here was reported.
     reported: u64,
-    /// Everything up to here was looked at.
+    /// The last revision read.
     read_to: u64,
     /// Counts the running watches.
     _counted: Arc<()>,
@@ -56,7 +56,7 @@ impl EmbeddedWatch {
         }
     }
 
-    /// What is there to report, and whether everything there is has been looked at.
+    /// What there is to report, and whether all of it has been read.
     fn read(&mut self) -> Result<(Option<Batch>, bool), WatchError> {
         let state = self.core.state();
         let oldest = state.history.floor();

@@ -34,7 +34,7 @@ pub(crate) enum ClientError {
     Address(String),
 }
 
-/// What asking again does not mend.
+/// Errors that a retry does not mend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     NoRoom,
@@ -63,7 +63,7 @@ impl From<ClientError> for io::Error {
     }
 }
 
-/// A connection to any member of etcd, made anew when it breaks.
+/// A connection to any member of etcd. It reconnects when it breaks.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(Channel);
 

@@ -1,5 +1,4 @@
-//! Which of several processes may write: the one whose key stands, and it stands as long as its
-//! lease is kept alive.
+//! Election of the one process that may write: its key exists as long as its lease is renewed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::{EtcdOptions, PAUSE};
 
 /// The key, behind the prefix.
 pub(super) const KEY: &str = "master";
-/// How often one who stands by looks whether the key is free.
+/// Interval at which a waiting process checks whether the key is free.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Signs of life within the time of a lease.
 const SIGNS: u32 = 5;
@@ -92,7 +91,7 @@ impl Master {
         state.why_lost.clone()
     }
 
-    /// Ends being the master, as far as this process knows.
+    /// Ends the mastership, as far as this process knows.
     pub(super) fn give_up(&self, why: &str) {
         self.state().why_lost.get_or_insert_with(|| why.to_owned());
         self.lost.send_replace(true);

@@ -2,8 +2,8 @@
 //! or, of more than [`PART_BYTES`], several. So what etcd holds is packed, and a write of thousands
 //! of keys is one of its.
 //!
-//! A log has a number. Compaction writes the next one beside it; the store's `head` says which one
-//! is the store.
+//! A log has a number. Compaction writes the log with the next number; the store's `head` names the
+//! current one.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,7 +17,7 @@ use super::{Etcd, WriteFault};
 
 /// Longest part: etcd takes requests of 1.5 MiB.
 const PART_BYTES: usize = 1 << 20;
-/// Parts asked for at once at first, and at most; and how much they should come to.
+/// Parts requested at once, at first and at most, and the bytes that they should have together.
 const FIRST_ASKED: i64 = 3;
 const MOST_ASKED: i64 = 1024;
 const WANTED_BYTES: i64 = 4 << 20;

@@ -1,7 +1,7 @@
 //! Spans of requests, and their export to an OpenTelemetry collector by OTLP over gRPC or HTTP.
 //!
-//! Which requests are recorded is decided elsewhere; here they are only carried. Everything runs
-//! beside the data path and is bounded: a collector that is away costs a few thousand spans.
+//! `routing` decides which requests are recorded; this module sends them. Everything runs beside
+//! the data path and is bounded: while the collector is unavailable, a few thousand spans are lost.
 
 mod connect;
 mod endpoint;

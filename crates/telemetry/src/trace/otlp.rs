@@ -107,7 +107,7 @@ impl Spans {
         self.count
     }
 
-    /// They as a message `ScopeSpans` that does not say whose they are.
+    /// The spans as a message `ScopeSpans`, without the resource.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
@@ -202,7 +202,7 @@ impl Attributes<'_> {
     }
 }
 
-/// The resource of this process, which is the same for all spans, as encoded fields.
+/// The resource of this process as encoded fields; all spans share it.
 #[derive(Debug)]
 pub(super) struct Envelope {
     /// Of `ResourceSpans`.

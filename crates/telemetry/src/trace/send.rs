@@ -33,7 +33,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Why an export did not arrive.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It may arrive later; after so long, if the collector said.
+    /// A later attempt may succeed; after this time, if the collector gave one.
     Passing { reason: String, wait: Option<Duration> },
     /// A further attempt would be refused too.
     Final { reason: String },
@@ -212,7 +212,7 @@ impl HttpSender {
         let body = body.map_err(|error| Failure::broken(&*error))?.to_bytes();
         self.open = Some(connection);
         match status {
-            // A collector that took everything may say so with any text.
+            // A collector that accepted everything may add any text.
             StatusCode::OK => Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default()),
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY

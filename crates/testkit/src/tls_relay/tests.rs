@@ -104,7 +104,7 @@ fn shout(listener: &TcpListener, config: Arc<ServerConfig>) {
     let mut session = ServerConnection::new(config).unwrap();
     let mut stream = rustls::Stream::new(&mut session, &mut socket);
     let mut text = String::new();
-    // A handshake that fails ends the connection, which is what the refusal tests look for.
+    // A handshake that fails ends the connection, which the refusal tests expect.
     if stream.read_to_string(&mut text).is_ok() {
         stream.write_all(text.to_uppercase().as_bytes()).unwrap();
         stream.conn.send_close_notify();

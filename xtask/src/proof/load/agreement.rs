@@ -1,5 +1,5 @@
-//! Whether `tollway load` measures what other tools measure: the same target, the same way of
-//! loading it, one after the other.
+//! Whether `tollway load` measures what other tools measure: one target, one kind of load, one
+//! after the other.
 //!
 //! The target answers after 5 ms, one answer in fifty after 25 ms, so that a median and a 99th
 //! percentile are there to be found and no tool is at its limit. Compared is the time from the
@@ -131,8 +131,8 @@ fn rounds(case: &Case, bench: &Bench) -> Result<Vec<Value>> {
     })
 }
 
-/// A figure that two tools told in each of `rounds`, and whether they agree; what the other one
-/// told is called `other_` and the figure's name.
+/// A figure of two tools in each of `rounds`, and whether they agree; the other's is called
+/// `other_` and the figure's name.
 pub(super) fn compared(
     case: &str,
     other: &str,

@@ -15,7 +15,7 @@ const K6_SCRIPT: &str = "xtask/src/proof/load/k6.js";
 const PROTO: &str = "crates/echo/proto/echo.proto";
 const CALL: &str = "tollway.lab.v1.Echo.Unary";
 
-/// Length of one run, where nothing asks for more.
+/// Default length of one run.
 const SECONDS: u32 = 3;
 
 pub(super) struct Bench {
@@ -61,7 +61,7 @@ impl Bench {
         })
     }
 
-    /// Whether the tool is here; says so if not.
+    /// Whether the tool is installed; prints a line if not.
     pub(super) fn has(&self, tool: &str) -> bool {
         let here = self.find(tool).is_some();
         if !here {
@@ -75,8 +75,8 @@ impl Bench {
         find_program(tool).or_else(|| is_executable(&built).then_some(built))
     }
 
-    /// Runs both tools in each round, who begins alternating (ABBA). `run` is told whether it is
-    /// our turn and gives figures of one tool; those of a round are put together.
+    /// Runs both tools in each round, in alternating order (ABBA). `run` is passed whether it is
+    /// our turn and returns figures of one tool; those of a round are combined.
     pub(super) fn in_turn(
         &self,
         mut run: impl FnMut(bool, u32) -> Result<Value>,
@@ -136,7 +136,7 @@ impl Bench {
         format!("http://{}/", at(self.slow_echo.http))
     }
 
-    /// Where h2load says how long each request took.
+    /// The log in which h2load writes the time of each request.
     pub(super) fn log(&self) -> PathBuf {
         self.directory.join("requests.log")
     }
@@ -188,8 +188,8 @@ fn our_arguments(arguments: &[String], seconds: u32) -> Vec<String> {
     all
 }
 
-/// Runs a tool under bash's `time`, which tells times to the millisecond, the tool's beginning and
-/// end included.
+/// Runs a tool under bash's `time`, which prints times to the millisecond, including the tool's
+/// start and end.
 fn timed(tool: &Path, arguments: &[String], value: impl Fn(&str) -> Option<f64>) -> Result<Run> {
     const SCRIPT: &str = r#"TIMEFORMAT="times %3U %3S %3R"; time "$@" 2>/dev/null"#;
     let output = Command::new("bash")

@@ -8,7 +8,7 @@ use super::bench::{Bench, Run, strings};
 use super::figures::{interval, ratios};
 use super::servers::at;
 
-/// A way of loading a server that two tools have in common.
+/// A kind of load that two tools have in common.
 struct Case {
     name: &'static str,
     other: &'static str,
@@ -17,7 +17,7 @@ struct Case {
     /// Behind `tollway load`.
     ours: fn(&Bench) -> Vec<String>,
     theirs: fn(&Bench) -> Vec<String>,
-    /// How many of the unit a result of ours, or what the tool prints, tells of.
+    /// The number of units in a result of ours, or in the tool's output.
     count_ours: fn(&Value) -> Option<f64>,
     count: fn(&str) -> Option<f64>,
     /// Whether the rate is over the time of the whole process, of a tool that does not end in time.
@@ -165,8 +165,8 @@ fn rate(case: &Case, run: &Run, bench: &Bench) -> f64 {
     run.value / seconds
 }
 
-/// TLS 1.2 at both, which nginx chooses unless it is told otherwise; with 1.3, openssl would not
-/// see the tickets that come behind the handshake.
+/// TLS 1.2 at both, nginx's default; with 1.3, openssl would not see the tickets that come after
+/// the handshake.
 fn handshakes(bench: &Bench, kind: &str) -> Vec<String> {
     let url = bench.nginx_tls_url();
     strings(["http", "-k", "-c", "1", "--tls-max", "1.2", "--handshakes", kind, &url])

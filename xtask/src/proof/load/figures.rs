@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Two tools have different loops: a difference as small as this says nothing about the target.
+/// Two tools have different loops: a difference as small as this is not the target's.
 const MARGIN: f64 = 0.05;
 
 /// Ours over theirs by round: the median, the lowest and the highest.
@@ -16,8 +16,8 @@ pub(super) fn noise(rounds: &[Value], name: &str) -> Value {
     spread(rounds.iter().map(|round| figure(round, name) / typical).collect())
 }
 
-/// Whether ours cannot be told from theirs: the interval of the ratio meets what the tool gives
-/// against itself, or the difference is within [`MARGIN`].
+/// Whether ours and theirs agree: the interval of the ratio overlaps that of the tool against
+/// itself, or the difference is within [`MARGIN`].
 pub(super) fn agrees(ratio: &Value, noise: &Value) -> bool {
     let meets = figure(ratio, "lowest") <= figure(noise, "highest")
         && figure(ratio, "highest") >= figure(noise, "lowest");

@@ -1,4 +1,4 @@
-//! The page of the record: the prose is `load.md` beside this folder.
+//! The page of the record; the prose is `load.md` beside this folder.
 
 use std::fmt::Write as _;
 

@@ -18,7 +18,7 @@ pub(super) const OTHERS: [&str; 4] = ["app", "load", "link", "control-planes"];
 /// Blocks in which something else disturbed one of those compared count only where fewer than so
 /// many others are left.
 const ENOUGH: usize = 5;
-/// What is added to p99 by less than this is not told apart, microseconds.
+/// Less than this, added to p99, counts as none, microseconds.
 const LEAST_ADDED_US: f64 = 1.0;
 
 /// A question and what was found.
@@ -53,7 +53,7 @@ pub(super) struct Found {
     pub(super) reached: &'static str,
 }
 
-/// Answers all questions; what could not be measured says why.
+/// Answers all questions; one that could not be measured has the reason.
 pub(super) fn answers(records: &Records) -> Vec<Answer> {
     let answer = |question: Question| {
         let found = records.of(question.part).and_then(|record| worst(record, &question));
@@ -69,7 +69,7 @@ pub(super) fn answers(records: &Records) -> Vec<Answer> {
 }
 
 impl Answer {
-    /// Whether it is of a way over distance, which has a table of its own.
+    /// Whether it is of a path over distance, which has a table of its own.
     pub(super) fn is_far(&self) -> bool {
         ["far", "ways"].iter().any(|name| self.part.starts_with(name))
     }
@@ -87,7 +87,7 @@ impl Question {
     }
 }
 
-/// The answer beside whoever leaves us the least.
+/// The answer with the competitor that leaves us the smallest margin.
 fn worst(record: &Record, question: &Question) -> Result<Found, String> {
     let mut worst: Option<Found> = None;
     for beside in question.theirs {
@@ -154,7 +154,7 @@ impl Question {
     }
 }
 
-/// The row of a subject as it was asked for, its variant included.
+/// The row of a subject, by name and variant.
 pub(super) fn row_of<'a>(
     record: &'a Record,
     (case, network, layout): (&str, Topology, Layout),
@@ -207,8 +207,8 @@ impl Sides<'_> {
         numbers.iter().filter(|number| self.is_disturbed(**number)).count()
     }
 
-    /// Whether something else disturbed one of those compared in a block; what they measured says
-    /// nothing about that.
+    /// Whether something else disturbed one of those compared in a block; what they measured does
+    /// not count then.
     fn is_disturbed(&self, number: u32) -> bool {
         let rows = [Some(self.ours), Some(self.theirs), self.base];
         let mut blocks = rows.into_iter().flatten().filter_map(|row| block_of(row, number));
@@ -269,8 +269,8 @@ impl Compared {
         }
     }
 
-    /// One held against the other: the median of the blocks and the interval of their geometric
-    /// mean, or the same of what all together say.
+    /// One compared with the other: the median of the blocks and the interval of their geometric
+    /// mean, or the ratio over all blocks together.
     fn ratio(&self, held: fn(f64, f64) -> f64) -> (f64, Option<[f64; 2]>) {
         let log = |(ours, theirs): (f64, f64)| held(ours, theirs).ln();
         let (log_ratio, found) = match self {

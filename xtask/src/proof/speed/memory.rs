@@ -15,7 +15,7 @@ pub(super) struct Weight {
     pub(super) what: &'static str,
     /// Median, least and most over the repeats, in bytes; absent where it could not be measured.
     pub(super) bytes: Option<[f64; 3]>,
-    /// What is asked for, in bytes.
+    /// The promised figure, in bytes.
     pub(super) must: f64,
     pub(super) goal: f64,
     pub(super) reached: &'static str,

@@ -11,7 +11,7 @@ use crate::proof::{facts_text, word};
 
 const TEMPLATE: &str = include_str!("page.md");
 
-/// The page with its tables; `kept` holds the smaller of them, and what the run was.
+/// The page with its tables; `kept` has the stored smaller tables and the run's conditions.
 pub(super) fn page(answers: &[Answer], weights: &[Weight], kept: &Value) -> String {
     let is_far = |answer: &&Answer| answer.is_far();
     let near = table(answers.iter().filter(|answer| !answer.is_far()));
@@ -55,7 +55,7 @@ pub(super) fn table<'a>(answers: impl Iterator<Item = &'a Answer>) -> String {
     table
 }
 
-/// Memory beside what is asked for.
+/// Memory and the promised figures.
 pub(super) fn weight_table(weights: &[Weight]) -> String {
     let mut table = String::from(
         "| of | memory (least to most) | must | goal | reached |\n|---|---|---|---|---|\n",

@@ -13,8 +13,8 @@ use crate::proof::{Extent, names_in};
 
 /// Where the scenarios lie, from the root.
 const FOLDER: &str = "xtask/src/proof/speed";
-/// Names the parts that are run, with commas between them; none, to conclude again. Of the others
-/// the records stand that the same build has made before.
+/// Names the parts that are run, with commas between them; none, to conclude again. The others'
+/// records of this build remain.
 const ONLY: &str = "TOLLWAY_SPEED_PARTS";
 
 /// One experiment.

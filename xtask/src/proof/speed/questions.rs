@@ -17,23 +17,23 @@ pub(super) enum Figure {
     Throughput,
     /// What the mean of the answers' times is longer than the base's.
     AddedMean,
-    /// The same of the median.
+    /// Time added to the median.
     AddedP50,
-    /// The same of the 99th percentile, of all blocks together.
+    /// Time added to the 99th percentile, of all blocks together.
     AddedP99,
     P50,
     /// Of all blocks together.
     P99,
 }
 
-/// What a question asks for.
+/// The promise of a question.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Bound {
     /// Ours over theirs: of what should be little at most, of rates at least.
     Ratio { must: f64, goal: f64 },
     /// At most 5 % and 1 ms more than theirs; less than theirs.
     Near,
-    /// Nothing: it is told only.
+    /// None: the figure is only shown.
     None,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Question {
     pub(super) network: Topology,
     pub(super) layout: Layout,
     pub(super) ours: &'static str,
-    /// Of whom the best counts.
+    /// The competitors, of which the best counts.
     pub(super) theirs: &'static [&'static str],
     /// What added time is added to.
     pub(super) base: &'static str,
@@ -184,7 +184,7 @@ fn gateway() -> impl Iterator<Item = Question> {
     })
 }
 
-/// By loss and distance; the other ways between the sidecars are only told.
+/// By loss and distance; the other paths between the sidecars are only shown.
 fn far() -> Vec<Question> {
     let losses = [("far", "ways", "0"), ("far-0.1", "ways-0.1", "0.1"), ("far-1", "ways-1", "1")];
     let distances = [(Topology::OtherNetwork, 36), (Topology::OtherRegion, 138)];

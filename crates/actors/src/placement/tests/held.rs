@@ -1,4 +1,4 @@
-//! What one host knows of its own.
+//! One host's view of its shards.
 
 use super::*;
 

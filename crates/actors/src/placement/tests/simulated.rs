@@ -12,11 +12,11 @@ enum Step {
     Start(usize),
     /// Everything given back, then gone.
     Leave(usize),
-    /// Nothing is heard of it, and it hears nothing, for so many tenths of a second.
+    /// It sends and receives nothing for so many tenths of a second.
     Silence(usize, u64),
     /// It comes back with what it holds, as after a broken stream.
     Reconnect(usize),
-    /// The control plane is started anew.
+    /// The control plane restarts.
     Restart,
     Pass(u64),
 }
@@ -51,7 +51,7 @@ struct World {
     now: Duration,
     placement: Placement<(usize, u64)>,
     hosts: Vec<Host>,
-    /// The highest epoch at which anybody held each shard.
+    /// The highest epoch at which any host held each shard.
     highest: BTreeMap<Shard, Epoch>,
     restarts: u64,
 }
@@ -83,7 +83,7 @@ impl World {
         let wrong = self.placement.enter(&self.name(at), &held, self.now);
         let host = &mut self.hosts[at];
         host.holdings.entered(self.now, LEASE);
-        // What was on its way on the old stream never comes.
+        // Messages in transit on the old stream are lost.
         host.mail = wrong;
     }
 
@@ -190,7 +190,7 @@ impl World {
             }
             Step::Restart => {
                 self.restarts += 1;
-                // As the store would tell: who has entered and has not left.
+                // The store's content: the hosts that have entered and not left.
                 let up = (0..self.hosts.len()).filter(|at| self.hosts[*at].is_up);
                 let there: Vec<_> = up.map(|at| self.name(at)).collect();
                 let epoch = Epoch(self.restarts << 40);
@@ -207,8 +207,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever happens, nobody's turns overlap with anybody else's, and when it is over the
-    /// shards are even again.
+    /// Turns of two hosts never overlap, and at the end the shards are even again.
     #[test]
     fn a_shard_never_has_two_holders(steps in steps()) {
         let mut world = World::new();

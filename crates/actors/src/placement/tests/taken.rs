@@ -150,7 +150,7 @@ fn an_idle_actor_is_let_go_and_comes_back_with_its_next_turn() {
     turns.ended(1, seconds(80));
     assert_eq!(turns.sweep(seconds(80) + IDLE - Duration::from_millis(1)), []);
     assert_eq!(turns.sweep(seconds(80) + 2 * IDLE), [deactivate("a")]);
-    // Meanwhile somebody calls: the app first lets go of what it has.
+    // Meanwhile there is a call: the app first deactivates its actor.
     assert_eq!(ask(&mut turns, 2, "a"), []);
     assert_eq!(turns.deactivated(&actor("a"), seconds(200)), [begin(2)]);
     assert_eq!(turns.deactivated(&actor("a"), seconds(200)), [], "it is another one");
@@ -173,7 +173,7 @@ fn when_the_lease_ends_so_does_everything() {
     effects.sort_by_key(|effect| format!("{effect:?}"));
     let expected = [Effect::CallOff { turn: 1 }, deactivate("b"), refuse(2, Refusal::LeaseEnded)];
     assert_eq!(effects, expected);
-    // It gets the shard again before the app has let go: who asks waits for that.
+    // It gets the shard again before the app has deactivated the actor: the call waits for that.
     turns.holdings().entered(ended, LEASE);
     let shards = Shard::all().collect();
     turns.obey(&Order::Grant { actor_type: "cart".into(), epoch: EPOCH, shards }, ended);
@@ -225,13 +225,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// Everything that was told, and what follows from it.
+/// Every effect so far, and the state that follows.
 struct World {
     turns: Turns,
     now: Duration,
     asked: u64,
     of: HashMap<u64, String>,
-    /// In the order of asking, by actor.
+    /// In the order of requests, by actor.
     waiting: HashMap<String, VecDeque<u64>>,
     running: Vec<u64>,
     called_off: Vec<u64>,

@@ -1,8 +1,8 @@
 //! What texts mean.
 //!
-//! What Dapr takes was asked of its own reader (`ParseDuration` and `ParseTime` of dapr/kit, May
-//! 2026) and of Go's `time.ParseDuration`: the tables say the same, but for the rows that say
-//! otherwise.
+//! Dapr's own reader (`ParseDuration` and `ParseTime` of dapr/kit, May 2026) and Go's
+//! `time.ParseDuration` gave the expected values: the tables agree, except for the rows that note a
+//! difference.
 
 use super::*;
 
@@ -242,7 +242,7 @@ fn a_moment_is_one_of_rfc_3339() {
         ("2026-01-31t12:00:01z", "2026-01-31T12:00:01Z"),
         ("2020-02-29T00:00:00Z", "2020-02-29T00:00:00Z"),
         ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
-        // How some languages say «never».
+        // The value for «never» in some languages.
         ("9999-12-31T23:59:59.9999999Z", "9999-12-31T23:59:59.999999Z"),
         ("9999-12-31T23:59:59-08:00", "9999-12-31T23:59:59.999999Z"),
     ];

@@ -20,7 +20,7 @@ const CLOCK_WARN_MS: u64 = 2_000;
 const CLOCK_FAIL_MS: u64 = 60_000;
 /// A token that ends sooner is worth a word.
 const TOKEN_SOON: Duration = Duration::from_secs(3600);
-/// Where a control plane listens unless told otherwise.
+/// The default address of a control plane.
 const USUAL_PLACE: &str = "127.0.0.1:15010";
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -16,7 +16,7 @@ pub(crate) enum Level {
     Ok,
     /// It works, with less, or may stop working.
     Warn,
-    /// What was asked about does not work.
+    /// What was checked does not work.
     Fail,
 }
 
@@ -34,7 +34,7 @@ impl Level {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What was looked at, in a word.
+    /// The subject of the check, in a word.
     pub(crate) name: String,
     pub(crate) what: String,
     /// What to do; empty where there is nothing to do.
@@ -66,7 +66,7 @@ impl Finding {
         Self::fail(name, code, what, fix)
     }
 
-    /// A failure of something that was not asked for is worth a warning.
+    /// A failure of something that was not requested is only a warning.
     pub(crate) fn at_most(mut self, level: Level) -> Self {
         self.level = self.level.min(level);
         self

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use tollway_launch::local_control::{self, Found};
 use tollway_launch::refuse_unused_token;
 
-/// `options` is the command line behind `run`; behind `--` stands the app's.
+/// `options` is the command line of `run`; after `--` follows the app's.
 pub(super) fn inspect(settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
     let mut findings = vec![app_port(settings)];
     let command = options.iter().skip_while(|option| *option != "--").nth(1);
@@ -48,7 +48,7 @@ fn app_port(settings: &Settings) -> Finding {
     )
 }
 
-/// As the system looks for it.
+/// As the system searches for it.
 fn app_program(program: &OsStr) -> Finding {
     let name = "program";
     let shown = Path::new(program).display();

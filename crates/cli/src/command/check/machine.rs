@@ -13,7 +13,7 @@ use super::finding::Finding;
 
 /// The oldest kernel that has what the data loop uses.
 const OLDEST_KERNEL: (u32, u32) = (5, 11);
-/// Descriptors below which a part can serve hardly anybody, and below which it is worth a word.
+/// Descriptors below which a part can hardly serve, and below which a warning is due.
 const FEW_DESCRIPTORS: u64 = 256;
 const MODEST_DESCRIPTORS: u64 = 4096;
 
@@ -77,7 +77,7 @@ pub(super) fn probe_isolation() -> ExitCode {
 pub(super) fn descriptors() -> Finding {
     let limits = getrlimit(Resource::Nofile);
     let now = limits.current.unwrap_or(u64::MAX);
-    // A request on its way holds two connections, one on each side.
+    // A request under way holds two connections, one on each side.
     let what = format!("{now} files and sockets, {} requests at once", now / 2);
     let most = limits.maximum.map_or("unlimited".to_owned(), |most| most.to_string());
     let fix = format!("raise it before the start: ulimit -n {most}");

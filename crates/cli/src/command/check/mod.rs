@@ -167,7 +167,7 @@ fn survey(part: Part, options: &[OsString], program: Program) -> Result<Settings
             mistakes.iter().map(finding).collect()
         }
         SettingsError::File(error) => vec![Finding::of_error("settings file", &error.into())],
-        // Help was asked for.
+        // Help was requested.
         SettingsError::Usage(error) if !error.use_stderr() => error.exit(),
         SettingsError::Usage(error) => {
             let text = error.to_string();

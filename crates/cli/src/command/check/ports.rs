@@ -11,7 +11,7 @@ use crate::settings::Settings;
 
 /// Every setting that ends so is an address to listen on, or several.
 const LISTEN: &str = "listen";
-/// Begins what is said of port 0.
+/// Begins the text for port 0.
 const ANY_FREE: &str = "any free port";
 
 /// One finding for each address that the part would listen on, and one for those of which any will

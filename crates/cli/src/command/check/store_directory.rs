@@ -103,7 +103,7 @@ fn readable(file: &Path, found: Inspection) -> Finding {
     Finding::ok("store", what)
 }
 
-/// A control plane has it open: what does it say?
+/// A control plane has it open: checks that it answers.
 fn running(directory: &Path) -> Result<Vec<Finding>> {
     let asked = block_on(async {
         let mut client = AdminClient::connect(directory).await?;
@@ -133,7 +133,7 @@ fn running(directory: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Who runs another version than this program.
+/// Processes with another version than this program.
 fn versions(status: &v1::StatusResponse) -> Finding {
     let mut others: BTreeMap<&str, usize> = BTreeMap::new();
     let data_planes = status.data_planes.iter().map(|data_plane| data_plane.version.as_str());

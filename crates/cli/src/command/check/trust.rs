@@ -1,5 +1,5 @@
-//! What a control plane that runs says of its own certificates and of the networks it is joined
-//! with: reached, of which version, and for how long their roots are good.
+//! A running control plane's report on its own certificates and on its joined networks:
+//! reachability, version, and the remaining life of their roots.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) fn own(status: &v1::StatusResponse, now: Duration) -> Vec<Finding> {
     findings
 }
 
-/// One joined network; `version` is that of the control plane asked.
+/// One joined network; `version` is that of the control plane that answers.
 pub(super) fn joined(join: &v1::JoinStatus, version: &str, now: Duration) -> Vec<Finding> {
     let fix = "make that network anew and join it again, before its certificates end with its root";
     let mut findings = vec![reached(join)];
@@ -47,7 +47,7 @@ fn certificate(status: &v1::StatusResponse, now: Duration) -> Finding {
     Finding::ok("certificate", format!("good for {} min, then renewed", left.as_secs() / 60))
 }
 
-/// Nothing where it was not told, as by an older program.
+/// Nothing if an older program reports none.
 fn roots(name: &str, whose: &str, ends_unix_s: u64, now: Duration, fix: &str) -> Option<Finding> {
     let ends = Duration::from_secs(ends_unix_s);
     if ends.is_zero() {
@@ -85,7 +85,7 @@ fn reached(join: &v1::JoinStatus) -> Finding {
     Finding::fail(name, ErrorCode::UnreachableNetwork, what, fix)
 }
 
-/// Whether both control planes run the same version; nothing while it was never heard.
+/// Whether both control planes have one version; nothing while the other never answered.
 fn skew(join: &v1::JoinStatus, own: &str) -> Option<Finding> {
     if join.version == own || (join.version.is_empty() && !join.reachable) {
         return None;

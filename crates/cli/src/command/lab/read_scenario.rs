@@ -32,7 +32,7 @@ pub(crate) fn built_in(name: &str, catalogue: &Catalogue) -> Result<Read> {
     }
 }
 
-/// Reads a built-in scenario, or else a file. What looks like a path is one.
+/// Reads a built-in scenario, or else a file. A name in the form of a path is one.
 pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Read> {
     if scenario::built_in(name).is_some() {
         return built_in(name, catalogue);

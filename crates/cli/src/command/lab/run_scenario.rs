@@ -19,7 +19,7 @@ use super::read_scenario::{self, Read};
 use super::read_subject;
 use crate::failure::{Failure, Misuse};
 
-/// Columns of the tables where the terminal does not say.
+/// Columns of the tables if the terminal does not report its width.
 const WIDTH: usize = 110;
 
 #[derive(Args)]
@@ -166,7 +166,7 @@ fn begun(dir: &Path) -> Result<Header> {
     Ok(journal.header().clone())
 }
 
-/// The experiment that a journal began, to be ended as it was asked for.
+/// The experiment of a journal, to be completed with its own options.
 fn resumed(
     header: Header,
     isolation: Isolation,

@@ -58,7 +58,7 @@ async fn serve(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// An address that a browser can call: of one that stands for all, this machine's own.
+/// An address that a browser can call: for the unspecified address, this machine's own.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -105,8 +105,8 @@ impl RequestArgs {
         })
     }
 
-    /// As [`Self::options`], of streams: few connections, and when nothing else says how much is
-    /// sent, each stream that `request` counts the messages of, once and with nothing before it.
+    /// Like [`Self::options`], for streams: few connections. Without another amount, each stream
+    /// whose messages `request` counts runs once and without a warm-up.
     pub(super) fn options_of_streams(
         &self,
         target: Target,
@@ -128,7 +128,7 @@ impl RequestArgs {
         })
     }
 
-    /// Runs what the plan says with `once`, which makes a single run.
+    /// Runs the plan with `once`, which makes a single run.
     pub(super) fn run(
         &self,
         options: LoadOptions,

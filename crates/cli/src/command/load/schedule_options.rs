@@ -52,7 +52,7 @@ impl PlanArgs {
         self.stages.is_some() || self.steps.is_some() || self.max_rate
     }
 
-    /// The plan, and `options` as it wants them; `rate` is what `--rate` said.
+    /// The plan, and `options` adapted to it; `rate` is the value of `--rate`.
     pub(super) fn apply(
         &self,
         options: LoadOptions,

@@ -64,7 +64,7 @@ pub(super) fn mark(out: &mut impl Write, revision: u64, json: bool) -> io::Resul
     writeln!(out, "# told up to revision {revision}")
 }
 
-/// Prints that what was told before is of no use.
+/// Prints that the output so far is void.
 pub(super) fn compacted(
     out: &mut impl Write,
     compacted: &NeighboursCompacted,

@@ -96,7 +96,7 @@ struct Line<'a> {
     host_ip: Option<std::borrow::Cow<'a, str>>,
     #[serde(borrow)]
     host_mac: Option<std::borrow::Cow<'a, str>>,
-    /// As `list --json` has it; it is not looked at.
+    /// As `list --json` has it; ignored.
     #[serde(rename = "revision")]
     _revision: Option<u64>,
 }
@@ -137,7 +137,7 @@ pub(super) fn read(
                         Some(record) => record.map_err(|mistake| mistake.at(number)),
                     }
                 }
-                // Without its header a file says nothing.
+                // A file without its header has no meaning.
                 Err(mistake) => {
                     mistakes.push(mistake.at(number));
                     break;
@@ -205,7 +205,7 @@ fn line(bytes: &[u8]) -> Result<&str, String> {
     Ok(text.trim())
 }
 
-/// What the first line says of all, and whether it is a header.
+/// The format by the first line, and whether it is a header.
 fn begin(text: &str, purpose: Purpose) -> Result<(Format, bool), Mistake> {
     if text.starts_with('{') {
         return Ok((Format::Json, false));

@@ -110,7 +110,7 @@ pub(super) async fn watch(args: &WatchArgs) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Default::default()
     };
-    // A stream of what is said, which says nothing more: its end would be read as ours.
+    // The output stream without its end, which would be read as ours.
     let (said, saying) = tokio::sync::mpsc::channel(1);
     if args.changes_only {
         (start.from_revision, start.table) = now(&mut client, &group).await?;

@@ -101,7 +101,7 @@ struct Outcome {
     revision: u64,
     changed: u64,
     unchanged: u64,
-    /// Where each stands, and why it was not made.
+    /// The position of each, and why it was not made.
     failures: Vec<(String, NeighbourFailure)>,
 }
 
@@ -212,7 +212,7 @@ async fn write(
     Ok(outcome)
 }
 
-/// Waits for agents if that was asked for, and prints the outcome.
+/// Waits for agents if requested, and prints the outcome.
 async fn finish(group: &GroupArgs, wait: &WaitArgs, outcome: Outcome) -> Result<()> {
     let held = match wait.wait {
         true => Some(await_agents(group, wait, outcome.revision).await?),

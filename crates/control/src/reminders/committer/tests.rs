@@ -96,7 +96,7 @@ async fn a_namespace_has_its_room_and_all_have_theirs() {
     tested.commit().await;
     let all = tested.committer.quotas.all();
     drop(tested);
-    // Who opens the file counts the same.
+    // Another process that opens the file counts alike.
     let mut tested = open(&dir).await;
     assert_eq!(tested.committer.quotas.all(), all);
     assert_eq!(tested.committer.store.size().entries, 4);

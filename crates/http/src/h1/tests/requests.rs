@@ -492,7 +492,7 @@ fn what_has_been_searched_is_not_searched_again() {
     let head = b"GET / HTTP/1.1\r\nHost: a\r\nX: yyyyyyyyyyyyyyyyyyyy\r\n\r\n".to_vec();
     let mut scanner = HeadScanner::new();
     for end in 1..head.len() {
-        // A line feed in the part already seen would be refused, were it looked at.
+        // A line feed in the part already read would be refused if it were read again.
         let mut seen = head[..end].to_vec();
         seen[..end - 1].fill(b'\n');
         if head[..end].ends_with(b"\r\n") {

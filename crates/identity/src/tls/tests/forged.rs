@@ -280,7 +280,7 @@ proptest! {
 #[derive(Clone)]
 pub(super) struct Chain(pub(super) Vec<CertificateDer<'static>>);
 
-/// What a forged certificate says.
+/// The content of a forged certificate.
 pub(super) struct Forge {
     pub(super) uris: Vec<String>,
     pub(super) dns: Vec<String>,
@@ -372,7 +372,7 @@ fn issuer_of(authority: &Authority) -> Issuer<'static, rcgen::KeyPair> {
     Issuer::from_ca_cert_der(authority.root_der(), key).unwrap()
 }
 
-/// The leaf of `forge` below `depth` intermediate authorities whose top nobody knows.
+/// The leaf of `forge` below `depth` intermediate authorities of an unknown root.
 fn chain_of_authorities(
     world: &World,
     forge: &Forge,

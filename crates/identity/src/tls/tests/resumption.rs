@@ -46,7 +46,7 @@ fn a_session_lives_an_hour_at_most() {
 fn a_server_refuses_its_old_tickets_whatever_the_client_keeps() {
     let mut line = Line::new(24 * HOUR);
     let other_clock = World::new();
-    // This dialler's clock stands still, so it offers tickets for ever.
+    // This dialler's clock does not advance, so it offers tickets for ever.
     let orders = line.orders.clone().with_clock(other_clock.clock);
     line.client = client_config(&orders, &line.expected, H2).unwrap();
     line.connect();

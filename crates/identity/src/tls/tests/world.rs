@@ -144,7 +144,7 @@ impl Outcome {
     }
 }
 
-/// Shakes hands as the dialler of `name`, until nobody has anything left to say.
+/// Shakes hands as the dialler of `name`, until neither side has anything left to send.
 pub(super) fn shake(
     client: &Arc<ClientConfig>,
     server: &Arc<ServerConfig>,
@@ -168,7 +168,7 @@ pub(super) fn shake(
     }
 }
 
-/// Carries bytes one way; returns how many.
+/// Carries bytes in one direction; returns how many.
 fn carry<A: SideData, B: SideData>(
     from: &mut ConnectionCommon<A>,
     to: &mut ConnectionCommon<B>,

@@ -169,7 +169,7 @@ fn made_of(datapath: Datapath) -> (&'static str, &'static str) {
     }
 }
 
-/// Who is measured, with the command lines of all that ran beside Tollway.
+/// The subjects, with the command lines of all processes that ran beside Tollway.
 fn subjects(plan: &FabricPlan, command_lines: BTreeMap<String, String>) -> Vec<Subject> {
     let mut datapaths: Vec<Datapath> =
         plan.cells.iter().filter_map(|cell| Some(cell.forwarded()?.datapath)).collect();
@@ -199,7 +199,7 @@ fn subjects(plan: &FabricPlan, command_lines: BTreeMap<String, String>) -> Vec<S
     subjects
 }
 
-/// Each way against the cable, and the forwarder against the kernel's bridge.
+/// Each path compared with the cable, and the forwarder with the kernel's bridge.
 fn comparisons(rows: &[Row], seed: u64) -> Result<Vec<Comparison>, LabError> {
     let options = CompareOptions::seeded(seed);
     let mut found = compare_all(rows, options)?;
@@ -345,7 +345,7 @@ pub(super) fn seed_table(scenario: &FabricScenario, record: &Record) -> Option<S
     })
 }
 
-/// Half of the look-ups of so many agents took so long.
+/// The median time of look-ups by so many agents.
 fn looked_up(figure: &FabricFigure, rows: &[Row]) -> Option<f64> {
     let id = format!("{}/{}", figure.case.value, figure.row);
     let row = rows.iter().find(|row| row.conditions.id == id)?;

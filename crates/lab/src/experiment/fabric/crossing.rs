@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use crate::scenario::Datapath;
 
-/// The virtual network, which the writes of round 0 go to, and what host B has it as where a bridge
-/// stands between: two tunnels of one number cannot end at one machine.
+/// The virtual network of round 0's writes, and host B's number for it if a bridge is between: two
+/// tunnels of one number cannot end at one machine.
 pub(super) const VNI: u32 = 1000;
 const VNI_BEHIND_BRIDGE: u32 = 2000;
 const VXLAN_PORT: u16 = 4789;
@@ -19,8 +19,7 @@ pub(super) const A: Host =
     Host { device: "ag", ip: "10.1.0.2", prefix: "/24", mac: "02:00:00:00:01:02" };
 pub(super) const TOWARDS_A: Host =
     Host { device: "ga", ip: "10.1.0.1", prefix: "/24", mac: "02:00:00:00:01:01" };
-/// Host B is the one that writes put their neighbour of number 1 behind; the others are said to be
-/// behind hosts of the same network.
+/// The host of the written neighbour number 1; the others have hosts of the same network.
 pub(super) const B: Host =
     Host { device: "bg", ip: "172.16.0.2", prefix: "/12", mac: "02:02:00:00:00:01" };
 pub(super) const TOWARDS_B: Host =

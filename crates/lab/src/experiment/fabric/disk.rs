@@ -1,4 +1,4 @@
-//! How fast this disk makes a write durable, beside which durable times are to be read.
+//! How fast this disk makes a write durable: the reference for durable times.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

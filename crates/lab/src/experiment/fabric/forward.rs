@@ -71,7 +71,7 @@ impl Site {
         let Ok([a, b, empty]) = <[Network; 3]>::try_from(made.networks) else {
             return Err(LabError::Unpublished { name: "a".into() });
         };
-        // The agent stands where its control plane is.
+        // The agent has reached its control plane's state.
         let middle = if datapath.mode().is_some() { self.network.clone() } else { empty };
         let links = links(datapath, number, &path_of(&middle), &path_of(&b));
         for (network, lines) in [
@@ -245,7 +245,7 @@ impl Site {
     fn wait_for_guests(&mut self, crossing: &Crossing) -> Result<(), LabError> {
         let begun = Instant::now();
         loop {
-            // The first may be lost while addresses are asked for.
+            // The first may be lost while addresses are resolved.
             let spec = ping(&crossing.a, 2);
             match self.supervisor.run(&spec, READY_LIMIT) {
                 Ok(_) => return Ok(()),

@@ -17,7 +17,7 @@ const CROSSING_ESTIMATE: Duration = Duration::from_millis(800);
 const RESTART_ESTIMATE: Duration = Duration::from_millis(400);
 /// Restarts of a block.
 const RESTARTS: u32 = 3;
-/// A round beside its neighbours, and each neighbour on its way and off again.
+/// The time of a round apart from its neighbours, and of writing and removing each neighbour.
 const ROUND_ESTIMATE: Duration = Duration::from_millis(3);
 const ENTRY_ESTIMATE: Duration = Duration::from_micros(5);
 /// Load before each window of look-ups.
@@ -40,11 +40,11 @@ pub struct FabricCell {
     pub every: Option<Duration>,
     /// Neighbours that are there before.
     pub table: u32,
-    /// Who asks or follows.
+    /// Agents that look up or follow.
     pub agents: u32,
     /// Look-ups or changes per second.
     pub rate_per_s: Option<f64>,
-    /// Measured in a block, where rounds do not say it.
+    /// Measured time of a block, unless rounds define it.
     pub window: Duration,
     pub store: Store,
 }
@@ -79,7 +79,7 @@ pub enum Sent {
     Calls,
     /// Bytes over one connection of TCP.
     Bulk,
-    /// Packets one way.
+    /// Packets in one direction.
     Packets,
 }
 

@@ -1,4 +1,4 @@
-//! What rounds and an agent's marks say together: a block of the record. Pure.
+//! Combines rounds and an agent's marks into a block of the record. Pure.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub(super) fn read_marks(text: &str) -> Result<Vec<Mark>, serde_json::Error> {
     whole.lines().map(serde_json::from_str).collect()
 }
 
-/// Rounds of a list say everything themselves.
+/// Rounds of a list need no marks.
 pub(super) fn of_lists(rounds: &[Round]) -> Result<FabricBlock, RoundError> {
     let stages: Vec<_> = rounds.iter().map(|round| round.stages_us.clone()).collect();
     block(&stages, &Histogram::new())
@@ -65,8 +65,8 @@ pub(super) fn of_restart(began_ns: u64, marks: &[Mark]) -> Result<Round, RoundEr
     Ok(round)
 }
 
-/// Rounds of a writer, and the marks of the agent that followed. What the writer knows of other
-/// agents counts too: a stage is over when the last of them is there.
+/// Rounds of a writer, and the marks of the agent that followed. The writer's times of other agents
+/// count too: a stage is over when the last of them is there.
 pub(super) fn of_writes(rounds: &[Round], marks: &[Mark]) -> Result<FabricBlock, RoundError> {
     let (mut stages, mut each) = (Vec::new(), Histogram::new());
     for round in rounds {

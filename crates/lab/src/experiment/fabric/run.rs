@@ -1,4 +1,4 @@
-//! One block of a row: rounds of neighbours, or a load on what stands.
+//! One block of a row: rounds of neighbours, or a load on the table.
 
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,7 @@ fn with_control<T>(
     outcome
 }
 
-/// Agents look up what is there.
+/// Agents look up existing neighbours.
 fn get(
     site: &mut Site,
     control: &Control,
@@ -232,7 +232,7 @@ fn restart(site: &mut Site, control: &Control, cell: &FabricCell) -> Result<Fabr
     Ok(block)
 }
 
-/// Starts the agent of a row, with room for all that the row brings.
+/// Starts the agent of a row, with room for all neighbours of the row.
 fn start_agent(site: &mut Site, control: &Control, cell: &FabricCell) -> Result<Agent, LabError> {
     let devices = AgentDevices { names: &[DEVICE.to_owned()], mode: None };
     site.start_agent(control, capacity(cell.all_entries()), devices)

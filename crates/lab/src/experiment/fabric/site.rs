@@ -168,8 +168,8 @@ impl Site {
         Ok(Control { address, store, token_file })
     }
 
-    /// Starts an etcd of one member beside the control plane's folder; the network is its own, so
-    /// that the usual ports are free.
+    /// Starts an etcd of one member, with its data beside the control plane's; the network is its
+    /// own, so that the usual ports are free.
     fn start_etcd(&mut self) -> Result<SocketAddr, LabError> {
         let Some(program) = &self.etcd else {
             return Err(LabError::MissingProgram {
@@ -203,7 +203,7 @@ impl Site {
         self.rounds(&self.commands.neighbour_writes(&self.network, &writes)).map(drop)
     }
 
-    /// Writes the rounds of a row, for the agent that follows and for those that do so beside it.
+    /// Writes the rounds of a row, for the agent that follows and for further followers.
     pub(super) fn write(
         &self,
         control: &Control,
@@ -253,7 +253,7 @@ impl Site {
         self.rounds(&spec)
     }
 
-    /// What starts agents that look neighbours up; they end by themselves.
+    /// The command of agents that look neighbours up; they end by themselves.
     pub(super) fn gets(&self, control: &Control, cell: &FabricCell, seed: u64) -> Spec {
         let gets = NeighbourGets {
             group: &self.group,
@@ -353,7 +353,7 @@ pub(super) fn missing(error: ProcessError, program: &str, package: &str) -> LabE
     error.into()
 }
 
-/// Whether this process may make tables of the kernel; `Err` says why not.
+/// Whether this process may create tables of the kernel; `Err` has the reason.
 pub(super) fn may_program(isolation: &Isolation) -> Result<(), String> {
     if let Isolation::Loopback { reason } = isolation {
         return Err(reason.clone());

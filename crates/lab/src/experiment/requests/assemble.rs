@@ -165,7 +165,7 @@ fn add(
     let Some(baseline) = baseline else { return Ok(()) };
     match compare::compare(row, baseline, question, options) {
         Ok(comparisons) => found.extend(comparisons),
-        // The check of the record speaks of rows that answered nothing.
+        // The check of the record reports rows without answers.
         Err(CompareError::NoCommonBlock { .. }) => {}
         Err(damaged @ CompareError::Histogram { .. }) => return Err(damaged.into()),
     }
@@ -307,7 +307,7 @@ fn notes(options: &ExperimentOptions, plan: &Plan, rows: &[Row]) -> Vec<String> 
     notes
 }
 
-/// Says where the asked number of connections could not carry the rate.
+/// Notes where the requested number of connections could not carry the rate.
 fn connection_notes(plan: &Plan, rows: &[Row]) -> Vec<String> {
     let mut notes = Vec::new();
     for row in rows {

@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Starts the subjects anew if the scenario asks for that in each block.
+    /// Restarts the subjects if the scenario requires that in each block.
     pub(super) fn begin_round(
         &mut self,
         is_first: bool,
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
         Ok(times.iter().map(|time| time.as_secs_f64() * 1e6).collect())
     }
 
-    /// What the record says about the link to a network.
+    /// The record's data on the link to a network.
     pub(super) fn link(&self, network: usize, probes_us: &[f64]) -> Option<Link> {
         let spec = self.ground.topology.link_to(network)?;
         let packets = self.ground.topology.has_packets();
@@ -270,7 +270,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// One for each kind of TLS that a leg asks for.
+    /// One for each kind of TLS that a leg needs.
     fn start_apps_behind_tls(&mut self) -> Result<(), LabError> {
         let legs = self.legs.iter().flatten().filter(|leg| leg.tls != Tls::Plain);
         let wanted: BTreeSet<(usize, Tls)> = legs.map(|leg| (leg.network, leg.tls)).collect();

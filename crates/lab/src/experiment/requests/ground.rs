@@ -1,4 +1,4 @@
-//! The ground that subjects stand on: networks, apps, and the means to start processes.
+//! The ground of subjects: networks, apps, and the means to start processes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ pub struct Ground {
     pub(super) tls: Option<AppTls>,
 }
 
-/// Who is who where caller and app speak TLS themselves.
+/// Identities where caller and app use TLS themselves.
 pub(super) struct AppTls {
     pub(super) caller: Identity,
     /// By network.
@@ -211,8 +211,8 @@ impl Ground {
         self.topology.advertised(&self.supervisor, network, name, fixed)
     }
 
-    /// Where processes of a network may send what no process reads, such as spans. Started when it
-    /// is first asked for; its cost is no subject's.
+    /// An address to which processes of a network may send data that no process reads, such as
+    /// spans. Started at the first call; its cost is no subject's.
     pub fn sink(&mut self, network: usize) -> Result<SocketAddr, LabError> {
         let name = self.process(network, SINK);
         let path = self.ports_path(&name);

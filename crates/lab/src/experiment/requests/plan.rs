@@ -24,15 +24,15 @@ use cells::cells;
 const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
 /// Starting everything and calling each service first: for the estimate.
 const START_ESTIMATE: Duration = Duration::from_secs(2);
-/// Below this a run says too little to be worth its start.
+/// A shorter run would measure too little for its start.
 const WINDOW_MIN: Duration = Duration::from_millis(100);
 /// A trial of a search is this part of a window, and no longer than this; together with the
 /// longer ones that confirm its ends a search takes as long as about so many.
 const TRIALS_IN_WINDOW: u32 = 4;
 const LONGEST_TRIAL: Duration = Duration::from_secs(3);
 const TRIALS_ESTIMATE: u32 = 30;
-/// Requests on the way that the connections must carry, over what rate × RTT gives: with less,
-/// one slow start leaves a queue that outlasts the run.
+/// Factor over rate × RTT for the requests that connections must carry: with less, one slow start
+/// leaves a queue that outlasts the run.
 const CONNECTION_HEADROOM: f64 = 2.0;
 
 /// One row of the table: a subject under one set of conditions.
@@ -48,7 +48,7 @@ pub struct Cell {
     pub topology: Topology,
     pub layout: Layout,
     pub arrival: CellArrival,
-    /// Asked for; [`Cell::connections_at`] says how many there are.
+    /// The requested number; [`Cell::connections_at`] gives the actual one.
     pub connections: u32,
     /// Requests in flight at once on one connection; the load generator's default without.
     pub streams: Option<u32>,
@@ -150,7 +150,7 @@ pub(super) fn plan(scenario: &Scenario, here: &Circumstances<'_>) -> Result<Plan
     Ok(Plan { scenario, subjects, cells, runs, blocks, expected })
 }
 
-/// Connections needed so that one request at a time on each carries the rate: the asked number,
+/// Connections needed so that one request at a time on each carries the rate: the requested number,
 /// or rate × RTT with headroom.
 #[must_use]
 pub(crate) fn connections_for(protocol: Protocol, asked: u32, rate_rps: f64, rtt: Duration) -> u32 {
@@ -170,8 +170,8 @@ impl Cell {
         })
     }
 
-    /// Requests or messages under way at once on one connection; `None` where it is one, or the
-    /// load generator's own choice.
+    /// Requests or messages under way at once on one connection; `None` for one, or the load
+    /// generator's own choice.
     #[must_use]
     pub fn in_flight_per_connection(&self) -> Option<u32> {
         let of_stream = self.messages.map_or(1, |messages| messages.in_flight);
@@ -225,7 +225,7 @@ impl Cell {
     }
 }
 
-/// Cells that stand side by side, as ranges.
+/// Adjacent cells of a group, as ranges.
 fn groups(cells: &[Cell]) -> Vec<std::ops::Range<usize>> {
     let mut groups: Vec<std::ops::Range<usize>> = Vec::new();
     for (index, cell) in cells.iter().enumerate() {

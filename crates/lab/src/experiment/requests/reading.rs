@@ -1,4 +1,4 @@
-//! What everything had used at one moment, and what lies between two.
+//! The use of all processes at one moment, and the difference between two.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

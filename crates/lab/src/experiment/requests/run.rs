@@ -1,4 +1,4 @@
-//! One run: its load generator beside the subject, and what all of them used meanwhile.
+//! One run: its load generator, and what all processes used meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ fn watch_load(
     Ok(entry(cell, block, calibration, &spec, &load))
 }
 
-/// A search repeats its own trials, and none of them stands for the cost of the others: what is
-/// kept is what it found, memory and the machine's speed.
+/// A search repeats its own trials, and none of them shows the cost of the others: the record has
+/// its result, memory and the machine's speed.
 fn search(bench: &Bench<'_>, cell: &Cell, run: &Run) -> Result<Entry, LabError> {
     let calibration = calibrate();
     let (spec, load) = bench.load_of(cell, run, None)?;

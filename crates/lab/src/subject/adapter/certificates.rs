@@ -1,5 +1,5 @@
-//! Certificates for peers, and for cases in which caller and app speak TLS themselves: made by the authority that Tollway's control planes have, so that
-//! algorithms, names and lengths are the same.
+//! Certificates for peers, and for cases in which caller and app use TLS themselves, made by the
+//! authority of Tollway's control planes, so that algorithms, names and lengths are equal.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -91,7 +91,7 @@ impl AdapterFile {
         }
     }
 
-    /// `placeholders` are those that it has beside its ports.
+    /// `placeholders` are those that it has in addition to its ports.
     fn check_side(&self, side: &Side, placeholders: &[&[&str]], errors: &mut FileErrors) {
         let at = side.command.referenced;
         errors.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
@@ -139,7 +139,7 @@ impl AdapterFile {
     }
 }
 
-/// What the listener's placeholders stand for while a file is checked.
+/// The value of the listener's placeholders while a file is checked.
 const LISTENS: &str = "(listens)";
 
 fn stand_ins(side: &Side, placeholders: &[&[&str]]) -> BTreeMap<String, String> {

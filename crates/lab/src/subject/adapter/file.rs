@@ -1,5 +1,5 @@
-//! What an adapter file says; `schema/tollway-subject-1.schema.json` is its schema. Its meaning
-//! is checked in `check`.
+//! The content of an adapter file; `schema/tollway-subject-1.schema.json` is its schema. Its
+//! meaning is checked in `check`.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub struct AdapterFile {
     pub name: Spanned<String>,
     /// One line: what it is.
     pub purpose: String,
-    /// Where its program may be, the first that works is taken: names are looked for on `PATH`
-    /// and in the system's folders, paths are taken as they are.
+    /// Candidates for its program, of which the first that works is taken: names are searched on
+    /// `PATH` and in the system's folders, paths are used unchanged.
     pub program: Spanned<Vec<String>>,
     /// Arguments with which the program prints its version and ends.
     #[serde(default = "default_version")]
@@ -58,7 +58,7 @@ pub enum Get {
     Apt(String),
     /// A Python package with its version, put into the lab's folder of peers.
     Pip(String),
-    /// One line that says how.
+    /// One line with instructions.
     ByHand(String),
 }
 
@@ -109,7 +109,8 @@ pub struct Side {
     /// Further ports on loopback that it needs: `{{NAME_port}}`.
     #[serde(default = "none")]
     pub ports: Spanned<Vec<String>>,
-    /// Where it says that it takes requests; else it does when it accepts connections.
+    /// The log line by which it reports that it takes requests; without one it does when it accepts
+    /// connections.
     #[serde(default)]
     pub ready: Option<Ready>,
     /// What the caller calls, where that is not the listener itself.

@@ -1,4 +1,4 @@
-//! Finds a peer's program, asks it for its version, and says how to get it.
+//! Finds a peer's program and its version, and reports how to get it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn all_program_paths(candidates: &[String]) -> impl Iterator<Item = PathBuf> {
     candidates.iter().flat_map(|candidate| program_paths(candidate))
 }
 
-/// What is to be said and done where no candidate works.
+/// The text and the remedy if no candidate works.
 pub(in crate::subject) fn missing(candidates: &[String], get: &Get) -> Availability {
     let names: Vec<&str> = candidates.iter().map(|c| name_of(c)).collect();
     let name = names.first().copied().unwrap_or_default();

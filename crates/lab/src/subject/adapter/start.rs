@@ -1,5 +1,5 @@
-//! Starts what an adapter file describes: for each leg a process beside the app, one beside the
-//! caller, or both, and before them the authority that they ask.
+//! Starts what an adapter file describes: for each leg a process at the app, one at the caller, or
+//! both, and before them their authority.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -71,7 +71,7 @@ struct Part<'a> {
     network: usize,
     name: String,
     listen: SocketAddr,
-    /// What its placeholders stand for, beside what every process has.
+    /// Values of its placeholders, in addition to those of every process.
     around: BTreeMap<String, String>,
 }
 
@@ -113,7 +113,7 @@ struct Asked {
 /// A process that was started.
 struct Started {
     dir: PathBuf,
-    /// What the caller calls of it, where the file says.
+    /// The URL that the caller calls, if the file has one.
     url: Option<String>,
     headers: Vec<String>,
 }
@@ -279,7 +279,7 @@ impl Start<'_> {
     }
 }
 
-/// What the placeholders of a process stand for.
+/// The values of a process's placeholders.
 fn values(part: &Part<'_>, dir: &Path, ports: &Ports) -> BTreeMap<String, String> {
     let mut values = part.around.clone();
     values.extend(address_values("listen", part.listen));

@@ -12,7 +12,7 @@ const DEPTH_LIMIT: u32 = 8;
 /// Largest text that comes of filling one in, bytes.
 const FILLED_BYTES_LIMIT: usize = 256 * 1024;
 
-/// What placeholders stand for.
+/// The values of placeholders.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meanings<'a> {
     pub(super) values: &'a BTreeMap<String, String>,
@@ -34,7 +34,7 @@ pub enum TemplateError {
 }
 
 impl Meanings<'_> {
-    /// Puts what they stand for in the place of all placeholders.
+    /// Replaces all placeholders by their values.
     pub(super) fn fill(&self, text: &str) -> Result<String, TemplateError> {
         self.fill_at(text, 0)
     }

@@ -26,7 +26,7 @@ use linkerd2_proxy_api::{
 };
 use serde::{Deserialize, Serialize};
 
-/// As long as Linkerd lets its proxies look at first bytes.
+/// Linkerd's limit for detecting a protocol by the first bytes.
 const DETECT_LIMIT: Duration = Duration::from_secs(10);
 /// Linkerd's estimate of load: window, and first value.
 const LOAD_DECAY: Duration = Duration::from_secs(10);
@@ -37,11 +37,11 @@ const QUEUE_LIMIT: Duration = Duration::from_secs(3);
 /// Weight of an endpoint where all weigh the same.
 const WEIGHT: u32 = 10_000;
 
-/// All that a control plane of the lab knows.
+/// The state of a control plane of the lab.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Knowledge {
-    /// Who may have a certificate.
+    /// Workloads that may get a certificate.
     pub(super) workloads: Vec<Workload>,
     /// What is called from here.
     pub(super) services: Vec<Service>,
@@ -51,7 +51,7 @@ pub(super) struct Knowledge {
     pub(super) callers: Vec<String>,
 }
 
-/// A proxy that asks for its certificate.
+/// A proxy that requests its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Workload {
@@ -70,7 +70,7 @@ pub(super) struct Service {
     /// First label of its DNS name, and the name's namespace.
     pub(super) name: String,
     pub(super) namespace: String,
-    /// Whether its bytes are passed without a look at them.
+    /// Whether its bytes are passed without detection.
     pub(super) opaque: bool,
     /// The app, as its proxy sees it.
     pub(super) endpoint: SocketAddr,

@@ -2,8 +2,8 @@
 //! network of the lab.
 //!
 //! A process of its own, since a proxy takes plain text only from a control plane on its own
-//! loopback, and so that its time is not taken for the lab's or a proxy's. It issues certificates
-//! and answers from a file; nothing ever changes, so each stream says one thing and stays open.
+//! loopback, and so that its time does not count for the lab or a proxy. It issues certificates and
+//! answers from a file; nothing ever changes, so each stream has one message and stays open.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub struct LinkerdControlArgs {
     /// The root's key (PEM).
     #[arg(long)]
     pub root_key: PathBuf,
-    /// What it knows, as JSON.
+    /// Its state, as JSON.
     #[arg(long)]
     pub knowledge: PathBuf,
     /// Written when it listens: {"control": "127.0.0.1:PORT"}.
@@ -138,7 +138,7 @@ struct Answers {
     knowledge: Knowledge,
 }
 
-/// Issues certificates to the workloads that it knows.
+/// Issues certificates to the workloads in its list.
 pub(super) struct Certifier {
     authority: Authority,
     workloads: Vec<Known>,
@@ -199,7 +199,7 @@ impl Certifier {
     }
 }
 
-/// A stream that says one thing and stays open.
+/// A stream that sends one message and stays open.
 type OneAnswer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn one_answer<T: Send + 'static>(answer: T) -> Response<OneAnswer<T>> {

@@ -40,7 +40,8 @@ impl Redirect {
                  notrack\n  }}\n"
             );
         }
-        // Nothing goes there: a rule that asks for a connection's state has the kernel track them.
+        // Nothing goes there: a rule that reads a connection's state makes the kernel track
+        // connections.
         rules += "  chain tracking {\n    ct state new\n  }\n";
         rules += "  chain redirected {\n    type nat hook output priority -100;\n";
         for (address, to) in &self.called {
@@ -80,7 +81,7 @@ fn load(nft: &Path, rules: &str) -> Result<(), String> {
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
         match input.write_all(rules.as_bytes()) {
-            // It has ended without reading all; its status says why.
+            // It has ended without reading all; its status has the reason.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             written => written.map_err(failed)?,
         }

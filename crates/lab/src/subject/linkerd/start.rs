@@ -1,5 +1,5 @@
-//! Starts the proxies: in each network a control plane and one proxy beside its app, in the
-//! caller's also one beside the caller, for all that is called.
+//! Starts the proxies: in each network a control plane and one proxy at its app, in the caller's
+//! also one at the caller, for all services that are called.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,7 +30,7 @@ const CALLER_PROXY: &str = "linkerd-client";
 const APP_PROXY: &str = "linkerd-app";
 /// How long loading the rules may take.
 const NFT_LIMIT: Duration = Duration::from_secs(20);
-/// Where the app's services are in any network of the lab: a proxy asks about these addresses.
+/// The addresses of apps in any network of the lab: a proxy looks these up.
 const NETWORKS: &str = "10.0.0.0/8";
 
 /// Starts everything for these legs.
@@ -62,7 +62,7 @@ struct NetworkPart {
     network: usize,
     /// Legs whose app is here.
     legs: Vec<Leg>,
-    /// Where the proxy beside the app takes connections of other proxies.
+    /// The address at which the app's proxy takes connections of other proxies.
     inbound: SocketAddr,
     caller: Option<Identity>,
     app: Identity,
@@ -178,7 +178,7 @@ impl<'a> Start<'a> {
         part.expect("each leg's network has a part")
     }
 
-    /// The proxy beside an app.
+    /// The proxy at an app.
     fn app_proxy(&mut self, ground: &mut Ground, part: usize) -> Result<(), LabError> {
         let here = &self.parts[part];
         if here.legs.is_empty() {
@@ -194,7 +194,7 @@ impl<'a> Start<'a> {
         self.run(ground, network, APP_PROXY, environment, inbound)
     }
 
-    /// The proxy beside the caller; answers the port to which connections are to be redirected.
+    /// The proxy at the caller; returns the port to which connections are to be redirected.
     fn caller_proxy(&mut self, ground: &mut Ground) -> Result<u16, LabError> {
         let (inbound, outbound) = (ground.free_port(HOME, true)?, ground.free_port(HOME, true)?);
         let caller = self.parts[0].caller.clone().expect("the caller's part is the first");

@@ -70,7 +70,7 @@ fn name_of(leg: &Leg) -> &'static str {
     if leg.tls == Tls::Mtls { mtls } else { tls }
 }
 
-/// With the certificate of the app that it stands for.
+/// With the certificate of its app.
 fn start_front(ground: &mut Ground, leg: &Leg, name: &str, process: &str) -> Result<(), LabError> {
     let app = ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?;
     let none = || LabError::Unpublished { name: "certificate of the app".to_owned() };

@@ -1,6 +1,6 @@
-//! HAProxy where our gateway would stand: it reads the server name of a connection and passes its
-//! bytes to the sidecar of that service. All else, which is what control planes say to each
-//! other, goes to our own gateway behind it.
+//! HAProxy in place of our gateway: it reads the server name of a connection and passes its bytes
+//! to the sidecar of that service. Everything else, which is the traffic of control planes, goes to
+//! our own gateway behind it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use crate::subject::{Adapter, SubjectKind, built_in_adapters};
 
-/// The program; `Err` says that it is missing, and how to get it.
+/// The program; `Err` reports that it is missing, and how to get it.
 pub(super) fn program() -> Result<PathBuf, String> {
     // Kept, as it remembers where it found the program.
     static HAPROXY: LazyLock<Adapter> = LazyLock::new(|| {

@@ -24,7 +24,7 @@ const GATEWAY_LISTEN_PORT: u16 = 15_443;
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 /// The app id of the caller, which serves nothing.
 const CLIENT: &str = "client";
-/// Our gateway where another program stands before it.
+/// Our gateway behind another program.
 const BEHIND: &str = "gateway-behind";
 
 /// Starts the parts in the order they need each other, each step in all networks at once.
@@ -163,7 +163,7 @@ impl<'a> Start<'a> {
         let advertise = ground.advertised(network, &published, listen)?;
         let mut name = ground.process(network, &published);
         if self.is_behind(network) {
-            // HAProxy listens where this one is said to.
+            // HAProxy listens at this one's address.
             listen.set_port(0);
             name = self.process(ground, network, BEHIND);
         }
@@ -181,7 +181,7 @@ impl<'a> Start<'a> {
         SocketAddr::new(ground.network(network).address, port)
     }
 
-    /// Whether our gateway stands behind another program in a network.
+    /// Whether our gateway is behind another program in a network.
     fn is_behind(&self, network: usize) -> bool {
         self.mesh.crossing == Crossing::HaproxyGateway && network != HOME
     }
@@ -294,7 +294,7 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// One policy in each callee's network, which allows exactly what the lab asks.
+    /// One policy in each callee's network, which allows exactly the lab's requests.
     fn policies(&mut self, ground: &Ground) -> Result<(), LabError> {
         if !self.mesh.duties.policy {
             return Ok(());

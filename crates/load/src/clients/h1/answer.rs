@@ -1,7 +1,7 @@
 //! One answer: interim heads, the head, the body, and whether it is the one expected.
 //!
-//! A target that answers the same request sends the same head most of the time. The bytes of the
-//! last one are kept with what they mean; an answer that begins with them needs no parsing.
+//! A target that answers equal requests sends equal heads most of the time. The bytes of the last
+//! head are stored with their meaning; an answer that begins with them needs no parsing.
 
 use tollway_http::h1::{
     BodyDecoder, BodyLength, HeadScanner, Limits, Parsed, Refusal, ResponseContext, parse_response,
@@ -158,7 +158,7 @@ impl Answer {
                 expectation.remember(&whole[..consumed], meaning);
                 self.held.clear();
                 self.scanner = HeadScanner::new();
-                // The head did not end within what was held, so its end lies in `input`.
+                // The head did not end within the held bytes, so its end is in `input`.
                 Ok(Some((meaning, consumed.saturating_sub(held))))
             }
         }
@@ -187,7 +187,7 @@ impl Body {
             }
         }
         let verdict = self.verdict();
-        // Nothing was asked for behind this answer.
+        // No request is under way for bytes after this answer.
         Ok(Some(Answered { reusable: verdict.reusable && input.is_empty(), ..verdict }))
     }
 

@@ -1,8 +1,8 @@
 //! HTTP/1.1: one request at a time on each of N connections.
 //!
-//! The request's bytes are rendered once. A call goes to the connection that has been idle
-//! longest, so that all of them carry the load. Where connections are dialled on demand, a call
-//! that finds none waits on its place until the connection stands.
+//! The request's bytes are rendered once. A call goes to the connection that has been idle longest,
+//! so that all of them carry the load. If connections are dialled on demand, a call without one
+//! waits in its slot until the connection is open.
 
 mod answer;
 mod request;
@@ -24,8 +24,8 @@ use crate::tls::TlsDialler;
 pub(crate) struct H1Client {
     links: Links,
     exchanges: Vec<Exchange>,
-    /// Places with nothing to do, longest idle first: connections that stand or, where they are
-    /// dialled on demand, may be dialled.
+    /// Idle slots, longest idle first: connections that are open or, if they are dialled on demand,
+    /// may be dialled.
     idle: VecDeque<usize>,
     request: Rendered,
     expectation: Expectation,
@@ -60,7 +60,7 @@ impl H1Client {
         }
     }
 
-    /// Takes all that the connection has to say.
+    /// Reads all that the connection has received.
     fn read(&mut self, index: usize, io: &mut Io) {
         loop {
             let Some(conn) = self.links.conn(index) else { return };
@@ -97,7 +97,7 @@ impl H1Client {
         }
     }
 
-    /// The call has its answer; says whether its connection is kept.
+    /// The call has its answer; returns whether its connection stays open.
     fn answered(&mut self, index: usize, answered: &Answered, now_ns: u64, io: &mut Io) -> bool {
         let exchange = &mut self.exchanges[index];
         exchange.answer.reset();
@@ -178,7 +178,8 @@ impl H1Client {
             call.written_ns = io.clock.now_ns();
         }
         if let Flush::Failed(_) = flushed {
-            // What the peer said before it closed may still be there: a complete answer counts.
+            // Bytes that the peer sent before it closed may still be unread: a complete answer
+            // counts.
             self.read(index, io);
             if self.exchanges[index].call.is_some() {
                 self.lost(index, Failure::Broken, io);

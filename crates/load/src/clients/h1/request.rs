@@ -11,7 +11,7 @@ use crate::options::{HttpRequest, Target};
 #[derive(Debug)]
 pub(crate) struct Rendered {
     bytes: Vec<u8>,
-    /// The same, asking to close the connection behind its answer.
+    /// The request with `connection: close`.
     closing: Vec<u8>,
     pub(super) context: ResponseContext,
     /// What the answer's body must be.
@@ -41,7 +41,7 @@ impl Rendered {
         })
     }
 
-    /// The bytes of the next request; if it is the connection's `last`, it says so.
+    /// The bytes of the next request; the connection's `last` request asks to close it.
     pub(super) fn next(&mut self, last: bool) -> &[u8] {
         let bytes = if last { &mut self.closing } else { &mut self.bytes };
         if let Some(varied) = &mut self.varied {

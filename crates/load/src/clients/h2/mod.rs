@@ -163,7 +163,7 @@ impl<S: Session> H2Client<S> {
         });
     }
 
-    /// Keeps the call until the connection it asks for stands.
+    /// Holds the call until its connection is open.
     fn wait_for_connection(&mut self, index: usize, call: Call, io: &mut Io) -> bool {
         if !self.links.dials_on_demand() {
             return false;
@@ -206,7 +206,7 @@ impl<S: Session> H2Client<S> {
         self.after_read(index, io);
     }
 
-    /// Takes what a connection has to say; its failure, if that ends it.
+    /// Reads what a connection sends; returns its failure, if that ends it.
     fn receive(
         &mut self,
         index: usize,
@@ -255,7 +255,7 @@ impl<S: Session> H2Client<S> {
         }
     }
 
-    /// The connection that a call has waited for stands.
+    /// The connection of a waiting call is open.
     fn start_pending(&mut self, index: usize, call: Call, io: &mut Io) {
         if let Some(held) = &mut self.sessions[index]
             && held.is_queued
@@ -304,7 +304,7 @@ impl<S: Session> H2Client<S> {
         self.renew(index, io);
     }
 
-    /// Writes what is queued, and what a session queues as room comes; says whether the
+    /// Writes what is queued, and what a session queues as room comes; returns whether the
     /// connection still works.
     fn write(&mut self, index: usize, io: &mut Io) -> bool {
         loop {
@@ -363,7 +363,7 @@ impl<S: Session> Client for H2Client<S> {
             let Some(held) = &mut self.sessions[index] else { continue };
             held.is_dirty = false;
             if !self.write(index, io) {
-                // What the peer said before it closed comes first.
+                // Bytes that the peer sent before it closed come first.
                 self.read(index, io);
                 if self.links.conn(index).is_some_and(|conn| conn.is_finished()) {
                     self.lost(index, Failure::Broken, io);

@@ -45,7 +45,7 @@ pub(crate) struct Prepared {
 pub(super) enum Kind {
     /// Its status is 2xx.
     Http,
-    /// It carries one message, and a trailer says `grpc-status: 0`.
+    /// It carries one message, and a trailer has `grpc-status: 0`.
     GrpcUnary,
 }
 

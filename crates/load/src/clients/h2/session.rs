@@ -13,7 +13,7 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
 }
 
-/// One HTTP/2 connection and what is under way on it.
+/// One HTTP/2 connection and its calls under way.
 pub(crate) trait Session: Sized {
     /// What all connections of a run have in common.
     type Plan;
@@ -23,9 +23,9 @@ pub(crate) trait Session: Sized {
     fn h2(&mut self) -> &mut Connection;
     /// The peer's settings have come: how many streams it takes is known.
     fn is_established(&self) -> bool;
-    /// Whether nothing is under way.
+    /// Whether no call is under way.
     fn is_idle(&self) -> bool;
-    /// Whether the plan allows any connection to begin something beside what is under way.
+    /// Whether the plan allows any connection to begin another call or stream.
     fn begins_more(_plan: &Self::Plan) -> bool {
         true
     }
@@ -62,7 +62,7 @@ pub(crate) trait Session: Sized {
         plan: &Self::Plan,
         ended: &mut Vec<Ended>,
     );
-    /// Forgets every call; says how many of them were measured.
+    /// Forgets every call; returns how many of them were measured.
     fn abandon(&mut self) -> u64;
 }
 

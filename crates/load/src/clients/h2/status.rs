@@ -1,10 +1,10 @@
-//! What the head and the trailers of an answer say of its success, by HTTP and by gRPC.
+//! Success or failure of an answer by its head and trailers, of HTTP and of gRPC.
 
 use tollway_http::{Fields, ResponseHead};
 
 use crate::recorder::Failure;
 
-/// UNKNOWN: something is wrong, and not said what.
+/// UNKNOWN: an error without details.
 const UNKNOWN: u32 = 2;
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl AnswerStatus {
         }
     }
 
-    /// `None` if the answer is a success of gRPC; what its messages are is not looked at.
+    /// `None` if the answer is a success of gRPC; its messages are not read.
     pub(crate) fn grpc_failure(&self) -> Option<Failure> {
         if self.http != 200 {
             return Some(Failure::Status(self.http));

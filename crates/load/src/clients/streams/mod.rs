@@ -12,7 +12,7 @@ pub(crate) use self::session::{Setting, StreamSession};
 pub(crate) use self::stream::Shape;
 pub(crate) use self::tally::Tally;
 
-/// Which way the messages of a stream go.
+/// The direction of a stream's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// To the target, which acknowledges each.

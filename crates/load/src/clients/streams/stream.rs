@@ -1,7 +1,7 @@
 //! One gRPC stream of messages: what is still to be sent, what waits for an answer, how it went.
 //!
-//! All messages are the same bytes, so what is to be sent is a number of messages and a place
-//! within the one under way. Answers come in the order of the messages.
+//! All messages have the same bytes, so what remains to be sent is a number of messages and an
+//! offset within the one under way. Answers come in the order of the messages.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -96,7 +96,7 @@ impl Stream {
         self.taken += if shape.kind.is_by_message() { 1 } else { shape.to_send() };
     }
 
-    /// Sends what the windows and `room` allow; says whether it stopped for want of room.
+    /// Sends what the windows and `room` allow; returns whether it stopped for lack of room.
     pub(super) fn send(
         &mut self,
         h2: &mut Connection,
@@ -170,8 +170,8 @@ impl Stream {
         }
     }
 
-    /// Takes a piece of the answer; `answered` gets each message whose answer is complete. The
-    /// last one waits for the end of the stream, which says whether all went well.
+    /// Takes a piece of the answer; `answered` gets each message whose answer is complete. The last
+    /// one waits for the end of the stream, which has its status.
     pub(super) fn data(
         &mut self,
         data: &[u8],

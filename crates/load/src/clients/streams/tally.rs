@@ -1,4 +1,4 @@
-//! What became of streams, beside the latencies of messages that the recorder has.
+//! The outcome of streams; the recorder has the latencies of their messages.
 
 use tollway_record::Histogram;
 use tollway_record::run::Streaming;
@@ -61,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// What the result says; `shape` is what was asked for.
+    /// The figures for the result; `shape` is the requested one.
     pub(crate) fn summary(
         &self,
         kind: StreamKind,

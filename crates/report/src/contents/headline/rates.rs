@@ -12,7 +12,7 @@ use crate::figures;
 /// More rates than this are summarised by their range.
 const RATES_TOLD: usize = 6;
 
-/// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
+/// The rates that Tollway reaches under full load; `None` without such pairs.
 pub(super) fn full_load(pairs: &[&Pair<'_>], differences: Differences) -> Option<String> {
     if pairs.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Where ratios and differences stand on the common scale of a forest, and how one is drawn.
+//! Positions of ratios and differences on the common scale of a forest, and its drawing.
 
 use maud::{Markup, html};
 use tollway_record::record::Verdict;
@@ -9,7 +9,7 @@ use crate::plot;
 /// Intervals are drawn at least this far beyond the outermost estimates, as a factor.
 const LEAST_REACH: f64 = 2.0;
 
-/// Where values stand, in percent of the drawing's width.
+/// Positions of values, in percent of the drawing's width.
 pub(super) struct Scale {
     /// Of the upright rules, which every drawing on this scale shows.
     id: String,
@@ -66,7 +66,7 @@ impl Scale {
         Some(Self { id: id.to_owned(), lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
     }
 
-    /// Every second name may go where there is little room, never that of no difference.
+    /// Every second label may be dropped if there is little room, never that of no difference.
     pub(super) fn tick_class(&self, index: usize) -> &'static str {
         let neutral = self.ticks.iter().position(|(tick, _)| *tick == self.neutral).unwrap_or(0);
         if index.abs_diff(neutral) % 2 == 1 { "tick spare" } else { "tick" }
@@ -143,7 +143,7 @@ fn ratio_ticks(lo: f64, hi: f64) -> Vec<(f64, String)> {
     ticks.into_iter().map(|tick| (tick, plot::tick(tick))).collect()
 }
 
-/// Powers of ten between the ends, as close as leaves room for their names.
+/// Powers of ten between the ends, as close as their labels allow.
 fn powers(lo: f64, hi: f64) -> Vec<f64> {
     let [first, last] = [lo.log10().ceil(), hi.log10().floor()].map(|power| power as i32);
     let step = ((last - first) / 6 + 1).max(1);

@@ -79,7 +79,7 @@ pub(super) fn run(args: &GetArgs, stop: Stop) -> Result<ExitCode> {
     run_and_report(&args.output, stop, |watch| Ok(get_neighbours(&options, watch)?))
 }
 
-/// Gets an identity, and looks whether the neighbours are there.
+/// Gets an identity, and checks that the neighbours are there.
 async fn prepare(args: &GetArgs) -> Result<ReadyTls> {
     let mesh = args.agent.member.join(&args.agent.group, None).await?;
     let population = Population::of_round(args.round);

@@ -1,5 +1,5 @@
 //! `tollway load neighbours list`: the agent of `tollway fabric agent`, with a table of the kernel
-//! that no device uses, begun anew and again on one connection.
+//! that no device uses, listed again and again on one connection.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -25,7 +25,7 @@ use crate::command::fabric::CapacityArg;
 
 /// How long a listing may take.
 const LISTED_WITHIN: Duration = Duration::from_secs(120);
-/// How often a wait looks whether it is to end.
+/// Interval at which a wait checks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 // In two lines, for narrow terminals: clap does not break a usage.

@@ -149,8 +149,7 @@ impl Bench<'_> {
         self.finish_load(&mut running, spec, load, row)
     }
 
-    /// Waits for the end of a load generator. One that saw errors may say so by its status; what
-    /// counts is its result.
+    /// Waits for the end of a load generator. Its status may report errors; only its result counts.
     pub(in crate::experiment::requests) fn finish_load(
         &self,
         running: &mut Running,

@@ -9,7 +9,7 @@ use crate::scenario::{ArrivalSpec, Case, MessagesSpec, Scenario};
 use crate::subject::Leg;
 
 /// Round trips of load before a window: connections that rested open their congestion windows
-/// anew, and what queued meanwhile has to be worked off.
+/// again, and what queued meanwhile has to be worked off.
 const WARM_UP_ROUND_TRIPS: u32 = 6;
 
 pub(super) fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
@@ -74,7 +74,7 @@ pub(super) fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> 
     cells
 }
 
-/// Streams that say nothing more are the default's.
+/// Streams without further options are the default's.
 fn messages(case: &Case) -> Option<MessagesSpec> {
     let said = case.messages.as_ref().map(|messages| messages.value);
     (case.protocol == Protocol::GrpcStream).then(|| said.unwrap_or_default())

@@ -32,7 +32,7 @@ fn outbound_to(address: &str) -> Option<OutboundPolicy> {
     knowledge().outbound(&TrafficSpec { source_workload: "client".into(), target })
 }
 
-/// The names under which the endpoints behind a route are asked for.
+/// The names that the endpoints of a route are looked up by.
 fn paths(policy: &OutboundPolicy) -> Vec<String> {
     let kind = policy.protocol.clone().unwrap().kind.unwrap();
     let (http_routes, opaque) = if let outbound::proxy_protocol::Kind::Detect(detect) = kind {

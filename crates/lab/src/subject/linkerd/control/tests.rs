@@ -11,7 +11,7 @@ struct Cli {
     control: LinkerdControlArgs,
 }
 
-/// A control plane of `west` that knows `client` and `echo`, whose tokens are their names.
+/// A control plane of `west` with the workloads `client` and `echo`, whose tokens are their names.
 fn certifier(dir: &Path) -> Result<Certifier, LinkerdControlError> {
     let network = NetworkName::new("west").unwrap();
     let domain = TrustDomain::default_for(&network);
