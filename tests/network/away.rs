@@ -1,4 +1,4 @@
-//! What is killed under load, and comes back: only what was under way on it is lost.
+//! Processes that are killed under load, and return: only requests under way on them are lost.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const RATE: u32 = 200;
 const CALM: Duration = Duration::from_millis(1500);
 /// Requests after which load counts as under way.
 const UNDER_WAY: u64 = 100;
-/// Connections of the load, each with one request at a time: what may be under way at a gateway or
-/// an app.
+/// Connections of the load, each with one request at a time: the most that may be under way at a
+/// gateway or an app.
 const CONNECTIONS: u64 = 8;
 
 #[test]

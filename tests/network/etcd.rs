@@ -78,7 +78,7 @@ impl Replicated {
     }
 }
 
-/// Waits until a process has said something.
+/// Waits for a line of a process.
 #[track_caller]
 fn until_said(process: &Process, words: &str) {
     let said = || process.log().contains(words).then_some(());
@@ -113,7 +113,7 @@ fn another_control_plane_goes_on_where_one_was_killed() {
 
     first.kill().unwrap();
     until_said(&second, "serving");
-    // Who it knew it knows, by the same authority; who comes now is served too.
+    // It still has its former peers, by the same authority; new ones are served too.
     caller.until_served("echo");
     let found =
         west.done("second", &["neighbours", "get", "-g", "racks", "--vni", "7", "10.0.0.1"]);
@@ -122,7 +122,7 @@ fn another_control_plane_goes_on_where_one_was_killed() {
     newcomer.until_served("echo");
     caller.until_served("newcomer");
 
-    // One that is told to end leaves at once: the next need not wait for a lease to end.
+    // One that ends in order leaves at once: the next need not wait for a lease to end.
     let third = west.control("first", &[]);
     until_said(&third, "standing by");
     assert!(second.terminate(PATIENCE).unwrap().success());
@@ -135,7 +135,7 @@ fn a_control_plane_that_stood_still_ends_when_another_has_taken_over() {
     let west = Replicated::new(etcd!());
     let mut first = west.control("first", &[]);
     until_said(&first, "serving");
-    // At an address of its own, since the first one, though it stands still, has the other.
+    // At an address of its own, since the first one, though suspended, still has the other.
     let elsewhere = Replicated { address: free_address().unwrap(), ..west };
     let second = elsewhere.control("second", &[]);
     until_said(&second, "standing by");
@@ -228,7 +228,7 @@ fn etcd_is_spoken_to_over_tls() {
     until_said(&control, "serving");
     west.done("first", &["token", "create", "--app", "a"]);
     drop(control);
-    // Without a certificate it is refused, and says who refuses.
+    // Without a certificate it is refused, with the name of the refusing hop.
     let mut refused = west.control("second", &with_ca);
     assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(1));
     assert!(refused.log().contains(&west.etcd.address().to_string()), "{}", refused.log());

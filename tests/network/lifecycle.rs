@@ -1,4 +1,4 @@
-//! What comes and goes while load is on its way: nothing that leaves in order costs a request.
+//! Processes that come and go under load: none that leaves in order costs a request.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ const UNDER_WAY: u64 = 150;
 const INBOUND: &str = "tollway_inbound_requests_total";
 const OUTBOUND: &str = "tollway_outbound_requests_total";
 const RELAYED: &str = "tollway_relayed_bytes_total";
-/// Until a process that was told to leave has ended: less than its time to drain (10 s), which only
-/// requests that take so long need.
+/// Until a process that was asked to leave has ended: less than its time to drain (10 s), which
+/// only requests that take so long need.
 const LEFT_WITHIN: Duration = Duration::from_secs(9);
 
 #[test]
@@ -95,7 +95,7 @@ fn gateways_that_leave_cost_no_request() {
     until_answered_by(&caller, &["a", "b"]);
     let load = Load::http(&echo_url(&caller), RATE, CALM * 5);
     leave_in_order(&mut second);
-    // The only way left is one that came later.
+    // The only remaining route is one that came later.
     let third = mesh.east.another_gateway(&[]);
     until_registered(&third);
     until_counted(&third, RELAYED, 1);

@@ -87,7 +87,7 @@ impl Control {
     }
 }
 
-/// A client and what it told by its callback.
+/// A client and its callbacks.
 struct ObservedClient {
     client: MeshClient,
     seen: Arc<Mutex<Vec<MeshDelta>>>,
@@ -244,7 +244,7 @@ async fn unsubscribing_ends_the_updates_and_subscribing_again_resumes_them() {
     caller.client.subscribe(name("stock"));
     caller.until("stock", "unknown").await;
     caller.client.unsubscribe(&name("stock"));
-    // Each answer says that what was asked before has been carried out.
+    // Each answer proves that the requests before it have been carried out.
     caller.client.subscribe(name("orders"));
     caller.until("orders", "unknown").await;
     stock.client.register(at(1, true));
@@ -309,7 +309,7 @@ async fn certificates_are_renewed_before_half_of_their_life_and_registrations_go
         (last, renewals) = (now, renewals + 1);
     }
     assert!(renewals >= 2, "{renewals} renewals in one and a half lives");
-    // The first certificate has ended by now, and nobody was away for a moment.
+    // The first certificate has ended by now, and both were up all the time.
     assert_eq!(caller.states()["stock"], "[1]");
     let flaps = caller.log().iter().skip_while(|line| *line != "stock [1]").count();
     assert_eq!(flaps, 1, "{:?}", caller.log());

@@ -197,8 +197,8 @@ async fn list(store: &Path) -> BTreeMap<NeighbourKey, NeighbourRecord> {
     all
 }
 
-/// Writes rounds of 500 neighbours until the control plane is gone. The answered rounds, and
-/// whether another one was under way.
+/// Writes rounds of 500 neighbours until the control plane is gone. Returns the answered rounds,
+/// and whether another one was under way.
 async fn write_until_gone(store: PathBuf, mut round: u32) -> u32 {
     let mut client = AdminClient::connect(&store).await.unwrap().neighbours();
     loop {
@@ -274,8 +274,8 @@ fn a_full_disk_refuses_neighbours_and_loses_none() {
         };
         let found = list(&store).await;
         assert_eq!(found.len(), usize::try_from(answered).unwrap(), "what is there is served on");
-        // Those of the thousand that finds no room, one by one beside it: whoever is answered that
-        // it is so did not rely on what was not written.
+        // Those of the thousand that find no room, one by one: an answer that they are unchanged
+        // did not rely on an unwritten change.
         let mut single = 0;
         for attempt in 0.. {
             if single > 0 {

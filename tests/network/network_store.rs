@@ -60,7 +60,7 @@ impl Control {
         Self::run(self.dir, self.options).await
     }
 
-    /// What it tells of itself at its admin port.
+    /// Its metrics at its admin port.
     fn metric(&self, name: &str) -> u64 {
         let ports = std::fs::read_to_string(self.options.ports_file.as_ref().unwrap()).unwrap();
         let ports: BTreeMap<String, SocketAddr> = serde_json::from_str(&ports).unwrap();

@@ -67,7 +67,7 @@ fn a_file_is_taken_however_it_is_replaced() {
     runs("request_timeout_ms: 2 ");
     settings.replace("request_timeout_ms: 3\n");
     runs("request_timeout_ms: 3 ");
-    // As Kubernetes updates a volume: the path stays, a link on its way is turned.
+    // As Kubernetes updates a volume: the path stays, a link in it is replaced.
     settings.relink("request_timeout_ms: 4\n");
     runs("request_timeout_ms: 4 ");
     settings.replace("request_timeout_ms: 5\nno_such_setting: 1\n");
@@ -118,7 +118,7 @@ fn apps(network: &Network) -> [App; 2] {
     [network.app("echo", "a", AppProtocol::Http), network.app("db", "b", AppProtocol::Tcp)]
 }
 
-/// Signals until the file of the `change`-th change was looked at.
+/// Signals until the file of the `change`-th change was read.
 fn hang_up_until(process: &Process, change: u64, refused: bool) {
     process.signal(Signal::HUP).unwrap();
     let name =
@@ -160,7 +160,7 @@ impl Load {
         Self { stop, counts, threads }
     }
 
-    /// Ends it; any failure on the way is a panic.
+    /// Ends it; any failure is a panic.
     fn end(self) -> [(&'static str, u64); 3] {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {

@@ -1,5 +1,5 @@
-//! Who answers: the load is spread over all replicas behind another network's gateway, and
-//! services behind one gateway are never mixed up.
+//! The load is spread over all replicas behind another network's gateway, and services behind one
+//! gateway are never mixed up.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use hyper::Request;
 use tollway_tests::mesh::http::{Client, Version, empty, runtime};
 use tollway_tests::mesh::{App, AppProtocol, Mesh, Sidecar};
 
-/// How soon after a change every replica has its share: seconds, but one look at it takes as long on
-/// a busy machine.
+/// How soon after a change every replica has its share: seconds, but one check of it takes as long
+/// on a busy machine.
 const SPREAD_WITHIN: Duration = Duration::from_secs(60);
 /// How far from its share a replica may be, as a part of all requests.
 const TOLERANCE: f64 = 0.05;
-/// Requests looked at to see whether the load is spread, and then to see whether it stays so.
+/// Requests for a check that the load is spread, and then that it stays so.
 const GLANCE: usize = 600;
 const LOOK: usize = 3000;
-/// Requests under way where there is load.
+/// Requests under way under load.
 const AT_ONCE: usize = 8;
 
 const STOCK: &str = "stock.default.east";
@@ -54,9 +54,9 @@ fn a_replica_whose_app_is_gone_gets_no_more_requests() {
     assert!(gone.sidecar.process.is_running());
 }
 
-/// Waits until all `replicas`, and no others, answer in equal shares, and looks again for longer:
-/// one request after the other, since of many at once a replica that is slower for a moment
-/// rightly gets fewer.
+/// Waits until all `replicas`, and no others, answer in equal shares, and checks again for longer:
+/// one request after the other, since of many at once a replica that is slower for a moment rightly
+/// gets fewer.
 fn assert_shared(caller: &Sidecar, replicas: &[App], after: &str) {
     let deadline = Instant::now() + SPREAD_WITHIN;
     loop {
@@ -119,7 +119,7 @@ fn services_behind_one_gateway_are_never_mixed_up() {
         assert_eq!(answers.len(), 2, "{answers:?}");
     }
 
-    // Where stock was, orders comes: whoever still dials that address must not be answered.
+    // Orders takes stock's address: a caller that still dials that address must not be answered.
     let address = stock.sidecar.process.port("inbound").unwrap().to_string();
     stock.kill();
     let options = ["--inbound-listen", &address];

@@ -1,4 +1,4 @@
-//! Calls from one network into another: every way in, every protocol, through real processes.
+//! Calls from one network into another: every listener, every protocol, through real processes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -54,7 +54,7 @@ fn every_way_reaches(protocol: AppProtocol) {
     assert_host_header_is_enough(caller.outbound());
 }
 
-/// How a caller says whom it wants.
+/// How a caller names the callee.
 #[derive(Clone, Copy, Debug)]
 enum Addressing {
     /// `/v1.0/invoke/SERVICE/method/PATH` at the HTTP API.
@@ -138,7 +138,7 @@ async fn trailers_and_trace_context_cross(version: Version, caller: &Sidecar) {
     assert!(seen.contains("traceparent: ") && seen.contains(trace), "{version:?}: {seen}");
 }
 
-/// A client that knows no proxies, whose name resolution leads here.
+/// A client without proxies, whose name resolution leads here.
 fn assert_host_header_is_enough(outbound: SocketAddr) {
     let request = format!("GET /headers HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
     let answer = RawClient::exchange(outbound, request, PATIENCE).unwrap();
@@ -225,7 +225,7 @@ fn tcp_crosses_and_half_closes() {
     let received = std::thread::scope(|scope| {
         scope.spawn(|| {
             writing.write_all(&sent).unwrap();
-            // The end of what one side says is passed on, and the other side can still answer.
+            // The end of one direction is passed on, and the other side can still answer.
             writing.shutdown(Shutdown::Write).unwrap();
         });
         let mut received = Vec::new();
@@ -274,7 +274,7 @@ fn pipelined_requests_are_answered_in_order() {
     assert_eq!((answer.statuses(), answer.end), (vec![200, 404, 201], End::Closed));
 }
 
-/// The service is told to the sidecar only when it is first asked for.
+/// The sidecar gets the service only at the first request for it.
 fn until_tcp_answers(address: SocketAddr) {
     let answered = retry_until(PATIENCE, "TCP across", || {
         let mut stream = TcpStream::connect(address).ok()?;

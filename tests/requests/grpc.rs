@@ -153,7 +153,7 @@ async fn bidi_stream(caller: &Caller) {
     assert!(answers.next().await.is_none());
 }
 
-/// Where tonic connects, and the host it asks for if it is not that address.
+/// The address for tonic, and the host name if it differs.
 struct Caller {
     listener: SocketAddr,
     host: Option<String>,
@@ -171,7 +171,7 @@ impl Caller {
         client
     }
 
-    /// A request for the service: by metadata where the host does not say it.
+    /// A request for the service: by metadata if the host does not name it.
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if self.host.is_none() {

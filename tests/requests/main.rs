@@ -1,4 +1,4 @@
-//! What a request meets on its way: listeners, protocols, forwarding, policies, and what is recorded of it.
+//! A request's stages: listeners, protocols, forwarding, policies, and its records.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 

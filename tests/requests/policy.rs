@@ -71,7 +71,8 @@ fn requests_are_let_in_by_caller_method_and_path() {
     check(&caller, "POST /status/201", 403);
     check(&caller, "GET /healthz", 403);
     check(&caller, "GET /headers/secret", 403);
-    // Who calls is proven, not said: `ask` claims in its head to be the caller that is allowed.
+    // The caller is proven by its certificate: `ask` claims in its head to be the caller that is
+    // allowed.
     check(&other, "GET /status/201", 403);
     check(&near, "GET /status/201", 403);
     refusal_says_who_and_why(&other);
@@ -179,7 +180,7 @@ fn tcp_connections_are_judged_by_caller_and_ended_by_a_change() {
     let port = caller.upstream("db.default.east");
     let mut open = retry_until(PATIENCE, "TCP across", || echoing(port)).unwrap();
 
-    // It still stands when a policy lets it, and ends when one does not.
+    // It remains open while a policy admits it, and ends when one does not.
     mesh.east.apply(&policy("db", "db", "  allow:\n    - from: [\"*.*.west\"]"));
     open.write_all(b"pong").unwrap();
     let mut heard = [0; 4];
@@ -245,7 +246,7 @@ fn a_closed_network_stays_closed_through_restarts_and_without_its_control_plane(
     let table = mesh.east.done(&["get", "policies"], "");
     assert!(table.contains("tollway/closed "), "{table}");
     check(&caller, "GET /healthz", 403);
-    // One that starts now has never let anybody in.
+    // One that starts now has admitted no caller before.
     let second = mesh.east.app("late", "east-2", AppProtocol::Http);
     let near = mesh.east.sidecar_of("near", 1, AppProtocol::Http);
     let refused = retry_until(PATIENCE, "a refusal by the late sidecar", || {
@@ -256,8 +257,8 @@ fn a_closed_network_stays_closed_through_restarts_and_without_its_control_plane(
     });
     assert!(refused.is_ok(), "{}", second.sidecar.process.log());
 
-    // A service opens itself again by a policy of its own. Its sidecar may still be on the way
-    // to the new control plane, so nobody waited for it.
+    // A service reopens itself by a policy of its own. Its sidecar may not have reached the new
+    // control plane yet, so no step waited for it.
     mesh.east.apply(&policy("open", "echo", "  allow: [{from: [\"*.*.*\"]}]"));
     caller.until_served(SERVICE);
 }

@@ -1,4 +1,4 @@
-//! Programs in other languages that tests start beside a sidecar.
+//! Programs in other languages that tests start at a sidecar.
 
 use std::ffi::OsStr;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A Python with grpcio from its registry, which is C inside: a gRPC that nobody here wrote. It
-//! makes its stubs from `echo.proto`.
+//! A Python with grpcio from its registry, a foreign gRPC in C. It makes its stubs from
+//! `echo.proto`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const PACKAGES: [&str; 4] = ["--only-binary", ":all:", "grpcio==1.85.1", "grpcio
 pub const PROTO: (&str, &str) =
     ("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/echo/proto"));
 
-/// Installed by the first test that needs it, and kept; the error is the reason of a skip.
+/// Installed by the first test that needs it, and cached; the error is the reason of a skip.
 pub fn python() -> Result<PathBuf, String> {
     python_with(&PACKAGES)
 }

@@ -1,5 +1,5 @@
-//! Somebody who opens connections and floods each until it is closed, then opens the next; and
-//! what that costs him.
+//! An attacker that opens connections and floods each until it is closed, then opens the next; and
+//! its cost.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,15 +19,15 @@ const WRITE_WITHIN: Duration = Duration::from_millis(100);
 /// What an attacker rests when nothing can be sent.
 const REST: Duration = Duration::from_millis(5);
 
-/// Where to, and with TLS as whom.
+/// The target, and the TLS identity.
 #[derive(Clone)]
 pub struct Aim {
     pub address: SocketAddr,
     pub tls: Option<(Arc<ClientConfig>, String)>,
 }
 
-/// What one attack sends on each connection. All of it is made beforehand: somebody who attacks in
-/// earnest has it ready, and pays for sending it alone.
+/// What one attack sends on each connection. All of it is made beforehand: a real attacker has it
+/// ready, and pays for sending alone.
 pub struct Attack {
     /// The preface, SETTINGS, and what comes first.
     opening: Part,
@@ -47,7 +47,7 @@ enum Then {
     Again,
     /// Nothing, and the connection stays.
     Silence,
-    /// Another connection, once the listener has looked at all that came on this one.
+    /// Opens another connection, once the listener has processed all that came on this one.
     Anew,
 }
 
@@ -109,7 +109,7 @@ pub struct Spent {
     pub ended: u32,
 }
 
-/// Attacks until `is_over` says so, and waits for nobody.
+/// Attacks until `is_over` returns true, without waiting.
 pub fn attack(aim: &Aim, attack: &Attack, is_over: &dyn Fn(&Spent) -> bool) -> Spent {
     let (before, began) = (own_cpu_time(), Instant::now());
     let mut spent = Spent::default();
@@ -138,7 +138,7 @@ fn flood(
     is_over: &dyn Fn(&Spent) -> bool,
 ) -> io::Result<()> {
     let mut wire = Wire::open(aim)?;
-    // What is under way when the listener ends the connection was paid for in vain.
+    // Bytes under way when the listener ends the connection were paid for in vain.
     set_socket_send_buffer_size(wire.stream.socket(), PART_BYTES)?;
     spent.frames += attack.opening.frames;
     let mut is_all_sent = wire.send(&attack.opening.bytes)?;
@@ -167,7 +167,7 @@ fn flood(
     Ok(())
 }
 
-/// Waits until the listener has looked at everything that was sent.
+/// Waits until the listener has processed everything that was sent.
 fn until_looked_at(wire: &mut Wire, is_over: &dyn Fn() -> bool) -> io::Result<()> {
     const LAST: &[u8] = b"the last";
     let answer = frame(PING, ACK, 0, LAST);
@@ -182,7 +182,7 @@ fn until_looked_at(wire: &mut Wire, is_over: &dyn Fn() -> bool) -> io::Result<()
     Ok(())
 }
 
-/// A connection that is written to whether or not anybody reads.
+/// A connection that is written to whether or not the peer reads.
 pub struct Wire {
     stream: Box<dyn Stream>,
     /// What the listener did not take yet.

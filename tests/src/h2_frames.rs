@@ -1,4 +1,4 @@
-//! HTTP/2 frames and header blocks by hand: what no codec of ours or of anybody else would send.
+//! HTTP/2 frames and header blocks by hand, which no proper codec would send.
 
 use std::io::Read;
 
@@ -50,7 +50,7 @@ pub fn reset_with(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
-/// Streams above `last` were not looked at.
+/// Streams above `last` were not processed.
 pub fn goaway(last: u32, code: u32) -> Vec<u8> {
     frame(GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
 }
@@ -128,7 +128,7 @@ impl Frame {
         std::iter::from_fn(|| Self::read(&mut bytes)).collect()
     }
 
-    /// Whether its sender says nothing more on the stream.
+    /// Whether its sender ends the stream.
     pub fn ends_stream(&self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }

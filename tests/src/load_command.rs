@@ -12,7 +12,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// `flags` add to its listeners, or say what it does.
+    /// `flags` add to its listeners, or set its behaviour.
     pub fn start(flags: &[&str]) -> Self {
         let process = Start::new(binary("tollway").unwrap())
             .args(["echo", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"])

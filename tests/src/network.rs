@@ -1,5 +1,5 @@
-//! One network as processes: control plane, sidecars, gateway; and its authority, as somebody
-//! would have it who stole the store.
+//! One network as processes: control plane, sidecars, gateway; and its authority, as an attacker
+//! with the stolen store has it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ impl Network {
         output.stdout
     }
 
-    /// What a command says that must fail.
+    /// The error output of a command that must fail.
     pub fn failing_command(&self, arguments: &[&str], stdin: &[u8]) -> String {
         let output = self.run(arguments, stdin);
         assert!(!output.status.success(), "{arguments:?}: {output:?}");
@@ -93,8 +93,8 @@ impl Network {
             .args(["--admin-listen", "127.0.0.1:0"])
     }
 
-    /// A sidecar of `app` on free ports that has everything it waits for: what makes
-    /// `/v1.0/healthz` say so.
+    /// A sidecar of `app` on free ports that has everything it waits for: then `/v1.0/healthz`
+    /// succeeds.
     pub fn sidecar(&self, app: &str, options: &[&str]) -> Process {
         let sidecar = self
             .data_plane("sidecar", &[])
@@ -112,7 +112,7 @@ impl Network {
         self.gateway_at("127.0.0.1:0")
     }
 
-    /// A gateway that says it is reached at `place`.
+    /// A gateway with `place` as its advertised address.
     pub fn gateway_at(&self, place: &str) -> Process {
         self.gateway_with(place, &[])
     }
@@ -183,8 +183,8 @@ impl Network {
         TlsRelay::start(address, &name, config).unwrap()
     }
 
-    /// How `caller` of this network reaches `callee`: what it shows and expects, and the name that
-    /// it asks for.
+    /// How `caller` of this network reaches `callee`: its certificate, its expectation, and the
+    /// server name.
     pub fn client(&self, caller: &str, callee: &str, alpn: &[u8]) -> (Arc<ClientConfig>, String) {
         let callee = self.service(callee);
         let expected = Expected::service(&callee, &self.trust_domain());
@@ -200,7 +200,7 @@ impl Network {
     }
 }
 
-/// A front before the app at `to`, a URL, started as `start` says; the folder has its certificate.
+/// A front before the app at `to`, a URL, started by `start`; the folder has its certificate.
 pub fn front(start: Start, to: &str, options: &[&str]) -> (TempDir, Process) {
     let files = TempDir::new().unwrap();
     let (certificate, key) =
@@ -217,7 +217,7 @@ pub fn front(start: Start, to: &str, options: &[&str]) -> (TempDir, Process) {
     (files, front)
 }
 
-/// A certificate of `service` by `authority`, for somebody who believes `trusted`.
+/// A certificate of `service` by `authority`, for a process that trusts `trusted`.
 pub fn issue(authority: &Authority, service: ServiceName, trusted: &Authority) -> Credentials {
     let key = KeyPair::generate().unwrap();
     let request = IssueRequest {

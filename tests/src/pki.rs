@@ -109,7 +109,7 @@ impl Pair {
     }
 }
 
-/// The client that `builder` has begun: it shows `shown` where it is asked to, or nothing.
+/// The client that `builder` has begun: it presents `shown` on request, or nothing.
 pub fn showing(
     builder: ConfigBuilder<ClientConfig, WantsClientCert>,
     shown: Option<Arc<CertifiedKey>>,

@@ -1,5 +1,5 @@
-//! An app that remembers every byte it is sent, and that answers what the test tells it to:
-//! also what no honest server would.
+//! An app that records every byte it receives, and that answers what the test sets: also what no
+//! honest server would.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use rustix::net::sockopt::set_socket_linger;
 /// Answers to paths that end in the key; every other path is answered with 200 and itself.
 pub type Script = HashMap<&'static str, Reply>;
 
-/// What goes back for a request, as it is. The test may say more on the same connection
-/// ([`Request::say`]), and where this is empty, all of it.
+/// The raw bytes of a response. The test may send more on the same connection ([`Request::say`]),
+/// and if this is empty, all of it.
 #[derive(Clone)]
 pub struct Reply {
     pub bytes: Vec<u8>,
@@ -94,7 +94,7 @@ impl App {
         seen.requests.iter().filter(to).cloned().collect()
     }
 
-    /// How many requests whose head says `text` ended before they were whole.
+    /// How many requests with `text` in their head ended before they were whole.
     pub fn broken_off(&self, text: &str) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.broken_off.iter().filter(|head| head.contains(text)).count()
@@ -120,7 +120,7 @@ impl Request {
             .collect()
     }
 
-    /// Says `bytes` to whoever sent it, behind what was answered already.
+    /// Sends `bytes` to the request's sender, after what was answered already.
     #[track_caller]
     pub fn say(&self, bytes: impl AsRef<[u8]>) {
         let connection = self.connection.upgrade().expect("its connection is open");
@@ -171,7 +171,7 @@ fn reply_to(request: &Request, script: &Script) -> Reply {
     Reply { bytes: own_answer(target).into_bytes(), then: Then::GoOn }
 }
 
-/// What an honest app answers: its caller can tell whose answer it is.
+/// The answer of an honest app, by which its caller recognises the app.
 fn own_answer(target: &str) -> String {
     let body = format!("own {target}");
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
@@ -213,7 +213,7 @@ fn take_body(
     Some(input.drain(..end).collect())
 }
 
-/// Where a body ends that `input` begins with, as far as that can be told.
+/// The end of the body with which `input` begins, if it can be determined.
 fn body_end(request: &Request, input: &[u8]) -> Option<usize> {
     if request.values("transfer-encoding").is_empty() {
         let length = request.values("content-length");

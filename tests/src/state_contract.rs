@@ -285,7 +285,7 @@ async fn a_fence_only_grows(store: &dyn StateStore) {
     fenced(store, 12, "cart", Vec::new()).await.unwrap();
     shut_out(11).await;
     fenced(store, 1, "another cart", Vec::new()).await.unwrap();
-    // Beyond what a float tells apart.
+    // Beyond the precision of a float.
     fenced(store, u64::MAX - 1, "cart", write("6")).await.unwrap();
     shut_out(u64::MAX - 2).await;
     fenced(store, u64::MAX, "cart", write("7")).await.unwrap();
@@ -295,8 +295,8 @@ async fn a_fence_only_grows(store: &dyn StateStore) {
     assert!(fenced(store, u64::MAX, "cart", touching).await.unwrap_err().is_callers_fault());
 }
 
-/// Hosts write as fast as they can, each with its own number: whoever has a smaller one than was
-/// kept is refused, and what stands in the end is the largest host's.
+/// Hosts write as fast as they can, each with its own number: a number below the stored one is
+/// refused, and in the end the largest host's is stored.
 async fn hosts_that_fight_are_kept_apart(store: &Arc<dyn StateStore>) {
     const HOSTS: u64 = 8;
     const ROUNDS: u64 = 10;

@@ -1,4 +1,4 @@
-//! Both ends of TLS as somebody plays them who does not keep to the mesh's rules.
+//! Both ends of TLS for tests that break the mesh's rules.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -93,7 +93,7 @@ pub fn client_hello(server_name: &str) -> Vec<u8> {
     flight
 }
 
-/// A server that shows whatever it is told to, or speaks no TLS at all.
+/// A server with any certificate, or without TLS.
 pub struct Impostor {
     pub address: SocketAddr,
     shown: Arc<Shown>,
@@ -116,7 +116,7 @@ struct Target {
 }
 
 impl Takeover {
-    /// Leads nowhere until it is told to.
+    /// Leads nowhere until it is set.
     pub fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

@@ -47,7 +47,7 @@ impl User {
         Self { files, other: None }
     }
 
-    /// A user without privileges, home or runtime directory, whom `setpriv` makes.
+    /// A user without privileges, home or runtime directory, made by `setpriv`.
     pub fn somebody(setpriv: &Path) -> Self {
         let uid = FIRST_UID + std::process::id() * 100 + NEXT_UID.fetch_add(1, Ordering::Relaxed);
         Self { files: TempDir::new().unwrap(), other: Some((setpriv.to_owned(), uid)) }
@@ -102,7 +102,7 @@ impl User {
         [("XDG_RUNTIME_DIR", runtime), ("TOLLWAY", binary("tollway").unwrap())]
     }
 
-    /// A control plane that is nobody's local one, and its store.
+    /// A control plane that is not the user's local one, and its store.
     pub fn control_plane(&self) -> (Process, PathBuf) {
         let store = self.path("store");
         let start = Start::new(binary("tollway").unwrap())

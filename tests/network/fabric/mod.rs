@@ -20,7 +20,7 @@ use tollway_tests::metrics_page::{check_documented, check_lint};
 
 /// Rounds in which agent or control plane are killed; a hundred by `TOLLWAY_FABRIC_KILLS=100`.
 const KILLS: u32 = 6;
-/// For how long the way between them is cut; a minute by `TOLLWAY_FABRIC_CUT_S=60`.
+/// For how long the connection between them is cut; a minute by `TOLLWAY_FABRIC_CUT_S=60`.
 const CUT_S: u32 = 4;
 /// Addresses that writers write.
 const NUMBERS: u32 = 12_000;
@@ -28,7 +28,7 @@ const NUMBERS: u32 = 12_000;
 const ADMIN: &str = "127.0.0.1:9090";
 const NOT_PERMITTED: &str = "it needs root, network namespaces and the right to load programs";
 
-/// A number that an environment variable may say.
+/// A number that an environment variable may set.
 fn chosen(variable: &str, otherwise: u32) -> u32 {
     let said = std::env::var(variable).ok();
     said.map_or(otherwise, |text| text.parse().expect("a number"))
@@ -80,7 +80,7 @@ fn packets_go_where_the_control_plane_says() {
     assert!(counted >= forwarded as f64, "{page}");
 
     until_kept(journal);
-    // Nobody is there who could be told; packets go on.
+    // There is no agent to update; packets are still forwarded.
     agent.kill().unwrap();
     fabric.tunnels.ping(Side::A, "10.0.0.2");
     fabric.agent_that("an agent that has gone", |agent| agent["connected"] == false);
@@ -95,7 +95,7 @@ fn packets_go_where_the_control_plane_says() {
     fabric.tunnels.ping(Side::A, "10.0.0.2");
     assert!(!agent.log().contains("from=0"), "it goes on from its journal: {}", agent.log());
 
-    // Nobody is there who could tell; packets go on, and so does the agent.
+    // There is no control plane; packets are still forwarded, and the agent runs.
     fabric.control.kill().unwrap();
     fabric.tunnels.ping(Side::B, "10.0.0.1");
     fabric.restart_control();
@@ -108,7 +108,7 @@ fn packets_go_where_the_control_plane_says() {
     assert!(fabric.detach().contains("there is no forwarder of group"));
 }
 
-/// Writes rounds until it is told to stop, whatever becomes of the control plane; each is written
+/// Writes rounds until it is stopped, through all failures of the control plane; each is written
 /// again until it is answered.
 struct Writer {
     stop: Arc<AtomicBool>,
@@ -204,7 +204,7 @@ fn nothing_is_lost_while_the_way_is_cut() {
         let writer = Writer::start(fabric.store(), fabric.group());
         tokio::time::sleep(Duration::from_millis(300)).await;
         set_loopback(&fabric, "down");
-        // What has arrived may still be under way into the table.
+        // Received records may still be under way into the table.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = fabric.status()["newest_revision"].clone();
         tokio::time::sleep(Duration::from_secs(seconds.into())).await;
@@ -222,7 +222,7 @@ fn nothing_is_lost_while_the_way_is_cut() {
     });
 }
 
-/// Takes the device down by which agent and control plane speak, or up.
+/// Takes the device between agent and control plane down, or up.
 fn set_loopback(fabric: &Fabric, state: &str) {
     let set = || Command::new("ip").args(["link", "set", "lo", state]).status();
     assert!(fabric.tunnels.middle().run(set).unwrap().unwrap().success());

@@ -1,4 +1,4 @@
-//! A forwarder between two hosts, its agent, and the control plane that tells it of neighbours.
+//! A forwarder between two hosts, its agent, and the control plane with its neighbours.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -121,7 +121,7 @@ impl Fabric {
         self.neighbours(&["import", "--wait", file.to_str().unwrap()])
     }
 
-    /// What `tollway fabric status --agents` says of the one agent, once it `is` what is awaited.
+    /// The one agent in `tollway fabric status --agents`, once it `is` as awaited.
     pub(crate) fn agent_that(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         retry_until(PATIENCE, what, || {
             let told =
@@ -146,7 +146,7 @@ impl Fabric {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// What the kernel's table says.
+    /// The content of the kernel's table.
     pub(crate) fn in_kernel(&self) -> Neighbours {
         let table = pinned_table(&pins::path_of(&self.group).unwrap()).unwrap();
         let mut found = Neighbours::new();
@@ -158,7 +158,7 @@ impl Fabric {
         found
     }
 
-    /// What the control plane says.
+    /// The content of the control plane's table.
     pub(crate) async fn in_store(&self) -> Neighbours {
         let mut client = AdminClient::connect(&self.store()).await.unwrap().neighbours();
         let request = v1::ListNeighboursRequest { group: self.group.clone(), ..Default::default() };

@@ -44,7 +44,7 @@ impl Network {
     }
 }
 
-/// A sidecar that is to find no way into the mesh.
+/// A sidecar that cannot enter the mesh.
 fn sidecar(control: &str, token: &str) -> Command {
     let files = TempDir::new().unwrap();
     let file = files.path().join("token");

@@ -1,5 +1,5 @@
-//! Every failure is told with its code, who says it, and what to do: the catalogue of
-//! docs/errors.md, provoked on the shipped binary.
+//! Every failure has its code, its hop and its remedy: the catalogue of docs/errors.md, provoked on
+//! the shipped binary.
 
 mod access;
 mod peers;

@@ -1,5 +1,5 @@
-//! What the hops beyond the caller's sidecar refuse: gateways, the callee's sidecar, somebody
-//! else in its place, and an app that takes a request and drops it.
+//! Refusals of the hops after the caller's sidecar: gateways, the callee's sidecar, an impostor in
+//! its place, and an app that takes a request and drops it.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ fn a_gateway_that_reaches_nobody_says_so_and_is_named() {
     check(&answer, 503, "ERR_GATEWAY_UPSTREAM", CALLER, &parts);
 }
 
-/// West knows east as it was: its control plane is gone, and so is the app in east.
+/// West has east's former state: its control plane is gone, and so is the app in east.
 #[test]
 fn a_gateway_that_serves_no_such_workload_any_more_refuses_its_name() {
     let mut mesh = Mesh::start();
@@ -58,7 +58,7 @@ fn a_gateway_that_serves_no_such_workload_any_more_refuses_its_name() {
     check(&answer, 503, "ERR_GATEWAY_REFUSED", CALLER, &parts);
 }
 
-/// East has left west, which has not heard of it.
+/// East has left west, which does not know it yet.
 #[test]
 fn a_callee_that_trusts_the_callers_network_no_more_refuses_its_certificate() {
     let mut mesh = Mesh::start();
@@ -104,7 +104,7 @@ fn an_app_that_resets_a_request_is_named_with_its_reason() {
     let answer = until_told(&caller, "echo.default.east", "ERR_RESET");
     let parts = ["the app reset the request (INTERNAL_ERROR)", "look at the app's log"];
     check(&answer, 502, "ERR_RESET", CALLEE, &parts);
-    // The same over gRPC, by a client that nobody here wrote.
+    // The same failure over gRPC, by a foreign client.
     let curl = need_tool!("curl");
     let url = format!("http://{}/shop.Stock/Get", caller.grpc());
     let output = std::process::Command::new(curl)
@@ -151,7 +151,7 @@ fn serve_banners() -> SocketAddr {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
-            // Reads what it is told, so that the greeting is not lost to a reset.
+            // Reads its input, so that the greeting is not lost to a reset.
             let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
             let _ = stream.read(&mut [0; 4096]);
         }

@@ -21,7 +21,7 @@ pub(crate) fn call(caller: &Sidecar, service: &str, path: &str) -> String {
     get(caller.http(), &format!("/v1.0/invoke/{service}/method{path}"))
 }
 
-/// Holds an answer to status, code, hop and what else it is to say.
+/// Compares an answer with status, code, hop and further text.
 #[track_caller]
 pub(crate) fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&str]) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{code}:\n{answer}");
@@ -34,7 +34,7 @@ pub(crate) fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&
     }
 }
 
-/// An address of `ip` where nobody listens.
+/// An address of `ip` without a listener.
 pub(crate) fn nowhere(ip: &str) -> ClosedPort {
     ClosedPort::on(ip.parse::<IpAddr>().unwrap()).unwrap()
 }
@@ -130,7 +130,7 @@ fn an_app_cannot_speak_for_the_mesh() {
         for stream in app.incoming() {
             let mut stream = stream.unwrap();
             let mut head = [0; 4096];
-            // The probe of the sidecar says nothing; a request has a head that is read at once.
+            // The sidecar's probe sends nothing; a request has a head that is read at once.
             if std::io::Read::read(&mut stream, &mut head).is_ok_and(|length| length > 0) {
                 let answer = "HTTP/1.1 503 Mine\r\nx-tollway-error: ERR_POLICY_DENIED\r\n\
                      x-tollway-hop: sidecar other\r\nx-mine: 1\r\ncontent-length: 0\r\n\r\n";

@@ -32,7 +32,7 @@ fn a_taken_port_names_its_holder_and_the_option() {
 #[test]
 fn an_address_of_another_machine_is_no_place_to_listen() {
     let files = TempDir::new().unwrap();
-    // Reserved for documentation (RFC 5737): nobody's own.
+    // Reserved for documentation (RFC 5737): unused.
     let told = tollway(control(&files.path().join("store"), "192.0.2.1:0"));
     told.check("ERR_ADDRESS_NOT_HERE", &["192.0.2.1:0", "ip address"]);
 }

@@ -1,4 +1,4 @@
-//! A store that is not writable, damaged, in use, somebody else's, or on a full disk.
+//! A store that is not writable, damaged, in use, another network's, or on a full disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,13 +120,13 @@ fn a_full_disk_refuses_the_change_and_nothing_else() {
     let filled = fill(Path::new(&store));
     use_up_the_reserve(Path::new(&store));
     tollway(token).check("ERR_DISK_FULL", &["free space", small.to_str().unwrap()]);
-    // It reads on, and when there is room again it writes on.
+    // It still reads, and when there is space it writes again.
     assert_eq!(tollway(["get", "services", "--store", &store]).exit, Some(0));
     std::fs::remove_file(filled).unwrap();
     assert_eq!(tollway(token).exit, Some(0), "{}", control.log());
 }
 
-/// Changes until one is refused: a store holds some room ready for its next ones.
+/// Changes until one is refused: a store has some space reserved for its next ones.
 fn use_up_the_reserve(store: &Path) {
     let request = || v1::CreateTokenRequest {
         scope: Some(v1::create_token_request::Scope::Any(v1::AnyWorkload {})),
@@ -143,7 +143,7 @@ fn use_up_the_reserve(store: &Path) {
     });
 }
 
-/// Takes all the room that is left beside a store.
+/// Takes all the free space beside a store.
 fn fill(store: &Path) -> PathBuf {
     let filling = store.with_file_name("filling");
     let mut file = std::fs::File::create(&filling).unwrap();

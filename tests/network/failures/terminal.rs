@@ -1,4 +1,4 @@
-//! Runs a command that is to fail, and reads what it tells.
+//! Runs a command that must fail, and reads its output.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};

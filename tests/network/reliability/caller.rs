@@ -1,4 +1,4 @@
-//! An app that calls at a steady rate and remembers what became of every single request.
+//! An app that calls at a steady rate and records the outcome of every single request.
 //!
 //! Open loop: a request is sent when its time has come, however many have not been answered. The
 //! clients are hyper's, which shares no code with the proxy, and do not try anything twice.
@@ -21,9 +21,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(25);
 /// A unary call of the echo app with an empty message.
 const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
 const EMPTY_MESSAGE: [u8; 5] = [0; 5];
-/// Body of an HTTP request: more than fits beside its head in one small write.
+/// Body of an HTTP request: more than fits with its head into one small write.
 const BODY_BYTES: usize = 1024;
-/// Every other HTTP request takes the app so long: whenever a blow falls, some are under way.
+/// Every other HTTP request takes the app so long: at any blow some are under way.
 const DELAY_PATH: &str = "delay?ms=40";
 
 /// One kind of request, sent at a rate of its own.
@@ -38,7 +38,7 @@ pub(crate) struct Stream {
     pub(crate) rate_rps: u32,
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) stream: &'static str,
@@ -55,7 +55,7 @@ pub(crate) enum Failure {
     Refused,
     /// The connection ended before the answer was whole.
     Broken(String),
-    /// An answer that says that it failed.
+    /// An answer that reports a failure.
     Answer(String),
     /// No answer in [`ANSWER_LIMIT`].
     Silence,
@@ -72,7 +72,7 @@ impl Failure {
     }
 }
 
-/// Calls that are under way until [`Calls::stop`].
+/// Calls under way until [`Calls::stop`].
 pub(crate) struct Calls {
     runtime: tokio::runtime::Runtime,
     stop: watch::Sender<bool>,
@@ -100,7 +100,7 @@ impl Calls {
         Self { runtime, stop, senders, sent }
     }
 
-    /// Sends no more, waits for all answers, and returns what became of every request.
+    /// Sends no more, waits for all answers, and returns the outcome of every request.
     pub(crate) fn stop(self) -> Vec<Sent> {
         self.stop.send_replace(true);
         self.runtime.block_on(async {
@@ -114,7 +114,7 @@ impl Calls {
     }
 }
 
-/// Sends at the stream's rate until told to stop, then waits for the answers.
+/// Sends at the stream's rate until stopped, then waits for the answers.
 async fn send(
     stream: Stream,
     phase: Duration,
@@ -149,7 +149,7 @@ struct Client {
     count: AtomicU64,
     /// HTTP/1.1 connections without a request, last used last.
     idle: Mutex<Vec<http1::SendRequest<Full<Bytes>>>>,
-    /// The HTTP/2 connection; taken anew when it takes no more requests.
+    /// The HTTP/2 connection; replaced when it takes no more requests.
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Full<Bytes>>>>,
 }
 

@@ -147,12 +147,12 @@ fn admits(control: &Process, token: &str) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// What became of a damaged store.
+/// The outcome of a damaged store.
 #[derive(Debug, Serialize)]
 pub(crate) struct Damaged {
-    /// What `tollway control` said instead of serving.
+    /// The error of `tollway control`.
     pub(crate) refusal: String,
-    /// What `tollway store check` and `tollway store repair` said.
+    /// The output of `tollway store check` and `tollway store repair`.
     pub(crate) check: String,
     pub(crate) repair: String,
     /// Writes from before the damage that are there after the repair, of so many.
@@ -168,7 +168,7 @@ pub(crate) fn damage() -> Damaged {
     let file = store_file(&store);
     let mut control = start_control(&store);
     let before = create_tokens(&store, 20);
-    // What lies behind the store's last byte is room that was reserved, and zero.
+    // After the store's last byte is reserved space, all zero.
     let middle = used_bytes(&file);
     create_tokens(&store, 20);
     control.kill().unwrap();
@@ -250,7 +250,7 @@ pub(crate) struct FullDisk {
     /// Calls while the disk was full.
     pub(crate) sent: usize,
     pub(crate) lost: usize,
-    /// From the moment there was room until a write succeeded.
+    /// From the moment there was space until a write succeeded.
     pub(crate) writes_again_after_ms: u64,
     pub(crate) passed: bool,
 }
@@ -262,7 +262,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
     let mount = files.path().join("disk");
     fs::create_dir(&mount).unwrap();
     let control = start_on_small_disk(&mount)?;
-    // The disk is seen by the control plane alone; this is the way to it from outside.
+    // The disk is mounted for the control plane alone; this is its path from outside.
     let disk = PathBuf::from(format!("/proc/{}/root{}", control.pid(), mount.display()));
     let store = disk.join("store");
     let address = control.port("control").unwrap().to_string();
@@ -313,7 +313,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
     })
 }
 
-/// A control plane whose store lies on a small disk in a mount namespace of its own.
+/// A control plane whose store is on a small disk in a mount namespace of its own.
 fn start_on_small_disk(mount: &Path) -> Option<Process> {
     let unshare = tollway_testkit::tool("unshare")?;
     let own = if rustix::process::getuid().is_root() { "-m" } else { "-Urm" };
@@ -335,7 +335,7 @@ fn start_on_small_disk(mount: &Path) -> Option<Process> {
     Some(control.unwrap())
 }
 
-/// Writes until there is no room.
+/// Writes until there is no space.
 fn fill(filler: &Path) {
     let mut file = File::create(filler).unwrap();
     for block in [vec![1; 64 << 10], vec![1; 1]] {
@@ -350,7 +350,7 @@ fn try_write(store: &Path) -> Result<(), String> {
     })
 }
 
-/// Writes until the room that the store had reserved is used up.
+/// Writes until the space that the store had reserved is used up.
 fn until_refused(store: &Path) -> String {
     runtime().block_on(async {
         let mut admin = AdminClient::connect(store).await.unwrap();
@@ -402,7 +402,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Numbers that are the same for the same seed.
+/// Numbers that a seed determines.
 struct Random(u64);
 
 impl Random {

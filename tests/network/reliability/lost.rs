@@ -22,7 +22,7 @@ const SERVICE: &str = "web.default.far";
 pub(crate) enum Loss {
     /// Its gateways end without a word, and nothing listens at their addresses.
     Killed,
-    /// Its gateways fall silent: connections stand, nothing comes back.
+    /// Its gateways fall silent: connections remain open, nothing comes back.
     Silent,
 }
 

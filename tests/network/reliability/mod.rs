@@ -38,7 +38,7 @@ struct Record {
     rate_rps: u32,
     pause_s: u64,
     matrix: Vec<Outcome>,
-    /// The same with a near network whose workloads call through their own gateways.
+    /// The outcomes with a near network whose workloads call through their own gateways.
     through_own_gateway: Vec<Outcome>,
     lost_network: Vec<LostNetwork>,
     kill_rounds: Rounds,
@@ -105,8 +105,8 @@ fn told<T: std::fmt::Debug>(what: &str, found: T) -> T {
     found
 }
 
-/// Cells in `TOLLWAY_RELIABILITY_CELLS`, as `egress:gateway far:SIGTERM` and separated by commas,
-/// where a text matches what it begins: to look at some of them.
+/// Cells in `TOLLWAY_RELIABILITY_CELLS`, as `egress:gateway far:SIGTERM` and separated by commas; a
+/// text selects the cells that begin with it.
 #[test]
 #[ignore = "needs TOLLWAY_RELIABILITY_CELLS"]
 fn some_cells() {

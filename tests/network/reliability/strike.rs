@@ -17,21 +17,22 @@ const SETTLE: Duration = Duration::from_millis(2500);
 const NOTICE: Duration = Duration::from_millis(150);
 /// Requests, one of each kind, that were handed to a connection whose end the app had not seen.
 const UNSEEN: usize = 4;
-/// How long a stopped process stands still.
+/// How long a stopped process is suspended.
 pub(crate) const PAUSE: Duration = Duration::from_secs(10);
 /// An answer that took longer is no full service.
 const SLOW: Duration = Duration::from_secs(1);
-/// What is sent so long after a blow that leaves other ways must not be late: a process that ends
-/// says so, one that dies takes its connections with it, and a control plane is beside the way.
+/// Requests sent so long after a blow that leaves other routes must not be late: a process that
+/// ends announces it, one that dies takes its connections with it, and a control plane is not on
+/// the route.
 const NOTICED_MS: u64 = 2_000;
-/// The same for a sidecar or gateway that stands still, which says nothing: callers find out by
-/// asking (half a second of silence, seen within a second, 1.5 s for the answer). Twice that.
+/// The limit for a suspended sidecar or gateway, which announces nothing: callers find out by
+/// probes (half a second of silence, seen within a second, 1.5 s for the answer). Twice that.
 const FOUND_OUT_MS: u64 = 6_000;
-/// An app that stands still looks like a slow one, since its sidecar answers for it: it gets a
-/// request whenever the other replicas have as many under way. Of so many requests one may be
-/// late, until it goes on.
+/// A suspended app resembles a slow one, since its sidecar answers for it: it gets a request
+/// whenever the other replicas have as many under way. Of so many requests one may be late, until
+/// it continues.
 const ONE_LATE_OF: usize = 50;
-/// The same for the only way, from when it is back.
+/// The limit for the only route, from when it is back.
 const CAUGHT_UP_MS: u64 = 2_000;
 /// Failures written down one by one in a cell.
 const SHOWN: usize = 20;
@@ -93,12 +94,12 @@ impl Victim {
         }
     }
 
-    /// Whether requests pass through it. A control plane is beside the way.
+    /// Whether requests pass through it. A control plane is not on the route.
     fn carries(self) -> bool {
         !matches!(self, Self::ControlNear | Self::ControlFar)
     }
 
-    /// Whether there is no other way while it is down.
+    /// Whether there is no other route while it is down.
     fn is_only_way(self) -> bool {
         self == Self::CallerSidecar
     }
@@ -138,7 +139,7 @@ pub(crate) struct Outcome {
     pub(crate) sent: usize,
     /// Under way when the process died.
     pub(crate) lost_in_flight: usize,
-    /// Not taken by anybody, since the only way was closed.
+    /// Not accepted by any process, since the only route was closed.
     pub(crate) refused_at_listener: usize,
     /// Sent later, and failed all the same.
     pub(crate) lost_after: usize,
@@ -153,17 +154,16 @@ pub(crate) struct Outcome {
     pub(crate) back_after_ms: u64,
     pub(crate) bound: String,
     pub(crate) passed: bool,
-    /// How often requests failed in which way.
+    /// Failures by kind.
     pub(crate) failures: BTreeMap<String, usize>,
-    /// Each failure, as far as there is room: stream, when it was sent after the blow, how long
-    /// it took, why.
+    /// Each failure, up to a limit: stream, when it was sent after the blow, how long it took, why.
     pub(crate) shown: Vec<(String, i64, u64, String)>,
 }
 
 /// The moments of a cell.
 struct Moments {
     blow: Instant,
-    /// The process is gone, or stands still.
+    /// The process is gone, or suspended.
     gone: Instant,
     /// It serves again.
     back: Instant,

@@ -205,8 +205,8 @@ impl World {
         ]
     }
 
-    /// Waits until everything is as at the start: the caller hears its control plane, every
-    /// replica answers, both networks know both gateways of each other.
+    /// Waits until everything is as at the start: the caller's control plane answers, every replica
+    /// answers, both networks have both gateways of each other.
     pub(crate) fn until_whole(&self) {
         let caller = self.caller.port("http");
         until("the caller hears its control plane", || {
@@ -262,7 +262,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let mut answer = Vec::new();
-    // What a process says that is being struck is not whole; the next look shows more.
+    // The output of a process that is being struck is not whole; the next read shows more.
     let _ = stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_end(&mut answer));
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -78,7 +78,7 @@ fn a_connection_that_leaves_http_is_the_line_of_its_request() {
     }
 }
 
-/// What every such line says.
+/// The fields of every such line.
 #[track_caller]
 fn check(line: &Value, kind: &str, app: &str, direction: &str) {
     assert_eq!((&line["kind"], &line["direction"]), (&json!(kind), &json!(direction)), "{line}");

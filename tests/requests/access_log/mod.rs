@@ -1,5 +1,5 @@
-//! The access log of real sidecars: a line for each request, whatever becomes of it, and a log
-//! that cannot be written disturbs nobody. And what of the telemetry's options cannot be meant.
+//! The access log of real sidecars: a line for each request with any outcome, and a log that cannot
+//! be written affects no request. And invalid combinations of telemetry options.
 
 mod connections;
 mod refused;
@@ -163,7 +163,7 @@ impl Logs {
     }
 }
 
-/// The first line that is looked for, once it is there.
+/// The first matching line, once it is there.
 #[track_caller]
 pub(crate) fn line(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
     let found = retry_until(PATIENCE, "a line of the access log", || {

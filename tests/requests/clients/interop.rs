@@ -1,7 +1,7 @@
 //! gRPC's own interoperability tests (grpc-go's client against its server): through one sidecar,
 //! through two, and through two gateways.
 //!
-//! What is left out, and why, is told in docs/guide/dapr.md.
+//! docs/guide/dapr.md lists the omitted cases, and why.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,12 +32,12 @@ const CASES: [&str; 18] = [
     BY_HOST,
 ];
 
-/// Its load the server tells on a stream that the client opens beside its calls, without the metadata
-/// that names the app: it has to be named by its host.
+/// The server reports its load on a stream that the client opens in addition to its calls, without
+/// the metadata that names the app: the host must name it.
 const BY_HOST: &str = "orca_oob";
 const HOST: &str = "interop.default.east.mesh:80";
 
-/// Balances by the load that servers report, which the cases of ORCA look at.
+/// Balances by the load that servers report, for the cases of ORCA.
 const BY_LOAD: &str = r#"{"loadBalancingConfig":[{"test_backend_metrics_load_balancer":{}}]}"#;
 
 #[test]
@@ -62,7 +62,7 @@ fn every_interoperability_case_passes_on_every_way() {
         for case in CASES {
             let mut output = ask(case);
             if case == "cancel_after_begin" && !output.status.success() {
-                // It ends the call and calls it off at once, and a client that stands still in
+                // It ends the call and cancels it at once, and a client that is suspended in
                 // between can have its answer first.
                 output = ask(case);
             }

@@ -1,4 +1,4 @@
-//! Calls across two networks by clients that nobody here wrote.
+//! Calls across two networks by foreign clients.
 
 mod grpcgo;
 mod grpcio;
@@ -111,7 +111,7 @@ impl Far {
     }
 }
 
-/// Proxies that clients would take from the environment, instead of what a test says.
+/// Proxies that clients would take from the environment, instead of the test's.
 const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
 
 /// Runs a command that has to succeed; what it printed.

@@ -1,4 +1,4 @@
-//! Which certificate is shown to whom.
+//! The choice of a certificate for a client.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Clients that must prove who they are: those who do, and each way not to.
+//! Clients that must authenticate: valid ones, and each kind of invalid one.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -101,8 +101,8 @@ fn a_handshake_that_does_not_end_is_told_of() {
     assert!(front.log().contains("did not end within 300 ms"), "{}", front.log());
 }
 
-/// Who stands when others come to vouch for clients proves anew who it is; its connection ends
-/// behind the answer that it waits for, and the answer says so.
+/// When the authorities for clients change, an open connection's client authenticates again; its
+/// connection ends after the pending answer, which announces it.
 #[test]
 fn the_last_answer_before_clients_prove_anew_announces_the_end() {
     let people = Authority::new("people");
@@ -150,7 +150,7 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    /// Waits until the log of a front says why this one was not let in.
+    /// Waits until a front's log has the reason of a refusal.
     #[track_caller]
     pub(crate) fn until_told(&self, front: &Process) {
         let Self { name, code, reason, .. } = self;
@@ -204,7 +204,7 @@ pub(crate) fn strangers(people: &Authority) -> Vec<Stranger> {
     ]
 }
 
-/// Each is ended before the app hears of it, and the log, the access log and the count tell why.
+/// Each is ended before the app sees it, and the log, the access log and the count have the reason.
 #[test]
 fn whoever_cannot_prove_it_is_refused_with_the_reason() {
     let people = Authority::new("people");
@@ -254,7 +254,7 @@ fn a_session_ends_with_its_certificate() {
     }
 }
 
-/// Who was let in by an authority that is believed no more proves anew who it is.
+/// A client admitted by an authority that is no longer trusted authenticates again.
 #[test]
 fn another_authority_is_asked_of_everybody() {
     let (people, others) = (Authority::new("people"), Authority::new("others"));

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote: curl, openssl, h2load, h2spec.
+//! Foreign clients: curl, openssl, h2load, h2spec.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -61,7 +61,7 @@ fn openssl_resumes_its_sessions_in_both_versions() {
     }
 }
 
-/// One request on a connection; its answer behind what openssl tells of the connection.
+/// One request on a connection; its answer after openssl's report on the connection.
 fn s_client(openssl: &Path, echo: &Echo, options: &[&str]) -> String {
     use std::io::Write;
     let mut child = Command::new(openssl)

@@ -1,5 +1,5 @@
-//! Clients that speak HTTP/2: they prove who they are as others do, and files that change under
-//! their connections do what they do to others.
+//! Clients with HTTP/2: they authenticate as others do, and changed files affect their connections
+//! as others'.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -27,13 +27,13 @@ use tollway_tests::scripted_app::{Script, chunked};
 
 const H2: &[u8] = b"h2";
 
-/// A client that believes the authority of `files`, and shows `shown` when it is asked.
+/// A client that trusts the authority of `files`, and presents `shown` on request.
 fn config(files: &Files, shown: Option<&Pair>) -> Arc<ClientConfig> {
     let shown = shown.map(Pair::shown);
     Arc::new(client_over(H2, &files.authority.root, shown, &[&version::TLS13]))
 }
 
-/// A connection of which a test sends and hears every frame.
+/// A connection of which a test sends and receives every frame.
 struct Frames {
     wire: Wire,
     came: Vec<u8>,
@@ -44,12 +44,12 @@ impl Frames {
     fn connect(front: &Process, config: &Arc<ClientConfig>) -> Self {
         let tls = Some((Arc::clone(config), HOST.to_owned()));
         let mut wire = Wire::open(&Aim { address: front.port("front").unwrap(), tls }).unwrap();
-        // Who is not let in may hear so before.
+        // A refused client may learn it before.
         let is_closed = wire.send(&hello()).is_err();
         Self { wire, came: Vec::new(), is_closed }
     }
 
-    /// A head; `flags` say whether it is the whole request.
+    /// A head; `flags` tell whether it is the whole request.
     fn ask(&mut self, stream: u32, flags: u8, method: &str, path: &str) {
         let lines =
             [(":method", method), (":scheme", "https"), (":path", path), (":authority", HOST)];
@@ -176,8 +176,8 @@ fn certificates_change_under_a_connection_of_http2_that_goes_on() {
     assert_eq!(world.metric("tollway_connections"), 2 + 1, "two clients and the app");
 }
 
-/// Who was let in by an authority that is believed no more is asked to connect anew, and then
-/// proves who it is; what was under way is answered first.
+/// A client admitted by an authority that is no longer trusted has to reconnect, and then
+/// authenticates; requests under way are answered first.
 #[test]
 fn another_authority_is_asked_of_clients_over_http2() {
     let (people, others) = (Authority::new("people"), Authority::new("others"));

@@ -1,4 +1,4 @@
-//! Files that change while clients come and go: nobody notices but for the new certificate.
+//! Files that change while clients come and go: only the new certificate shows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,10 +47,10 @@ fn certificates_change_under_load_without_a_failed_request() {
     assert_eq!(world.metric("tollway_front_certificate_changes_refused_total"), 0);
 }
 
-/// A new certificate is written, found or told of by SIGHUP, and shown.
+/// A new certificate is written, found by polling or SIGHUP, and presented.
 fn check_change(world: &World, change: u64) {
     let pair = world.files.authority.server(&[HOST]);
-    // What stands between: a key and a certificate of different pairs, for a moment only.
+    // In between, for a moment: a key and a certificate of different pairs.
     pair.write(world.files.folder(), "a");
     if change.is_multiple_of(2) {
         world.front.signal(Signal::HUP).unwrap();
@@ -73,7 +73,7 @@ fn files_that_cannot_be_served_change_nothing() {
     };
     write(world.files.folder(), "a.key", "nonsense");
     until(1);
-    // However often it is told to look, it says so each time.
+    // Each signal gets an answer in the log.
     world.front.signal(Signal::HUP).unwrap();
     until(2);
     let log = world.front.log();

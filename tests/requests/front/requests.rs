@@ -1,5 +1,4 @@
-//! What becomes of requests: what the app is told of them, and what clients are told when there
-//! is no app.
+//! Requests: what the app gets, and the errors of clients if there is no app.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +23,7 @@ fn the_app_is_told_who_asked_for_what_and_how() {
     assert_eq!(seen.values("x-forwarded-client-cert"), [""; 0]);
 }
 
-/// What a client says of itself is taken out, whichever way it is spelt; the lists go on.
+/// A client's own claims are removed, in any spelling; the lists are extended.
 #[test]
 fn a_client_cannot_say_what_the_front_says() {
     let world = World::start(Script::new(), &[]);
@@ -60,7 +59,7 @@ fn a_client_cannot_say_what_the_front_says() {
     assert!(body.ends_with("x-sum: 1\r\n\r\n") && !body.contains("evil"), "{body}");
 }
 
-/// An app cannot speak for the front either.
+/// An app cannot claim to be the front either.
 #[test]
 fn answers_pass_but_for_what_only_the_data_plane_says() {
     let told =
@@ -119,7 +118,7 @@ fn an_app_may_speak_http2() {
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hello"), "{answer}");
 }
 
-/// A request under way when the front is told to end is answered, and the front ends by itself.
+/// A request under way when the front is asked to end is answered, and the front ends by itself.
 #[test]
 fn requests_under_way_are_answered_at_the_end() {
     let files = Files::new();

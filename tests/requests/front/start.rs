@@ -1,4 +1,4 @@
-//! What keeps a front from starting, told before it listens.
+//! Errors that keep a front from starting, reported before it listens.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use tollway_testkit::binary;
 use crate::front::world::Files;
 use tollway_tests::pki::{Wanted, write};
 
-/// What a front says that ends at once, and its exit code.
+/// The output and exit code of a front that ends at once.
 fn said(arguments: &[&str]) -> (String, i32) {
     let mut command = Command::new(binary("tollway").unwrap());
     command.arg("front").args(arguments).env_remove("TOLLWAY_LOG");

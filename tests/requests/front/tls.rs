@@ -29,12 +29,12 @@ fn a_handshake_that_never_ends_is_ended() {
     assert_ne!(end.end, End::TimedOut);
 }
 
-/// What anybody may have kept who has not proved anything is bounded in size and in time.
+/// Bytes held for an unauthenticated client are bounded in size and in time.
 #[test]
 fn long_hellos_that_stop_short_take_little_more_than_their_bytes_and_end() {
     const CROWD: usize = 200;
     const KEPT_BYTES_MAX: usize = 64 * 1024 - 1;
-    // The session and the connection beside what they keep, and what the process needs once.
+    // The session and the connection apart from their held bytes, and what the process needs once.
     const EACH: usize = 16 * 1024;
     const ONCE: usize = 4 << 20;
     let world = World::start(Script::new(), &["--limit", "handshake_ms=5000"]);

@@ -125,7 +125,7 @@ impl World {
 }
 
 impl Echo {
-    /// The front speaks to its app as `scheme` says.
+    /// The front connects to its app by `scheme`.
     pub(crate) fn start(scheme: &str) -> Self {
         let files = Files::new();
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
@@ -147,7 +147,7 @@ impl Echo {
 pub(crate) struct Https(pub(crate) StreamOwned<ClientConnection, TcpStream>);
 
 impl Https {
-    /// Connected, with the handshake over as far as the client can tell.
+    /// Connected, with the handshake over as far as the client can determine.
     pub(crate) fn connect(
         address: SocketAddr,
         name: &str,
@@ -165,7 +165,7 @@ impl Https {
         Ok(Self(StreamOwned::new(tls, socket)))
     }
 
-    /// Sends a request and reads an answer that says its length.
+    /// Sends a request and reads an answer with a length.
     pub(crate) fn ask(&mut self, request: &str) -> Result<String, String> {
         self.0.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
@@ -187,7 +187,7 @@ impl Https {
     }
 }
 
-/// A client that believes `root`, and shows `shown` when it is asked.
+/// A client that trusts `root`, and presents `shown` on request.
 pub(crate) fn client_of(
     root: &str,
     shown: Option<Arc<CertifiedKey>>,
@@ -196,7 +196,7 @@ pub(crate) fn client_of(
     client_over(b"http/1.1", root, shown, versions)
 }
 
-/// The same for a client that speaks `alpn`.
+/// A client with `alpn`.
 pub(crate) fn client_over(
     alpn: &[u8],
     root: &str,
@@ -227,7 +227,7 @@ pub(crate) fn request_of(app: &TcpListener) -> TcpStream {
     let came = || {
         let (mut stream, _) = app.accept().ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // One that only looks whether the app is there carries nothing.
+        // A probe of the app sends nothing.
         stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0).then_some(stream)
     };
     retry_until(PATIENCE, "the request at the app", came).unwrap()

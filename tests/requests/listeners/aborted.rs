@@ -52,7 +52,7 @@ fn give_up_asking(listener: &Listener) {
     listener.check_honest("/behind");
 }
 
-/// Also where the app speaks HTTP/1.1 and the caller HTTP/2, whatever it gives as reason.
+/// Also if the app has HTTP/1.1 and the caller HTTP/2, with any reason.
 #[test]
 fn an_app_sees_that_a_caller_over_http2_gave_up() {
     for_each_listener_over(H2, &Script::new(), |listener, _| {

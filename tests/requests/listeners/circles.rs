@@ -1,5 +1,5 @@
-//! What would go round for ever ends: connections between gateways that name each other, or
-//! themselves, as the way into a network; requests that an app passes on to itself.
+//! Requests and connections that would go round for ever end: gateways that name each other, or
+//! themselves, as the gateway of a network; apps that forward requests to themselves.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,8 +18,8 @@ const CAME_BACK: &str = "tollway_gateway_loops_total";
 const NORTH: &str = "stock.default.north.mesh";
 const SOUTH: &str = "stock.default.south.mesh";
 
-/// A network that is joined, and then says of itself that it is reached at `address` as well. It has
-/// a gateway of its own until it is dropped.
+/// A network that is joined, and then advertises `address` as its gateway too. It has a gateway of
+/// its own until it is dropped.
 fn misled(joins: &Network, name: &str, address: SocketAddr) -> (Network, [Process; 2]) {
     let network = Network::start(name);
     let gateway = network.gateway();
@@ -50,8 +50,8 @@ fn counts(gateway: &Process) -> [u64; 2] {
     [metric(gateway, PASSED_ON), metric(gateway, CAME_BACK)]
 }
 
-/// West takes east's gateway for the way to north, east takes west's; west takes its own gateway
-/// for the way to south.
+/// West has east's gateway as that of north, east has west's; west has its own gateway as that of
+/// south.
 #[test]
 fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     const AT_ONCE: usize = 50;
@@ -71,7 +71,7 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     // From here on no address leads anywhere but round.
     drop(others);
 
-    // Without control planes, which look for each other, nothing comes but what is sent here.
+    // Without control planes, which probe each other, only the test's connections come.
     west.network.control.kill().unwrap();
     east.control.kill().unwrap();
     let door = &west.listeners()[1];
@@ -97,7 +97,7 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     assert_eq!(grown(after[0], own), [1, 1], "west, of south");
     assert_eq!(counts(&east_gateway), after[1], "east, of south");
 
-    // Many at once, and others are served beside them.
+    // Many at once, while others are served.
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| refused(NORTH));
@@ -163,7 +163,7 @@ fn pass_on(mut caller: TcpStream, api: SocketAddr, calls: &AtomicUsize) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        // Whoever only looks whether the app is there says nothing.
+        // A probe of the app sends nothing.
         if !matches!(caller.read(&mut byte), Ok(1)) {
             return;
         }

@@ -1,5 +1,5 @@
 //! Apps that answer before the request's body has ended. The caller gets the whole answer, however
-//! much it still had to send, and what is left of the body is nobody's request.
+//! much it still had to send, and the rest of the body is never taken for a request.
 
 use std::convert::Infallible;
 
@@ -24,8 +24,8 @@ const PIECE: &[u8] = &[b'x'; 16 * 1024];
 
 const PATHS: [&str; 3] = ["/early-closed", "/early-reset", "/early-kept"];
 
-/// An app that has read the head says no, and closes over what it has not read, resets, or keeps
-/// the connection and takes the rest.
+/// An app that has read the head refuses, and closes over unread bytes, resets, or holds the
+/// connection open and takes the rest.
 fn script() -> Script {
     let no = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno".to_vec();
     let reply = |then| Reply { bytes: no.clone(), then };

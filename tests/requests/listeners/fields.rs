@@ -1,5 +1,5 @@
-//! The fields of a request on their way to an app: those that were sent arrive as they are, in
-//! their order, and none is added but those that are documented.
+//! The fields of a request at the app: those that were sent arrive unchanged, in their order, and
+//! only documented ones are added.
 
 use crate::listeners::listener::{Ask, Kind, Listener, received, statuses};
 use tollway_tests::scripted_app::{Request, Script};
@@ -40,7 +40,7 @@ fn sent() -> Vec<(String, String)> {
     fields
 }
 
-/// What may stand beside them in what the app gets, in whose field a hop adds what it saw.
+/// Values that a hop may add to a field of the request.
 fn documented(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::HttpApi | Kind::GrpcApi | Kind::Outbound | Kind::Tunnel => &[

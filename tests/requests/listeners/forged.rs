@@ -12,7 +12,7 @@ use tollway_model::TrustDomain;
 use tollway_tests::network::label;
 use tollway_tests::pki::Pair;
 
-/// What a certificate says.
+/// The content of a certificate.
 pub(crate) struct Forge {
     pub(crate) uris: Vec<String>,
     pub(crate) dns: Vec<String>,
@@ -65,11 +65,11 @@ fn shifted(seconds: i64) -> SystemTime {
 pub(crate) struct Stranger {
     pub(crate) name: &'static str,
     pub(crate) shown: Arc<CertifiedKey>,
-    /// What whoever refuses it says.
+    /// The error of the refusing side.
     pub(crate) reason: &'static str,
 }
 
-/// Who comes as `app`, or nearly so, without being it. `west` is the network's real authority.
+/// Callers as `app`, or nearly so, without being it. `west` is the network's real authority.
 pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
     let authority = |network: &str| {
         let network = label(network);
@@ -113,7 +113,7 @@ pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
     ]
 }
 
-/// A workload of a network that nobody has joined.
+/// A workload of a network that is not joined.
 pub(crate) fn foreigner(app: &str) -> Arc<CertifiedKey> {
     let network = label("north");
     let domain = TrustDomain::default_for(&network);

@@ -1,5 +1,5 @@
-//! What valid HTTP/1.1 must not be bent to do: odd spellings, pipelines without end, bodies that never
-//! come, trailers and `connection` that would change what the head says.
+//! Valid HTTP/1.1 that must not be misread: odd spellings, pipelines without end, bodies that never
+//! come, trailers and `connection` that would change the head's meaning.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::listeners::listener::{
 use tollway_tests::network::{PATIENCE, STOCK};
 use tollway_tests::scripted_app::{Reply, Script, Then, answers};
 
-/// What looks odd and has one meaning goes through as it is.
+/// Odd forms with one meaning pass unchanged.
 #[test]
 fn odd_requests_with_one_meaning_arrive_unchanged() {
     for_each_listener(&Script::new(), |listener, _| {
@@ -54,7 +54,7 @@ const NO_SERVICE: [&str; 8] = [
     "stock.default.west.mesh.evil",
 ];
 
-/// A service has one name, however its host is spelt, and it is that which the app hears.
+/// A service has one name, in any spelling of the host, and the app gets that one.
 #[test]
 fn a_host_is_compared_without_case_port_and_last_dot() {
     // The API has more than calls of services: what it does not know is not there.
@@ -83,8 +83,8 @@ fn to_host(target: &str, host: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n")
 }
 
-/// A target that names a host beside another in `host` has one meaning only where both are the same
-/// but for case and the port that is meant anyway.
+/// A target with a host and a different `host` is accepted only if both are equal but for case and
+/// the default port.
 #[track_caller]
 fn check_two_hosts(listener: &Listener) {
     for (target, host, status) in [
@@ -122,7 +122,7 @@ fn a_tunnel_opens_to_a_host_in_any_spelling() {
     }
 }
 
-/// Where something else says whom a request is for, no spelling of a host leads elsewhere.
+/// If another field names the service, no spelling of a host leads to another one.
 #[test]
 fn a_host_leads_nowhere_where_it_does_not_say_whom_a_request_is_for() {
     for kind in [Kind::GrpcApi, Kind::Tunnel, Kind::Mesh, Kind::Front] {
@@ -166,8 +166,8 @@ fn pipelined_requests_are_answered_in_order_and_bounded() {
     });
 }
 
-/// Where a request can be refused by name alone, one that is: so it is this process that must hold
-/// itself back. Elsewhere it is the app that answers, more than it is asked.
+/// If a request can be refused by name alone, this one is, so that this process must hold itself
+/// back. Otherwise the app answers, more than is requested.
 fn pipelined(listener: &Listener, kind: Kind) -> String {
     let padding = format!("x-padding: {}\r\n", "x".repeat(400));
     match kind {
@@ -219,14 +219,15 @@ fn a_body_that_never_comes_is_not_waited_for_without_end() {
     const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
     for kind in Kind::ALL {
         let listener = Listener::open(kind, script.clone(), &["--idle-timeout-ms", "1500"]);
-        // The app says no: the caller is told, and its connection ends as its body may follow.
+        // The app refuses: the caller gets the refusal, and its connection ends as its body may
+        // follow.
         let mut client = listener.connect();
         client.send(listener.request("POST", "/early-no", EXPECTS)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(statuses(&answer), [417], "{}", answer.text());
         assert!(answer.text().ends_with("\r\n\r\nno"), "{}", answer.text());
         assert_eq!(answer.end, End::Closed);
-        // The app waits as well: nobody says `continue`, nobody sends.
+        // The app waits as well: without `continue` nothing is sent.
         let mut client = listener.connect();
         client.send(listener.request("POST", "/silent", EXPECTS)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
@@ -256,7 +257,7 @@ fn trailers_cannot_say_what_only_a_head_may() {
     });
 }
 
-/// `connection` cannot strip what a sidecar vouches for, nor can a caller say it.
+/// `connection` cannot strip a field that a sidecar adds, nor can a caller forge it.
 #[test]
 fn vouched_fields_survive_and_forged_ones_do_not() {
     for_each_listener(&Script::new(), |listener, kind| {
@@ -271,7 +272,7 @@ fn vouched_fields_survive_and_forged_ones_do_not() {
         let request = received(listener, "/own");
         assert_eq!(request.values("x-kept"), ["yes"]);
         if kind == Kind::Front {
-            // It vouches for no workload, and knows nothing of what sidecars say.
+            // It adds no workload's identity, and ignores the fields of sidecars.
             assert_eq!(request.values("x-tollway-caller"), [""; 0]);
             assert_eq!(request.values("dapr-caller-namespace"), ["evil"]);
         } else {
@@ -294,7 +295,7 @@ fn vouched_fields_survive_and_forged_ones_do_not() {
 /// connection to the app.
 #[test]
 fn a_body_of_no_chunks_ends_at_an_app_that_must_be_dialled_first() {
-    // It says that it closes: without that the next request could meet the closing connection.
+    // It announces its close: without that the next request could meet the closing connection.
     let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok".to_vec();
     let script = Script::from([("/last", Reply { bytes, then: Then::Close })]);
     for_each_listener(&script, |listener, _| {

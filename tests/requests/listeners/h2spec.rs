@@ -46,8 +46,8 @@ fn check(h2spec: &Path, address: SocketAddr, path: &str) {
 }
 
 /// No case may fail each time. h2spec writes the frames of a case one by one, most without an end
-/// of the request: who answers between two of them, as is allowed, is past the error of the second.
-/// So they are gathered on the way; a machine that stands still between two makes them come apart
+/// of the request: a server that answers between two of them, as is allowed, is past the error of
+/// the second. So the relay gathers them; a machine that is suspended between two separates them
 /// all the same.
 fn check_but(h2spec: &Path, address: SocketAddr, path: &str, unjudged: Unjudged) {
     let unjudged_failed: BTreeSet<String> =
@@ -84,7 +84,7 @@ fn report_of(h2spec: &Path, address: SocketAddr, path: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The cases that failed: of all that there are, and as many skipped as is said.
+/// The cases that failed, of all; checks that as many were skipped as given.
 fn failures(report: &str, skipped: usize) -> BTreeSet<String> {
     let listed = report.split_once("Failures:").map_or("", |(_, listed)| listed);
     let failed: BTreeSet<String> = listed
@@ -161,8 +161,8 @@ fn inbound_listener_passes() {
     check(&h2spec, relay.address(), "/size?bytes=1000");
 }
 
-/// As a workload that it knows, by a call that waits for its message, which never comes: the refusals
-/// are what is judged. No call without a message is answered with a body.
+/// As a known workload, by a call that waits for its message, which never comes: the refusals are
+/// judged. No call without a message is answered with a body.
 #[test]
 fn control_plane_passes() {
     let h2spec = need_tool!("h2spec");

@@ -52,7 +52,7 @@ fn gateway_reads_a_client_hello_in_any_pieces() {
             call(socket, listener.server_name, west.honest("web", listener), &listener.request);
         assert!(answer.is_ok(), "{}: {answer:?}", listener.name);
     }
-    // The same handshake in records of seven bytes: whoever is behind the gateway answers it.
+    // The handshake in records of seven bytes: the endpoint behind the gateway answers it.
     let hello = client_hello(STOCK);
     let mut records = Vec::new();
     for piece in hello[5..].chunks(7) {
@@ -159,7 +159,7 @@ fn an_ended_certificate_ends_what_it_opened() {
     let mut received = Vec::new();
     let ended = stream.read_to_end(&mut received);
     assert!(began.elapsed() < Duration::from_secs(12), "{ended:?}");
-    // GOAWAY stands among the frames.
+    // GOAWAY is among the frames.
     assert!(received.windows(4).any(|frame| frame == [8, 7, 0, 0]), "{received:?}");
     // The first answer brought a ticket.
     std::thread::sleep(LIFE.saturating_sub(began.elapsed()) + Duration::from_secs(1));

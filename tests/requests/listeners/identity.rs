@@ -1,5 +1,5 @@
-//! Who is refused at every inbound listener, at which end and for which reason: sidecar, gateway in
-//! front of a sidecar, control plane, and control plane behind a gateway (peering).
+//! Callers refused at every inbound listener, at which end and for which reason: sidecar, gateway
+//! in front of a sidecar, control plane, and control plane behind a gateway (peering).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn plain_text_is_refused_at_every_listener() {
     for listener in west.listeners() {
         for text in ["GET / HTTP/1.1\r\nhost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0"]
         {
-            // Longer than any record header, so that nobody waits for the rest of one.
+            // Longer than any record header, so that no reader waits for the rest of one.
             let padded = format!("{text}{}", "\r\n".repeat(32));
             let answer = RawClient::exchange(listener.address, padded, PATIENCE).unwrap();
             assert_ne!(answer.end, End::TimedOut, "{text:?} at the {}", listener.name);
@@ -149,7 +149,7 @@ fn check_not_taken_in(api: SocketAddr, who: &str, reason: &str) {
     assert!(last.starts_with("HTTP/1.1 503 "), "{who}: {last}");
 }
 
-/// The impostor sits where the workload says it is: directly, and behind the network's gateway.
+/// The impostor has the workload's address: directly, and behind the network's gateway.
 #[test]
 fn callees_with_a_wrong_certificate_are_not_called() {
     let west = Network::start("west");
@@ -198,7 +198,7 @@ fn callees_with_a_wrong_certificate_are_not_called() {
     for caller in [&near, &far] {
         let request = "GET /v1.0/invoke/stock.default.west/method/x HTTP/1.1\r\n\
                        host: localhost\r\n\r\n";
-        // It speaks no HTTP/2, which is noticed behind the handshake.
+        // It has no HTTP/2, which shows after the handshake.
         until_status(caller.port("http").unwrap(), request, 502);
     }
 }

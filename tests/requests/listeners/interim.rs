@@ -1,5 +1,5 @@
-//! Answers before the answer (status 1xx), answers that have no body, and upgrades: as an app says
-//! them in HTTP/1.1 and as callers of either version hear them.
+//! Interim responses (status 1xx), answers without a body, and upgrades: from an app with HTTP/1.1
+//! to callers of either version.
 
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -44,7 +44,7 @@ fn interim_answers_reach_callers_that_know_them() {
     });
 }
 
-/// HTTP/1.0 knows no interim answers: its callers would take one for the answer.
+/// HTTP/1.0 has no interim answers: its callers would take one for the answer.
 #[test]
 fn interim_answers_never_reach_callers_of_http1_0() {
     for_each_listener(&script(), |listener, _| {
@@ -56,7 +56,7 @@ fn interim_answers_never_reach_callers_of_http1_0() {
     });
 }
 
-/// A caller over HTTP/2 hears the answer behind them.
+/// A caller over HTTP/2 gets the answer after them.
 #[test]
 fn interim_answers_do_not_end_a_stream() {
     for_each_listener_over(H2, &script(), |listener, _| {
@@ -74,7 +74,7 @@ fn interim_answers_do_not_end_a_stream() {
 
 const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
 
-/// The body comes when the app asks for it, and not a sidecar in its place.
+/// The body comes when the app requests it, and not a sidecar in its place.
 #[test]
 fn continue_is_the_apps_to_say() {
     let script =
@@ -91,7 +91,7 @@ fn continue_is_the_apps_to_say() {
     });
 }
 
-/// Answers that have no body whatever they say: none is made up and none gets through.
+/// Answers that have no body for any length: none is made up and none gets through.
 #[test]
 fn answers_without_body_have_none() {
     let foreign = "FOREIGN";
@@ -184,7 +184,7 @@ fn upgrades_end_as_the_app_says() {
     });
 }
 
-/// A caller over HTTP/2 that announces its body and does not wait to be asked for it.
+/// A caller over HTTP/2 that announces its body and does not wait for `continue`.
 #[test]
 fn a_body_that_is_announced_arrives_over_http2() {
     for_each_listener_over(H2, &Script::new(), |listener, _| {

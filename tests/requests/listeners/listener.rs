@@ -32,10 +32,10 @@ pub(crate) struct Listener {
     other: Option<Process>,
     _files: Option<TempDir>,
     pub(crate) address: SocketAddr,
-    /// What stands before a path that is meant for the app.
+    /// What precedes a path for the app.
     pub(crate) prefix: &'static str,
     pub(crate) host: &'static str,
-    /// Says whom a request is for, where neither of these does.
+    /// Names a request's service, if neither of these does.
     pub(crate) addressed: Option<(&'static str, &'static str)>,
 }
 
@@ -61,7 +61,7 @@ impl Listener {
         Self::open_over(HTTP1, kind, script, options)
     }
 
-    /// The same for a caller that speaks `alpn`, where TLS has the two agree on that.
+    /// The aim of a caller with `alpn`, if TLS negotiates it.
     pub(crate) fn open_over(alpn: &[u8], kind: Kind, script: Script, options: &[&str]) -> Self {
         let app = App::start(script);
         if kind == Kind::Front {
@@ -125,7 +125,7 @@ impl Listener {
         }
     }
 
-    /// Who speaks to the app.
+    /// The process at the app's side.
     pub(crate) fn app_side(&self, kind: Kind) -> &Process {
         match kind {
             Kind::Mesh | Kind::Front => &self.reader,
@@ -161,7 +161,7 @@ impl Listener {
         RawClient::connect(self.address).unwrap()
     }
 
-    /// A client that speaks HTTP/2, and what `path` is called in its requests.
+    /// A client with HTTP/2, and the form of `path` in its requests.
     pub(crate) async fn http2(&self) -> Client {
         Client::connect(Version::Http2, self.address).await
     }

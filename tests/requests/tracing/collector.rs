@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector, which nobody here wrote, and what it has taken.
+//! A foreign OpenTelemetry collector, and what it has received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl Collector {
         Self::with(program, grpc, http, "")
     }
 
-    /// `tls` is put beside each endpoint.
+    /// `tls` is added to each endpoint.
     pub(crate) fn with(program: &PathBuf, grpc: SocketAddr, http: SocketAddr, tls: &str) -> Self {
         let files = TempDir::new().unwrap();
         let config = files.path().join("config.yaml");

@@ -1,6 +1,6 @@
-//! Traces as an OpenTelemetry collector sees them, which nobody here wrote: one trace over both
-//! networks and both forms of OTLP, the callers' decisions kept, the ratio kept, and a collector
-//! that is away costs spans and nothing else.
+//! Traces as a foreign OpenTelemetry collector sees them: one trace over both networks and both
+//! forms of OTLP, the callers' decisions preserved, the ratio as configured, and an absent
+//! collector costs spans and nothing else.
 
 mod collector;
 mod run;
@@ -134,7 +134,7 @@ fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let tls = format!(", tls: {{cert_file: '{}', key_file: '{}'}}", cert.display(), key.display());
-    // What `localhost` stands for.
+    // The address of `localhost`.
     let local = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
     let collector = Collector::with(&otelcol, local(), local(), &tls);
     let ca = cert.to_str().unwrap();
@@ -144,7 +144,7 @@ fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
         "echo",
         "a",
         AppProtocol::Http,
-        // What it asks its app by itself begins no trace.
+        // Its own requests to its app begin no trace.
         &["--trace-endpoint", &http, "--trace-ca", ca, "--trace-ratio", "0"],
     );
     let grpc = format!("https://localhost:{}", collector.grpc.port());
@@ -196,7 +196,7 @@ fn callers_decisions_and_the_ratio_are_kept() {
     let total = 2000;
     let url = format!("http://{}/v1.0/invoke/{SERVICE}/method/echo", world.caller.http());
     let sent = Load::http(&url, 400, Duration::from_millis(2500 * total / 1000)).assert_no_errors();
-    // A request that nobody records says so to all behind it.
+    // A request that is not recorded reports that to all hops after it.
     let own = world.call("/headers", None);
     let line = own.lines().find(|line| line.starts_with("traceparent: ")).unwrap();
     assert!(line.ends_with("-00") || line.ends_with("-01"), "{line}");
@@ -225,7 +225,7 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     collector.until(1);
     collector.process.kill().unwrap();
     let url = format!("http://{}/v1.0/invoke/{SERVICE}/method/echo", world.caller.http());
-    // More than wait for a collector: 2,048 in the hand-off, and a batch on its way.
+    // More than wait for a collector: 2,048 in the queue, and a batch under way.
     let sent = Load::http(&url, 1000, Duration::from_secs(5)).assert_no_errors();
     assert!(sent > 4000, "{sent}");
     let dropped = "tollway_spans_dropped_total{reason=\"queue_full\"}";
@@ -241,7 +241,7 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     collector.until(1000);
     let again = counter(&world.caller.process, "tollway_spans_exported_total");
     assert!(again > exported, "{again} after {exported}");
-    // Each change is said once, by each side.
+    // Each side reports each change once.
     for process in [&world.caller.process, &world.app.sidecar.process] {
         let log = process.log();
         assert_eq!(log.matches("spans cannot be exported").count(), 1, "{log}");

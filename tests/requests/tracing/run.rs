@@ -1,4 +1,4 @@
-//! `tollway run` tells of requests too, and its settings file may change to whom.
+//! `tollway run` records requests too, and its settings file may change the destination.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::tracing::collector::Collector;
 use tollway_tests::mesh::PATIENCE;
 use tollway_tests::user::User;
 
-/// An app that listens where it is told to.
+/// An app that listens at a given address.
 const APP: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name a";
 
 #[test]

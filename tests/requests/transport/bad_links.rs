@@ -32,13 +32,13 @@ const WEST: &str = "10.201.0.1";
 const EAST: &str = "10.201.0.2";
 const ECHO: &str = "echo.default.east";
 const LINES: &str = "lines.default.east";
-/// A service beside the caller.
+/// A service without the bad link.
 const NEAR: &str = "near.default.west";
 /// What a call sends and gets back: many packets, and less than what counts as bulk.
 const BODY_BYTES: usize = 256 * 1024;
-/// What fits into one packet of any way.
+/// Fits into one packet of any path.
 const SMALL_BYTES: usize = 10;
-/// Longer than any call here may take, and any of these ways may take to let one through.
+/// Longer than any call here may take, and any of these links may take to let one through.
 const HANG: Duration = Duration::from_secs(120);
 
 /// Rest before a call that has failed is made again.
@@ -49,7 +49,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(12);
 
-/// What a call may be told whose way is bad, as `docs/errors.md` has it.
+/// The errors of a call over a bad link, as in `docs/errors.md`.
 const TOLD: [&str; 6] = [
     "ERR_SILENT",
     "ERR_TIMED_OUT",
@@ -88,8 +88,8 @@ fn a_way_of_one_megabit_a_second_carries_what_it_can() {
     bad_for_a_while(networks, thin, of_one_body);
 }
 
-/// Calls of every kind before, on and after a bad way, until each kind has had a whole answer; on the
-/// bad one they take `least` at least. What the link did meanwhile.
+/// Calls of every kind before, during and after a bad link, until each kind has had a whole answer;
+/// on the bad one they take `least` at least. Returns the link's counts meanwhile.
 fn bad_for_a_while(networks: [NetNs; 2], bad: Shape, least: Duration) -> [LinkCounts; 2] {
     let check = |world: World, way: &mut ReplaceableLink<'_>| {
         runtime().block_on(async {
@@ -147,18 +147,18 @@ fn calls_too_large_for_the_way_end_with_a_code_and_others_go_on() {
     });
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 enum Became {
     Whole,
-    /// It was told this code.
+    /// It got this code.
     Told(String),
     /// Its connection ended, or its answer before its end.
     BrokenOff(String),
 }
 
 impl Became {
-    /// What a call of gRPC was told; without a code only where its answer had begun.
+    /// The error of a gRPC call; without a code only if its answer had begun.
     #[track_caller]
     fn of(status: &tonic::Status) -> Self {
         if let Some(code) = status.metadata().get("x-tollway-error") {
@@ -197,8 +197,8 @@ impl World {
         Self { mesh, caller, _apps: far.apps, body: payload(BODY_BYTES) }
     }
 
-    /// Calls in rounds, one of each kind at a time and small ones beside them, until each has been
-    /// answered whole; what goes over `kept` is in every round. How long the fastest round took.
+    /// Calls in rounds, one of each kind at a time together with small ones, until each has been
+    /// answered whole; every round uses `kept` too. Returns the time of the fastest round.
     async fn until_all_are_whole(&self, kept: &mut TcpStream) -> Duration {
         let began = Instant::now();
         let mut missing = vec!["HTTP/1.1", "gRPC", "a new connection", "small"];
@@ -224,8 +224,8 @@ impl World {
         fastest
     }
 
-    /// Calls that cannot be answered; how each ended, and what became of calls of a service beside
-    /// the caller meanwhile.
+    /// Calls that cannot be answered; returns how each ended, and the outcomes of calls to a
+    /// service without the bad link meanwhile.
     async fn stuck(&self, kept: &mut TcpStream) -> ([(&'static str, Became); 4], Vec<Became>) {
         let far = Box::pin(async {
             tokio::join!(
@@ -239,7 +239,7 @@ impl World {
         ([("POST", post), ("gRPC", grpc), ("GET", get), ("TCP", tcp)], near)
     }
 
-    /// What the way lets through is answered, by connections that are there already.
+    /// What the link lets through is answered, by existing connections.
     async fn until_small_is_whole(&self) {
         let began = Instant::now();
         while self.get(&self.caller, SMALL_BYTES).await != Became::Whole {
@@ -343,7 +343,7 @@ impl World {
     }
 }
 
-/// Makes small calls, one after the other, until `calls` are over; what became of all.
+/// Makes small calls, one after the other, until `calls` are over; returns all outcomes.
 async fn beside<T>(
     calls: impl Future<Output = T>,
     mut small: impl AsyncFnMut() -> Became,
@@ -387,7 +387,7 @@ impl Far {
     }
 }
 
-/// Runs `check` in the west, with a good way to the east and `options` for the caller's sidecar.
+/// Runs `check` in the west, with a good link to the east and `options` for the caller's sidecar.
 fn across<T: Send>(
     networks: [NetNs; 2],
     options: &[&str],

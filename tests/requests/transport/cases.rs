@@ -18,7 +18,7 @@ use tollway_tests::h2_frames::{DATA, frame};
 use tollway_tests::network::{PATIENCE, STOCK, metric};
 use tollway_tests::tls_client::client_hello;
 
-/// Rest of somebody slow between two bytes.
+/// Pause of a slow peer between two bytes.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a slow peer goes on before it falls silent.
 const DRIP: Duration = Duration::from_secs(3);
@@ -207,7 +207,8 @@ impl Case {
             Self::SilentApp => {
                 let head = ask("GET", "/delay?ms=60000", "");
                 let bounds = size.bounds(size.slow * (16 << 10) + tls_bytes(listener, size.slow));
-                // What a gateway relays is silent for as long, and ends as whoever notices first says.
+                // A gateway's relayed connection is silent for as long, and the first side that
+                // notices ends it.
                 let answers: &[&str] = if listener == Listener::Gateway {
                     &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED", "closed"]
                 } else {
@@ -260,7 +261,7 @@ fn tls_bytes(listener: Listener, count: usize) -> usize {
     if listener.has_tls() { count * (16 << 10) } else { 0 }
 }
 
-/// What became of an answer that began well and ended before its end.
+/// The outcome of an answer that began well and ended early.
 const BROKEN_OFF: &str = "broken off";
 
 /// How and when connections must end.
@@ -269,7 +270,7 @@ struct End<'a> {
     answers: &'a [&'a str],
 }
 
-/// Opens `count` connections; those that fail are told as wrong.
+/// Opens `count` connections; failures are reported in `wrong`.
 fn open(aim: &Aim, count: usize, wrong: &mut Vec<String>) -> Vec<Line> {
     open_these(aim, 0..count, wrong)
 }
@@ -294,7 +295,7 @@ fn address(nth: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + u32::try_from(nth).unwrap_or(0)))
 }
 
-/// Acts on every open line in each tick, and looks at it, until all have ended or it is too late.
+/// Acts on every open line in each tick, and reads it, until all have ended or the time is over.
 fn drive(
     lines: &mut [Line],
     within: Duration,
@@ -481,8 +482,8 @@ fn idle(aim: &Aim, count: usize, small: &[u8]) -> (Found, Vec<Line>) {
     (Found { peers: count, done, became, wrong, ..Found::default() }, lines)
 }
 
-/// Opens connections, says nothing, and opens another one for each that ends, until a workload has
-/// joined meanwhile; then leaves them to end.
+/// Opens silent connections, and another one for each that ends, until a workload has joined
+/// meanwhile; then leaves them to end.
 fn crowd_control(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
     let (mut wrong, before) = (Vec::new(), world.given_way());
     let has_joined = AtomicBool::new(false);
@@ -500,7 +501,7 @@ fn crowd_control(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
     crowd.end(CONTROL_HANDSHAKE, || world.given_way() - before, wrong)
 }
 
-/// The same for as long as a storm, at a process that has descriptors for few of them.
+/// A silent crowd for as long as a storm, at a process that has descriptors for few of them.
 fn crowd(aim: &Aim, size: &Size, process: &Process) -> (Found, Vec<Line>) {
     let (mut wrong, before) = (Vec::new(), metric(process, REFUSED));
     Few::leave(process, PLACES);
@@ -510,7 +511,7 @@ fn crowd(aim: &Aim, size: &Size, process: &Process) -> (Found, Vec<Line>) {
     crowd.end(HEAD, || metric(process, REFUSED) - before, wrong)
 }
 
-/// Connections that say nothing.
+/// Silent connections.
 struct Crowd<'a> {
     aim: &'a Aim,
     lines: Vec<Line>,
@@ -540,7 +541,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// All end in time; at least those for whom there was no place have given way.
+    /// All end in time; at least those beyond the limit have been evicted.
     fn end(
         mut self,
         within: Duration,

@@ -1,6 +1,6 @@
-//! Processes that may open no more files and sockets: whoever does nothing gives way, those who are
-//! being served go on, and where all are, nothing spins, what could not be accepted is counted, and
-//! those who wait are served as soon as there is room.
+//! Processes at their limit of descriptors: idle connections are evicted, those with requests
+//! remain. If all have requests, nothing spins, what could not be accepted is counted, and waiting
+//! clients are served as soon as there is room.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -25,13 +25,13 @@ const SERVED: usize = 3;
 /// A process that spins takes all of this time, one that rests a few milliseconds of it.
 const WATCHED: Duration = Duration::from_secs(2);
 const MOST_USED: Duration = Duration::from_millis(200);
-/// After which a listener gives up whoever says nothing.
+/// After this time a listener closes a silent connection.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 /// How long accepting rests when no descriptor is left.
 const REST: Duration = Duration::from_millis(50);
 const CODE: &str = "ERR_OUT_OF_DESCRIPTORS";
 pub(crate) const REFUSED: &str = "tollway_connections_refused_total";
-/// Keeps whoever asks for it busy for as long as a request may take.
+/// Holds a request for as long as it may take.
 const UNANSWERED: &str = "/delay?ms=60000";
 
 #[test]
@@ -53,7 +53,7 @@ fn a_silent_crowd_keeps_nobody_out() {
     }
 }
 
-/// Whoever says nothing gives way to those who come later, as often as it takes.
+/// Silent connections are evicted for later ones, as often as needed.
 fn check_silent_crowd(world: &World, listener: Listener, few: &Few<'_>) {
     let began = Instant::now();
     let crowd = crowd(&world.attacker(listener));
@@ -96,7 +96,7 @@ fn exhaust(listener: Listener) {
         late.join().unwrap()
     });
     let refused = metric(process, REFUSED) - before;
-    // Of the crowd each may have come in in the end, and given way.
+    // Each of the crowd may have been accepted in the end, and evicted.
     let most = began.elapsed().as_millis() / (REST / 2).as_millis() + CROWD as u128;
     assert!(refused > 0, "nothing was counted");
     assert!(u128::from(refused) <= most, "{refused} attempts to accept: it does not rest");
@@ -116,7 +116,7 @@ fn a_control_plane_without_descriptors_rests_counts_and_goes_on() {
     let strangers = crowd(&stranger);
     let told = || network.control.log().contains(CODE).then_some(());
     retry_until(PATIENCE, "a word about descriptors", told).unwrap();
-    // Who says who it is gets the place of somebody who does not.
+    // A client that authenticates gets the permit of one that does not.
     let first = enter(&known);
     drop(strangers);
     let are_gone = || (few.room() > LEFT / 2).then_some(());
@@ -137,7 +137,7 @@ fn a_control_plane_without_descriptors_rests_counts_and_goes_on() {
     assert!(metric(&network.control, GAVE_WAY) > 0, "nothing was counted");
 }
 
-/// Requests that are under way.
+/// Requests under way.
 fn serve(aim: &Aim, head: &[u8]) -> [Line; SERVED] {
     [(); SERVED].map(|()| {
         let mut line = Line::open(aim).unwrap();
@@ -146,12 +146,12 @@ fn serve(aim: &Aim, head: &[u8]) -> [Line; SERVED] {
     })
 }
 
-/// Connections of somebody who says nothing.
+/// Silent connections.
 fn crowd(aim: &Aim) -> Vec<TcpStream> {
     (0..CROWD).map(|_| aim.dial().unwrap()).collect()
 }
 
-/// A connection that the control plane knows.
+/// A connection that the control plane has authenticated.
 fn enter(aim: &Aim) -> Line {
     let mut line = Line::open(aim).unwrap();
     line.send(&hello());

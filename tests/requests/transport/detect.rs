@@ -1,5 +1,4 @@
-//! Apps that speak before they are spoken to, as mail and database servers do: nobody waits for a
-//! word of their callers.
+//! Apps that send first, like mail and database servers: no hop waits for a byte of the caller.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,11 +11,11 @@ use tollway_tests::network::{Network, PATIENCE, STOCK, metric};
 const SERVICE: &str = "stock.default.west";
 const GREETING: &[u8] = b"220 stock is ready\r\n";
 const CALLERS: usize = 20;
-/// The limit of a process: who waited for a caller's first bytes, to tell a protocol by, would wait
-/// so long, which is longer than a test may take.
+/// The limit of a process: a hop that waited for a caller's first bytes, to detect a protocol,
+/// would wait so long, which is longer than a test may take.
 const FIRST_BYTES: &str = "head_ms=3600000";
 
-/// Greets, repeats one line, and says what it was.
+/// Greets, repeats one line, and returns it.
 fn start_greeter() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -24,7 +23,7 @@ fn start_greeter() -> u16 {
         for stream in listener.incoming() {
             std::thread::spawn(move || {
                 let mut stream = stream.unwrap();
-                // Who only looks whether the app is there has gone already.
+                // A probe of the app has gone already.
                 if stream.write_all(GREETING).is_err() {
                     return;
                 }
@@ -38,7 +37,7 @@ fn start_greeter() -> u16 {
     port
 }
 
-/// What a caller hears that has said nothing; `None` when it is not let in yet.
+/// The greeting for a silent caller; `None` if it is not admitted yet.
 fn hear(stream: &mut TcpStream) -> Option<()> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut heard = [0; GREETING.len()];
@@ -47,7 +46,7 @@ fn hear(stream: &mut TcpStream) -> Option<()> {
     Some(())
 }
 
-/// The port that stands for the service.
+/// The port of the service.
 fn by_port(web: SocketAddr) -> Option<TcpStream> {
     TcpStream::connect(web).ok()
 }
@@ -65,10 +64,10 @@ fn by_connect(outbound: SocketAddr, host: &str) -> Option<TcpStream> {
     head.starts_with(b"HTTP/1.1 200 ").then_some(stream)
 }
 
-/// Callers that all listen and say nothing hear the greeting, and are answered when they speak.
+/// Callers that all listen silently get the greeting, and are answered when they send.
 #[track_caller]
 fn greets_all(way: &str, open: impl Fn() -> Option<TcpStream>) {
-    // Once the caller's sidecar knows of it.
+    // Once the caller's sidecar has discovered it.
     retry_until(PATIENCE, way, || hear(&mut open()?)).unwrap();
     let mut callers: Vec<_> = (0..CALLERS).map(|_| open().unwrap()).collect();
     for (nth, caller) in callers.iter_mut().enumerate() {
@@ -96,7 +95,7 @@ fn an_app_that_speaks_first_is_heard_before_its_caller_speaks() {
     greets_all("CONNECT", || by_connect(outbound, STOCK));
 }
 
-/// Both gateways are on the way, and neither may wait for more than the name that is asked for.
+/// Both gateways are on the route, and neither may wait for more than the server name.
 #[test]
 fn an_app_in_another_network_that_speaks_first_is_heard_before_its_caller_speaks() {
     const FAR: &str = "stock.default.east";

@@ -1,5 +1,5 @@
-//! A caller who asks for little and gets all of it: on a connection that it keeps, and in turn on
-//! one of its own, as a newcomer would.
+//! A caller that requests little and gets all of it: on a connection that it reuses, and in turn on
+//! a new one.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Seen {
     pub(crate) why: Vec<String>,
 }
 
-/// Asks until told to stop, and at least `least` times.
+/// Calls until stopped, and at least `least` times.
 pub(crate) fn ask_until(aim: &Aim, ask: &Ask, least: usize, stop: &AtomicBool) -> Seen {
     let (mut times, mut kept) = (Times::default(), None);
     while times.seen.requests < least || !stop.load(Ordering::Relaxed) {

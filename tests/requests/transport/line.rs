@@ -1,5 +1,5 @@
-//! One connection of somebody who does not behave: bytes go out as they are, singly if wanted, and
-//! what comes back is looked at without waiting for it.
+//! One connection of a misbehaving peer: bytes go out raw, singly if wanted, and what comes back is
+//! read without waiting for it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,15 +14,15 @@ use tollway_net::bind_source;
 
 use tollway_tests::h2_frames::{ACK, Frame, PING, frame};
 
-/// How much of what comes is kept to be looked at.
+/// The most received bytes that are stored.
 const HEARD_BYTES: usize = 4096;
 /// Longest wait for one step of a handshake.
 const STEP: Duration = Duration::from_secs(30);
 
-/// As whom, and the name that is asked for.
+/// The identity, and the server name.
 pub(crate) type Tls = (Arc<ClientConfig>, String);
 
-/// Where to, from which address, and with TLS as whom.
+/// The target, the source address, and the TLS identity.
 #[derive(Clone)]
 pub(crate) struct Aim {
     pub(crate) from: IpAddr,
@@ -31,7 +31,7 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// The same without TLS, whatever is spoken there.
+    /// The aim without TLS.
     pub(crate) fn bare(&self) -> Self {
         Self { tls: None, ..self.clone() }
     }
@@ -60,12 +60,12 @@ pub(crate) struct Line {
     pub(crate) began: Instant,
     /// How long it lasted until the other side ended it.
     pub(crate) ended_after: Option<Duration>,
-    /// Pings among what was heard that are answered.
+    /// Pings that are answered.
     answered: usize,
 }
 
 impl Line {
-    /// Connected and, where the aim says so, authenticated; waits for nothing from then on.
+    /// Connected and, if the aim has TLS, authenticated; waits for nothing from then on.
     pub(crate) fn open(aim: &Aim) -> io::Result<Self> {
         let mut socket = aim.dial()?;
         socket.set_nodelay(true)?;
@@ -146,7 +146,7 @@ impl Line {
             if read == 0 || tls.process_new_packets().is_err() {
                 break;
             }
-            // It says that there is no more for now.
+            // There is no more for now.
             let _ = tls.reader().read_to_end(&mut plain);
         }
         self.note(plain.len(), &plain);

@@ -50,8 +50,8 @@ fn everything() {
     assert_eq!(failed, 0, "so many promises were broken");
 }
 
-/// Cases in `TOLLWAY_TRANSPORT_CASES`, as `slow head:api` and separated by commas, where a text
-/// matches what it begins: to look at some of them.
+/// Cases in `TOLLWAY_TRANSPORT_CASES`, as `slow head:api` and separated by commas; a text selects
+/// the cases that begin with it.
 #[test]
 #[ignore = "needs TOLLWAY_TRANSPORT_CASES"]
 fn some_cases() {

@@ -1,5 +1,5 @@
-//! No local port is left for another connection to one address: others are dialled, and who can only
-//! be served there hears why.
+//! No local port is left for another connection to one address: others are dialled, and a request
+//! that only that address can serve gets the reason.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -30,7 +30,7 @@ fn leave_ports(first: u16, count: u16) {
 
 #[test]
 fn who_cannot_be_dialled_for_want_of_ports_is_not_the_end_while_others_can() {
-    // Where it may be said how many ports there are.
+    // The setting with the range of ports.
     let namespace = need_right!(NetNs::create("ports"));
     let check = || {
         /// Fewer than ports: connections that have just ended may have theirs for a while.
@@ -84,7 +84,7 @@ fn take_all_ports(address: SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
-    // Where it may be said how many ports there are.
+    // The setting with the range of ports.
     let namespace = need_right!(NetNs::create("ports"));
     let check = || {
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
@@ -95,7 +95,7 @@ fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
         let before = failed();
         let hang = String::from_utf8(ask.bytes.clone()).unwrap();
         let hang = hang.replace("/size?bytes=10", "/delay?ms=60000");
-        // One more than there are ports; nothing was asked before that left a connection.
+        // One more than there are ports; no earlier request left a connection.
         let mut lines: Vec<Line> = (0..=PORTS).map(|_| Line::open(&aim).unwrap()).collect();
         leave_few_ports();
         lines.iter_mut().for_each(|line| line.send(hang.as_bytes()));
@@ -112,7 +112,7 @@ fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
         assert_eq!(lines.iter().filter(|line| line.heard.is_empty()).count(), usize::from(PORTS));
         assert!(failed() > before);
         drop(lines);
-        // Those that have just been used are kept for a minute.
+        // Ports that were just used are held for a minute.
         leave_ports(FIRST + PORTS, 1000);
         let served = || {
             let mut kept = honest::EarlyCaller::open(&aim, &ask);

@@ -1,5 +1,5 @@
-//! What a case cost: memory and processor time of those who bear it against the attacker's, and
-//! what an honest caller saw meanwhile.
+//! The cost of a case: memory and processor time of the attacked processes against the attacker's,
+//! and an honest caller's results meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
     pub(crate) peers: usize,
     /// What was done, with its numbers.
     pub(crate) done: String,
-    /// What became of the attacker's connections.
+    /// The outcome of the attacker's connections.
     pub(crate) became: String,
     pub(crate) honest: Seen,
     pub(crate) memory: Memory,
@@ -61,12 +61,12 @@ pub(crate) struct Found {
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) growth_bytes: u64,
-    /// Processor time that the attacker may cause for each of his own; `None` where several cases
+    /// Processor time that the attacker may cause per second of its own; `None` if several cases
     /// run at once.
     pub(crate) cpu_ratio: Option<f64>,
 }
 
-/// Attacks while an honest caller asks; `leave` lets go of what the attack still holds.
+/// Attacks while an honest caller calls; `leave` drops what the attack still holds.
 pub(crate) fn weigh<T>(
     (case, world, listener): (&'static str, &World, Listener),
     bounds: Bounds,

@@ -48,7 +48,7 @@ impl Listener {
     }
 }
 
-/// What an honest caller asks, and how it knows that it was answered.
+/// An honest caller's request, and the check of its answer.
 pub(crate) struct Ask {
     pub(crate) bytes: Vec<u8>,
     pub(crate) is_answered: fn(&[u8]) -> bool,
@@ -64,7 +64,7 @@ pub(crate) struct World {
     gateway: Process,
     front: Process,
     _files: TempDir,
-    /// As whom attackers and honest callers come to sidecars, in this order.
+    /// Identities of attackers and honest callers at sidecars, in this order.
     callers: [Tls; 2],
     to_control: Tls,
 }
@@ -157,8 +157,7 @@ impl World {
         small(self.request(listener, "GET", "/size?bytes=10", ""))
     }
 
-    /// The head of a request that `listener` is there for; `fields` are whole lines, for those that
-    /// speak HTTP/1.1.
+    /// The head of a request that `listener` serves; `fields` are whole lines, for HTTP/1.1.
     pub(crate) fn head(
         &self,
         listener: Listener,
@@ -195,7 +194,7 @@ impl World {
         self.network.sidecar("late", &[]);
     }
 
-    /// Handshakes at the control plane that have given way to others.
+    /// Handshakes at the control plane that were evicted.
     pub(crate) fn given_way(&self) -> u64 {
         let refused = "tollway_control_connections_refused_total{reason=\"handshakes\"}";
         metric(&self.network.control, refused)
@@ -213,14 +212,14 @@ impl World {
     }
 }
 
-/// An honest client of a front, and what it asks.
+/// An honest client of a front, and its request.
 pub(crate) fn at_front(front: &Process) -> (Aim, Ask) {
     let tls = Some((trusting(None, b"http/1.1"), FRONT.to_owned()));
     let aim = Aim { from: HONEST, to: front.port("front").unwrap(), tls };
     (aim, small(format!("GET /size?bytes=10 HTTP/1.1\r\nhost: {FRONT}\r\n\r\n")))
 }
 
-/// A call for a certificate, up to its message: what a control plane reads before it looks at it.
+/// A call for a certificate, up to its message: what a control plane reads before it decodes it.
 fn call_of_control() -> Vec<u8> {
     let lines = [
         (":method", "POST"),

@@ -57,17 +57,17 @@ struct Inner {
     log: Log,
     /// The HTTP API of its sidecar.
     sidecar: OnceLock<SocketAddr>,
-    /// What it says of its health.
+    /// Its answer to health probes.
     is_ill: AtomicBool,
-    /// How often it was asked what it offers.
+    /// How often its configuration was read.
     asked: AtomicUsize,
     /// Whether turns of the method `held` may end.
     is_let_go: watch::Sender<bool>,
 }
 
 impl ActorApp {
-    /// Serves on a port of loopback, as long as the runtime lives; `config` is what it says of
-    /// its actors.
+    /// Serves on a loopback port, as long as the runtime lives; `config` is its configuration of
+    /// actors.
     pub(crate) async fn serve(replica: &str, config: &str, log: &Log) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -105,12 +105,12 @@ impl ActorApp {
         self.inner.sidecar.set(sidecar).unwrap();
     }
 
-    /// What it says of its health from now on.
+    /// Its answer to health probes from now on.
     pub(crate) fn be_ill(&self, is_ill: bool) {
         self.inner.is_ill.store(is_ill, Ordering::Relaxed);
     }
 
-    /// How often it was asked what it offers.
+    /// How often its configuration was read.
     pub(crate) fn times_asked(&self) -> usize {
         self.inner.asked.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Calls of actors: where they go, what the app sees, what callers are told.
+//! Calls of actors: their host, what the app sees, and the errors that callers get.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn actors_are_called_where_they_are() {
         assert!(round < 2000, "{seen:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Whoever asks, an actor answers from where it is.
+    // An actor answers every caller from its present host.
     for id in 0..20 {
         let actor = format!("Cart/{id}");
         let mut answers = Vec::new();

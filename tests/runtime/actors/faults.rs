@@ -1,5 +1,6 @@
-//! Hosts that come and go, crash, stand still, or lose the control plane: no two turns of an actor
-//! overlap, nobody waits who need not, and what a host writes that has lost its actors is refused.
+//! Hosts that come and go, crash, are suspended, or lose the control plane: no two turns of an
+//! actor overlap, calls wait only as long as needed, and writes of a host that has lost its actors
+//! are refused.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ const STRUCK: &str = "struck";
 const ACTORS: usize = 24;
 /// Of a type that hosts have which are not struck, called as well.
 const BYSTANDERS: usize = 4;
-/// Rounds of everything, unless `TOLLWAY_ACTOR_ROUNDS` says otherwise.
+/// Rounds of everything, unless `TOLLWAY_ACTOR_ROUNDS` sets another number.
 const ROUNDS: usize = 1;
 
 /// What befalls a host.
@@ -43,7 +44,7 @@ async fn a_turn_that_was_paused_writes_nothing() {
     paused_writes_nothing(&[]).await;
 }
 
-/// The same with `options` for both hosts.
+/// Starts with `options` for both hosts.
 pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
@@ -54,7 +55,8 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     until_hosted(listener, "Cart/0").await;
     let actor = one_of(listener, "one: ").await;
     let call = actor.clone();
-    // Its turn begins, then its sidecar stands still until the actor has had a turn elsewhere.
+    // Its turn begins, then its sidecar is suspended until the actor has had a turn at the other
+    // host.
     let paused = tokio::spawn(async move { invoke(listener, &call, "late", "500 1").await });
     while turns(&log).iter().all(|turn| turn.what != "late") {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -62,8 +64,8 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     one.sidecar.process.signal(Signal::STOP).unwrap();
     let (status, text) = invoke(two.api(), &actor, "late", "0 2").await;
     assert_eq!((status, text.as_str()), (200, "204 No Content "));
-    // The caller is told that it may have been carried out, however long the host stands still; the
-    // turn, that nothing was written.
+    // The caller's error reports that the turn may have been carried out, after any suspension of
+    // the host; the turn's, that nothing was written.
     let (status, text) = paused.await.unwrap();
     let (word, message) = envelope(&text);
     assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_INVOKE_METHOD"), "{text}");
@@ -95,10 +97,10 @@ pub(crate) async fn one_of(listener: SocketAddr, answer: &str) -> String {
 struct Outcome {
     answered: usize,
     failed: usize,
-    /// Of the calls of each strike that were answered, beside their turns, and of those that failed.
+    /// The longest answered calls of each strike, and the longest failed ones.
     longest: Vec<Duration>,
     longest_failed: Vec<Duration>,
-    /// The same of actors of another type.
+    /// Those of actors of another type.
     bystanders: Vec<Duration>,
 }
 
@@ -146,7 +148,7 @@ async fn no_turns_overlap_whatever_befalls_a_host() {
                  another type {:?}; {failed} failed, the longest after {longest_failed:?}",
                 others.longest
             );
-            // Only what was under way at a host that is lost may fail, and its caller is told so.
+            // Only calls under way at a host that is lost may fail, and their errors report it.
             let may_fail = if matches!(blow, Blow::Came | Blow::Left) { 0 } else { ACTORS };
             assert!(failed <= may_fail, "{answers:#?}");
             let is_told = |text: &String| text.is_empty() || text.contains("ERR_");
@@ -231,7 +233,7 @@ async fn strike(mesh: &Mesh, listener: SocketAddr, log: &Log, blow: Blow) -> (Wa
     if !matches!(blow, Blow::Left | Blow::Killed) {
         leave(&mut struck);
     }
-    // What it had under way ends in its app.
+    // Turns under way end in its app.
     while turns(log).iter().any(|turn| turn.ended.is_none()) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -1,5 +1,5 @@
-//! When an app is a host of actors, and when it is none: by what it says of them and of its health;
-//! and how long it may go on with what is under way when they go elsewhere.
+//! When an app is a host of actors: by its configuration and its health; and how long turns under
+//! way may continue when their actors move.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use tollway_tests::mesh::{Mesh, PATIENCE};
 
 /// Actors with a turn under way.
 const BUSY: usize = 16;
-/// Longer than turns have to end where the app does not say how long.
+/// Longer than turns get to end if the app sets no time.
 const LONGER_THAN_A_DRAIN: Duration = Duration::from_millis(2500);
 
-/// What the metadata tell of actors.
+/// Actors in the metadata.
 async fn actor_runtime(host: &Replica) -> Value {
     let (_, _, told) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
     serde_json::from_str::<Value>(&told).unwrap()["actorRuntime"].clone()
@@ -54,7 +54,7 @@ async fn an_app_that_knows_nothing_of_actors_hosts_none() {
 async fn an_ill_app_hosts_no_actors_until_it_is_well() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
-    // It is ill by what it says, not by how long a busy machine lets it take.
+    // It is ill by its answer, not by the time a busy machine needs.
     let checked = [
         "--enable-app-health-check",
         "--app-health-probe-interval-ms",
@@ -89,7 +89,7 @@ async fn an_ill_app_hosts_no_actors_until_it_is_well() {
 
 type Calls = Vec<JoinHandle<(u16, String)>>;
 
-/// Turns of actors of a type that end when the app is told to.
+/// Turns of actors of a type that end when the test lets the app.
 async fn begin_turns(host: &Replica, log: &Log, actor_type: &str) -> Calls {
     let listener = host.api();
     until_hosted(listener, &format!("{actor_type}/0")).await;

@@ -1,4 +1,4 @@
-//! Actors: apps that run them over HTTP, beside real sidecars and a real control plane.
+//! Actors: apps that run them over HTTP, with real sidecars and a real control plane.
 
 mod app;
 mod callers;

@@ -113,7 +113,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     until_hosted(knows.http(), "Cart/1").await;
     let other = tokio::task::block_in_place(|| mesh.west.sidecar("other", &[]));
     mesh.west.control.signal(Signal::STOP).unwrap();
-    // The lease stands for a while, and so do turns; what they would keep is not kept.
+    // The lease lasts for a while, and so do turns; their writes are refused.
     let (listener, listener_of_grpc) = (host.api(), host.sidecar.grpc());
     let asked = ["GET /state/k ", "POST /state []", "POST /reminders/r {}", "DELETE /reminders/r "];
     let codes = [
@@ -143,7 +143,8 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     let unknown = client(other.grpc()).await.invoke_actor(call).await.unwrap_err();
     check(&unknown, Code::FailedPrecondition, "ERR_ACTOR_NO_PLACEMENT");
     for (answered, code) in calls.into_iter().zip(codes) {
-        // The caller is told when the lease ends, the turn when the time for an answer is over.
+        // The caller gets its error when the lease ends, the turn when the time for an answer is
+        // over.
         let _ = answered.await.unwrap();
         let began = std::time::Instant::now();
         let is_told = |answer: &str| answer.starts_with("500 ") && answer.contains(code);
@@ -154,7 +155,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     }
     let refused_by_grpc = not_deleted.await.unwrap().unwrap_err();
     check(&refused_by_grpc, Code::Internal, "ERR_ACTOR_REMINDER_DELETE");
-    // Once the lease is over nobody has the reminders.
+    // Once the lease is over no host has the reminders.
     check_reminders_out_of_reach(&host).await;
     tokio::task::block_in_place(|| host.sidecar.process.kill().unwrap());
     let gone = refused(knows.http(), "POST", "/v1.0/actors/Cart/1/method/m").await;
@@ -162,7 +163,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     mesh.west.control.signal(Signal::CONT).unwrap();
 }
 
-/// What is told of reminders whose actor has no host for the moment, on both APIs.
+/// Errors about reminders whose actor has no host for the moment, on both APIs.
 async fn check_reminders_out_of_reach(host: &Replica) {
     let (listener, path) = (host.api(), "/v1.0/actors/Cart/7/reminders/r");
     let (of_type, of_id, name) = (|| "Cart".to_owned(), || "7".to_owned(), || "r".to_owned());
@@ -227,7 +228,7 @@ async fn a_sidecar_that_ends_begins_nothing_new() {
     let host = Replica::start(&mesh.west, "cart", "one", config, &log).await;
     let listener = host.api();
     until_hosted(listener, "Cart/1").await;
-    // It does not end before it has been asked.
+    // It does not end before the request.
     let held = tokio::spawn(async move { invoke(listener, "Cart/2", "held", "").await });
     until_turns(&log, "Cart/2", "held", 1).await;
     let mut dapr = client(host.sidecar.grpc()).await;

@@ -1,4 +1,5 @@
-//! A way between two processes that can be cut: nothing passes meanwhile, and nobody is told.
+//! A relay between two processes that can be cut: nothing passes meanwhile, and neither gets an
+//! error.
 
 use std::net::SocketAddr;
 
@@ -23,7 +24,7 @@ impl Relay {
                 let (near, _) = listener.accept().await.unwrap();
                 let cut = cut.clone();
                 tokio::spawn(async move {
-                    // Whoever came sees that nobody is there.
+                    // A new connection finds no listener.
                     let Ok(far) = TcpStream::connect(target).await else { return };
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());

@@ -1,4 +1,4 @@
-//! Reminders of actors: durable, told back, fired wherever the actor is.
+//! Reminders of actors: durable, readable, fired wherever the actor is.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
     until_reminder_due(listener, &log, 600).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/bell").len(), 3);
     assert_eq!(call(listener, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");
-    // An app that fails is asked again, as the registration says.
+    // A failed firing is repeated, as the registration sets.
     let path = "/v1.0/actors/Cart/1/reminders/fail";
     let body =
         r#"{"dueTime":"0s","failurePolicy":{"constant":{"interval":"100ms","maxRetries":2}}}"#;

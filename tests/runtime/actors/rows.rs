@@ -17,7 +17,7 @@ use super::timers::{until_timer_due, until_turns};
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 use tollway_tests::mesh::Mesh;
 
-/// Characters that may stand in an id, and how it is written in a path.
+/// Characters that are allowed in an id, and their form in a path.
 const ID: &str = "7|a@b c";
 const IN_PATH: &str = "7%7Ca%40b%20c";
 

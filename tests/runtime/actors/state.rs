@@ -1,4 +1,4 @@
-//! The state of actors: who may touch it, what is told of it.
+//! The state of actors: the right to use it, and its errors.
 
 use super::app::Log;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};

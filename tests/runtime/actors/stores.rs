@@ -1,5 +1,5 @@
-//! The state of actors in each kind of store that a component file names for them: what they keep
-//! stands there under Dapr's keys, and a former host's writes are refused by the store itself.
+//! The state of actors in each kind of store that a component file names for them: it is stored
+//! under Dapr's keys, and a former host's writes are refused by the store itself.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 use tollway_tests::component_files::{component, resources};
 use tollway_tests::mesh::{Mesh, PATIENCE};
 
-/// Of a request to a server that is reached by a way which is cut for a while.
+/// Of a request to a server whose connection is cut for a while.
 const PATIENT: &str = "60s";
 
 /// Where the state is.
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// The same for a server that is reached at another address.
+    /// Resources for a server that is reached at another address.
     fn resources_by(&self, listener: SocketAddr) -> TempDir {
         match self {
             Self::Redis(_) => {
@@ -235,7 +235,7 @@ async fn actors_keep_their_state_in_postgresql() {
     check_without_store(&host, store).await;
 }
 
-/// What is told of state that cannot be reached.
+/// Errors about state that cannot be reached.
 async fn check_without_store(host: &Replica, mut store: Store) {
     tokio::task::block_in_place(|| store.kill());
     let path = "/v1.0/actors/Cart/7/state";

@@ -1,5 +1,5 @@
-//! Apps that run their actors over a stream which they open: which streams are refused, and what an
-//! app says by one when it fails.
+//! Apps that run their actors over a stream which they open: streams that are refused, and an app's
+//! errors on a stream.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Opens one and says this.
+    /// Opens one and sends this.
     async fn open(listener: SocketAddr, first: Said) -> Result<Self, Status> {
         let (says, spoken) = mpsc::channel(16);
         says.send(first).await.unwrap();
@@ -46,7 +46,7 @@ impl Stream {
         Ok(Self { says, hears: hears.into_inner() })
     }
 
-    /// Answers calls for as long as the stream stands: `METHOD/CODE` fails with that code.
+    /// Answers calls for as long as the stream is open: `METHOD/CODE` fails with that code.
     async fn serve(mut self) {
         while let Ok(Some(Asked { response_type: Some(asked) })) = self.hears.message().await {
             let ToApp::InvokeRequest(call) = asked else { continue };
@@ -92,7 +92,7 @@ async fn a_stream_begins_with_what_the_app_offers() {
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
         assert!(refused.message().contains(words), "{refused}");
     }
-    // And says it once.
+    // And sends it once.
     let mut twice = Stream::open(app.grpc(), said(offer(&["Cart"]))).await.unwrap();
     let opened = twice.hears.message().await.unwrap().unwrap().response_type;
     assert!(matches!(opened, Some(ToApp::InitialResponse(_))), "{opened:?}");

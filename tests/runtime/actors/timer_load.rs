@@ -9,8 +9,8 @@ use tollway_tests::program;
 use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, start_tollway};
 
-/// Firings of so many actors, each twice a second, for a second; the result, or what was said
-/// instead.
+/// Fires timers of so many actors, each twice a second, for a second; returns the result, or the
+/// error.
 fn load(sidecar: &Sidecar, actors: &str, options: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(program());
     command.args(["load", "timers", &format!("http://{}", sidecar.http())]);

@@ -60,7 +60,7 @@ fn a_method_that_takes_too_long_ends_for_its_caller() {
     let (status, told) = ruled.call("actors/Slow/1/method/slow/1/a", "");
     assert!(status == 504 && told.contains("ERR_TIMED_OUT") && told.contains("400ms"), "{told}");
     assert_eq!(ruled.app.seen("a"), 1);
-    // The turn goes on: the next one waits for it, and others for nobody.
+    // The turn continues: the next one waits for it, and others for none.
     let (status, told) = ruled.call("actors/Slow/1/method/slow/0/b", "");
     assert!(status == 504 && told.contains("ERR_TIMED_OUT"), "{told}");
     assert_eq!(ruled.app.seen("b"), 0);

@@ -1,4 +1,4 @@
-//! An app that speaks gRPC and takes calls by `OnInvoke`: it remembers what it was asked.
+//! An app with a gRPC server that takes calls by `OnInvoke`: it records its requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub(crate) const DETAILS: &[u8] = b"\x0a\x03why";
 /// What it takes.
 const MESSAGE_BYTES: usize = 16 << 20;
 
-/// What it was asked, and with which metadata.
+/// The request and its metadata.
 pub(crate) type Asked = (MetadataMap, InvokeRequest);
 
 #[derive(Clone, Default)]
@@ -47,7 +47,7 @@ impl GrpcApp {
         address
     }
 
-    /// What it says of its health from now on.
+    /// Its answer to health probes from now on.
     pub(crate) fn be_ill(&self, is_ill: bool) {
         self.is_ill.store(is_ill, Ordering::Relaxed);
     }
@@ -57,12 +57,12 @@ impl GrpcApp {
         self.at_once.1.load(Ordering::Relaxed)
     }
 
-    /// All that it was asked since the last look.
+    /// All requests since the last call.
     pub(crate) fn all_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    /// The one thing it was asked since the last look.
+    /// The one request since the last call.
     pub(crate) fn asked(&self) -> Asked {
         let mut asked = self.all_asked();
         assert_eq!(asked.len(), 1, "calls at the app");
@@ -78,7 +78,7 @@ impl AppCallback for GrpcApp {
     ) -> Result<Response<InvokeResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
         let (method, data) = (message.method.clone(), message.data.clone());
-        // Asked for by whoever waits until it is there.
+        // Awaited until it is there.
         if method != "healthz" {
             self.asked.lock().unwrap().push((metadata, message));
         }

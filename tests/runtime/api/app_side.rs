@@ -1,5 +1,5 @@
-//! What a sidecar sees to on the app's side: how many requests it has at a time, whether it is
-//! well, and TLS where it speaks nothing else.
+//! A sidecar's duties on the app's side: the number of requests at a time, health, and TLS for apps
+//! that require it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ struct BusyState {
     is_ill: AtomicBool,
 }
 
-/// A body with an end that somebody else decides on.
+/// A body whose end the test decides.
 struct Held(mpsc::Receiver<Bytes>);
 
 impl Body for Held {
@@ -77,7 +77,7 @@ impl Busy {
         port
     }
 
-    /// The head at once, the body's end when the test says so.
+    /// The head at once, the body's end when the test sends it.
     fn answer(&self, request: &Request<Incoming>) -> Response<Held> {
         let (sender, body) = mpsc::channel(1);
         let mut answer = Response::new(Held(body));
@@ -173,7 +173,8 @@ fn an_app_has_as_many_requests_at_a_time_as_it_may() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             assert_eq!((app.seen(), calls.len()), (2, 6), "{protocol}");
-            // Who gives up while it waits is forgotten, and the app never hears of it.
+            // A caller that gives up while it waits is forgotten, and the app never sees its
+            // request.
             let cancelled = || counter(&sidecar.process, "tollway_requests_cancelled_total");
             let before = cancelled();
             let waits = calls.iter().position(|call| !has_begun(call)).unwrap();
@@ -271,7 +272,7 @@ fn an_app_of_grpc_is_asked_in_its_own_way() {
     until("HTTP/1.1 204");
 }
 
-/// An app that shows a certificate which nobody has signed but itself.
+/// An app with a self-signed certificate.
 fn tls_app(files: &TempDir, protocol: &str) -> Result<(Process, u16), String> {
     let python: PathBuf = sdk::python()?;
     let port = free_port().unwrap();

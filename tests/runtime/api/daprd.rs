@@ -89,7 +89,7 @@ impl Daprd {
         Self { process: start(user, &words), http, grpc, metrics }
     }
 
-    /// The same, once it has its ports: nobody who starts after it is given one of them.
+    /// Started, with its ports bound, so that no process that starts after it gets one of them.
     pub(crate) fn listening(user: &User, id: &str, app: &[&str]) -> Self {
         let daprd = Self::start(user, id, app);
         let is_there = || listens(daprd.http()).then_some(());
@@ -165,7 +165,7 @@ fn two_daprds_and_pythons_sdk_need_no_configuration() {
         let told = printed(&mut client);
         assert_eq!(told, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
     }
-    // The other way round, to an app of HTTP.
+    // The reverse, to an app with HTTP.
     greeter.until_served("caller.default");
     let log = caller.process.log();
     assert!(log.contains("Component `pubsub` of type pubsub.redis is not served"), "{log}");
@@ -242,7 +242,7 @@ fn spans_go_where_the_configuration_says() {
     let told = retry_until(PATIENCE, "spans", || {
         let path = "/v1.0/invoke/nobody/method/x";
         listens(daprd.http()).then(|| get(daprd.http(), path))?;
-        // What they are made of is another test's matter: this one looks for whose they are.
+        // Another test checks their content; this one checks their owner.
         let taken = taken.lock().unwrap();
         let is_ours = |body: &Bytes| body.windows(12).any(|part| part == b"observed-web");
         taken.iter().any(|(path, body)| path == "/v1/traces" && is_ours(body)).then_some(())

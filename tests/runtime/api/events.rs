@@ -1,5 +1,5 @@
-//! An event stream of an app (server-sent events): each event is at the caller when the app has sent
-//! it, through both sidecars and whatever speaks which version of HTTP.
+//! An event stream of an app (server-sent events): each event is at the caller when the app has
+//! sent it, through both sidecars and with every combination of HTTP versions.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

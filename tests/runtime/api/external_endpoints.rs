@@ -67,7 +67,7 @@ fn listening(user: &User, resources: &str) -> Daprd {
     daprd
 }
 
-/// Status, code of a failure, and what the server was asked.
+/// Status, code of a failure, and the server's request.
 fn ask(daprd: &Daprd, path: &str, fields: &[(&str, &str)], body: &str) -> (u16, String, Value) {
     let method = if body.is_empty() { "GET" } else { "POST" };
     let answer = runtime().block_on(call(daprd.http(), method, path, fields, body.to_owned()));
@@ -173,7 +173,7 @@ fn endpoints_over_tls_prove_who_they_are_and_are_shown_a_certificate() {
     let (status, _, asked) = ask(&caller, "/v1.0/invoke/shop/method/a", &[], "hello");
     assert_eq!((status, asked["body"].as_str()), (200, Some("hello")), "{asked}");
     assert_eq!(asked["client"].as_str(), Some("caller.example"), "{asked}");
-    // Without a certificate, under a name that the server's has not, of an authority nobody knows.
+    // Without a certificate, under a name that the server's has not, of an unknown authority.
     for (target, codes, part) in [
         ("bare", &["ERR_UNREACHABLE", "ERR_CLOSED_EARLY"][..], "failed to invoke, id: bare, err: "),
         ("other-name", &["ERR_UNREACHABLE"], "certificate"),
@@ -217,7 +217,7 @@ fn an_endpoint_that_fails_is_under_rules_by_its_name() {
     assert_eq!((status, code.as_str()), (503, "ERR_UNREACHABLE"), "{told}");
     let text = told["message"].as_str().unwrap();
     assert!(text.starts_with("failed to invoke, id: away, err: "), "{text}");
-    // What is no URL is told, and reaches nobody.
+    // An invalid URL is refused, and reaches no server.
     for (target, part) in
         [("http://", "no URL"), ("http://me:word@127.0.0.1", "a name or a password")]
     {

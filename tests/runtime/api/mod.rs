@@ -1,4 +1,4 @@
-//! The runtime API over gRPC, and calls over HTTP for apps that speak gRPC, across two networks.
+//! The runtime API over gRPC, and calls over HTTP for apps with a gRPC server, across two networks.
 
 mod actor_rules;
 mod app;

@@ -1,4 +1,4 @@
-//! Dapr's files beside an ordinary sidecar, and under `tollway run`: what they say in daprd's place.
+//! Dapr's files with an ordinary sidecar, and under `tollway run`: their effect in daprd's place.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What an app asks of its own sidecar.
+//! Requests of an app to its own sidecar.
 
 use serde_json::json;
 use tollway_testkit::retry_until;

@@ -1,5 +1,5 @@
-//! Reflection of gRPC: of the app that a call names, and of the sidecar's own API, asked by grpcio's
-//! client, which knows no service before.
+//! Reflection of gRPC: of the app that a call names, and of the sidecar's own API, by grpcio's
+//! client, which has no definitions before.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::sdk::{python, script};
 use tollway_tests::foreign_program::printed;
 use tollway_tests::user::User;
 
-/// What the client was told by the sidecar, or by the app, and answered by the method.
+/// The client's output from the sidecar, or from the app, and the method's answer.
 fn reflected(python: &Path, at: &Daprd, (method, question): (&str, Value), app: &[&str]) -> Value {
     let mut client = Command::new(python);
     client.arg(script("reflected.py")).arg(method).arg(question.to_string()).args(app);

@@ -114,7 +114,7 @@ impl Flaky {
         }
     }
 
-    /// How often it was asked with a key.
+    /// How often a key was requested.
     pub(crate) fn seen(&self, key: &str) -> usize {
         self.0.lock().unwrap().get(key).copied().unwrap_or_default()
     }
@@ -262,7 +262,7 @@ fn proxied_calls_of_grpc_are_under_rules_too() {
             ("fail/14", None, Code::Unavailable, 4),
             ("fail/14", Some("false"), Code::Unavailable, 4),
             ("fail/5", None, Code::NotFound, 1),
-            // What is said to be a stream is sent once.
+            // A request marked as a stream is sent once.
             ("order", Some("true"), Code::Ok, 1),
             ("fail/14", Some("true"), Code::Unavailable, 1),
         ] {

@@ -1,4 +1,4 @@
-//! Rows of Dapr's tables of invocation, each for itself: ways to name an app, verbs, statuses, bad
+//! Rows of Dapr's tables of invocation, one by one: forms of an app's name, verbs, statuses, bad
 //! names.
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ use tollway_tests::mesh::{AppProtocol, Mesh, Sidecar};
 
 const APP: &str = "teller.default.east";
 
-/// An app that tells what it was asked, with the status that the path names.
+/// An app that returns the request, with the status that the path names.
 async fn serve() -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -78,7 +78,7 @@ impl Far {
 #[test]
 fn an_app_is_named_by_header_then_by_credentials_then_by_the_path() {
     let far = Far::start();
-    // The password of `dapr-app-id` is the app, of `nobody.default.east` nobody.
+    // The password of `dapr-app-id` is the app; that of `nobody.default.east` is unknown.
     let to_app = "Basic ZGFwci1hcHAtaWQ6dGVsbGVyLmRlZmF1bHQuZWFzdA==";
     let to_nobody = "Basic ZGFwci1hcHAtaWQ6bm9ib2R5LmRlZmF1bHQuZWFzdA==";
     let foreign = "Basic dXNlcjpwYXNzd29yZA==";
@@ -207,7 +207,7 @@ fn each_status_of_an_app_is_its_callers() {
             let info = refused.get_details_error_info().unwrap();
             assert_eq!(info.domain, "dapr.io");
             assert_eq!(info.metadata["http.code"], status.to_string());
-            // As much of the body as Dapr tells.
+            // As much of the body as Dapr returns.
             let told = &info.metadata["http.error_message"];
             assert!(told.len() <= 63 && told.starts_with("{\"app_id\""), "{told}");
         }

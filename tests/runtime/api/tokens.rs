@@ -17,7 +17,7 @@ use super::{call, client, message};
 use tollway_tests::mesh::http::runtime;
 use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, start_tollway};
 
-/// What the caller's sidecar asks for.
+/// The requests of the caller's sidecar.
 pub(crate) const API: &str = "sesame-of-the-api";
 /// What the callee's sidecar shows to its app.
 pub(crate) const APP: &str = "sesame-of-the-app";

@@ -1,4 +1,4 @@
-//! The four ways from caller to app: each may speak HTTP or gRPC.
+//! The four combinations of caller and app: each may use HTTP or gRPC.
 
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tonic::Code;

@@ -1,5 +1,5 @@
-//! Dapr's data and ours are each other's: rows and hashes as Dapr writes them are read, and what
-//! is written here looks as Dapr's does. Looked at by each server's own client.
+//! Dapr's data and ours are compatible: rows and hashes as Dapr writes them are read, and what is
+//! written here has Dapr's form, as each server's own client shows.
 
 use std::time::{Duration, SystemTime};
 
@@ -175,7 +175,7 @@ async fn rows_of_postgresql_v2_are_those_of_dapr() {
     let row = "SELECT value, updated_at IS NOT NULL, expires_at IS NOT NULL FROM app.my_state";
     assert_eq!(query(row), "\\x00|t|t");
     assert_ne!(read(&*store, "web||a").await.1, etag);
-    // Opened again, nothing is made anew.
+    // Opened again, nothing is created.
     let again = opened(&postgresql(&server, "v2", &tables)).await;
     assert_eq!(read(&*again, "web||a").await.0, "\0");
 }

@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream};
 /// What a request needs so that the app upgrades it.
 pub const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: chat\r\n";
 
-/// Starts the app; its port of 127.0.0.1. A plain request gets 200; one that upgrades 101, then
-/// what is said and, when no more is, `farewell`.
+/// Starts the app; its port of 127.0.0.1. A plain request gets 200; one that upgrades 101, then an
+/// echo and, at its end, `farewell`.
 pub fn start(farewell: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -26,7 +26,7 @@ fn talk(mut stream: TcpStream, farewell: &str) {
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut byte) {
             Ok(1) => head.push(byte[0]),
-            // The sidecar looks whether the app takes connections, and goes.
+            // The sidecar probes whether the app takes connections, and closes.
             _ => return,
         }
     }
@@ -36,7 +36,7 @@ fn talk(mut stream: TcpStream, farewell: &str) {
     } else {
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     };
-    // Who goes away while it is answered is not this app's business.
+    // A client that leaves while it is answered is no error of this app.
     let _ = stream.write_all(answer);
     if upgrades {
         let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);

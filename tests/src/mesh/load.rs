@@ -8,7 +8,7 @@ use tollway_testkit::{Process, TempDir};
 
 use super::{PATIENCE, start_tollway};
 
-/// Load that is under way.
+/// Load under way.
 pub struct Load {
     process: Process,
     files: TempDir,

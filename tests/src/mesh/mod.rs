@@ -1,7 +1,7 @@
 //! Two networks of real processes on loopback, for the tests of the whole system.
 //!
 //! Each network has a control plane and a gateway on an address of its own; apps (echo servers)
-//! stand beside sidecars. Everything ends with the value that holds it.
+//! have a sidecar each. Everything ends with the value that holds it.
 
 pub mod chat;
 pub mod http;
@@ -110,7 +110,7 @@ impl Network {
         self.done(&["apply", "-f", "-", "--wait"], policies)
     }
 
-    /// A second gateway beside the first.
+    /// A second gateway.
     pub fn another_gateway(&self, options: &[&str]) -> Process {
         start_gateway(self.files.path(), self.control_address, &format!("{}:0", self.ip), options)
     }
@@ -199,7 +199,7 @@ impl Network {
     }
 }
 
-/// What an app speaks.
+/// An app's protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AppProtocol {
     Http,
@@ -237,7 +237,7 @@ impl Sidecar {
         self.process.port("outbound").unwrap()
     }
 
-    /// The loopback port that stands for the TCP service `name`.
+    /// The loopback port of the TCP service `name`.
     pub fn upstream(&self, name: &str) -> SocketAddr {
         self.process.port(&format!("upstream:{name}")).unwrap()
     }

@@ -1,5 +1,5 @@
-//! An app on one SDK that runs the actors `Counter`, and who calls them, as the SDKs of several
-//! languages are tried: what a counter does, and what is asked of it, is in the programs.
+//! An app on one SDK that runs the actors `Counter`, and its callers, for the SDKs of several
+//! languages. The programs define what a counter does, and how it is called.
 
 use std::process::Command;
 
@@ -30,21 +30,21 @@ impl Counters {
         Self { host, _app: app, caller, _mesh: mesh }
     }
 
-    /// Counts with an actor of its own from another app, and with one from beside the app that runs
-    /// them. `client` is the program that calls the actor with an id and says what it has counted.
+    /// Counts with an actor of its own from another app, and with one from the app that runs them.
+    /// `client` is the program that calls the actor with an id and prints its count.
     #[track_caller]
     pub(crate) fn check(&self, name: &str, client: impl Fn(&str) -> Command) {
         let at_home = format!("{name} at home");
         for (sidecar, id) in [(&self.caller, name), (&self.host, &at_home)] {
             let told = printed(beside(sidecar, &mut client(id)));
-            // An SDK may say something first.
+            // An SDK may print something first.
             assert_eq!(told.lines().last(), Some("7"), "{id}: {told}");
         }
     }
 }
 
-/// Waits until the app has said what it offers, and the sidecar hosts it. What some languages load
-/// first takes its time on a busy machine.
+/// Waits until the app has sent its configuration, and the sidecar hosts its actors. Some languages
+/// load for a while on a busy machine.
 fn until_hosting(sidecar: &Sidecar) {
     let hosting = retry_until(PATIENCE * 4, "a host of actors", || {
         let told = http::get(sidecar.http(), "/v1.0/metadata");

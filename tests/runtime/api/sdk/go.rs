@@ -20,7 +20,7 @@ fn gos_client_calls_its_apps_in_another_network() {
         format!("{GRPC}: {order}"),
         format!("{NOBODY} failed: rpc error: code = NotFound desc = {refused}"),
     ];
-    // Its first line tells where the sidecar is.
+    // Its first line has the sidecar's address.
     assert_eq!(told.lines().skip(1).collect::<Vec<_>>(), expected);
     let health = shop.printed_by(&mut program(&["health", GRPC]));
     let expected = ["check: SERVING", "watch: SERVING", "watch: NOT_SERVING"];

@@ -17,7 +17,7 @@ fn javascripts_clients_call_its_apps_in_another_network() {
     let shop = Shop::open(|protocol, port| program(&["app", protocol, port]));
     let told = shop.printed_by(&mut program(&["client", HTTP, GRPC, NOBODY]));
     let order = r#""kind":"application/json","body":{"id":1}}"#;
-    // What is sent beside the message the SDK passes on over HTTP alone.
+    // The SDK passes metadata on over HTTP alone.
     let over_http = format!(r#"{{"order":"7","caller":"caller","query":"/order",{order}"#);
     let to_http = format!(r#"{{"caller":"caller","query":"/order",{order}"#);
     let to_grpc = format!(r#"{{"query":"",{order}"#);

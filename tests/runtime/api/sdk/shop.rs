@@ -16,7 +16,7 @@ pub(crate) const GRPC: &str = "shop-grpc.default.east";
 /// Nobody is there.
 pub(crate) const NOBODY: &str = "nobody.default.east";
 
-/// What is said to who calls there.
+/// The output for a caller there.
 pub(crate) const UNKNOWN: &str = "sidecar caller.default.west: service nobody.default.east is not \
      known; check its name and that it runs";
 
@@ -53,13 +53,13 @@ impl Shop {
         Self { _http: http, _grpc: grpc, caller, _mesh: mesh }
     }
 
-    /// What a client prints that runs beside the caller's sidecar.
+    /// The output of a client that runs at the caller's sidecar.
     pub(crate) fn printed_by(&self, client: &mut Command) -> String {
         printed(beside(&self.caller, client))
     }
 }
 
-/// Waits until an app answers, whatever it says.
+/// Waits until an app answers, with any content.
 fn until_answered(caller: &Sidecar, id: &str) {
     let path = format!("/v1.0/invoke/{id}/method/nothing");
     let mut last = None;
