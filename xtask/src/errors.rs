@@ -82,7 +82,7 @@ fn by_hand(page: &str) -> Option<&str> {
 
 fn generated(proofs: &Proofs) -> String {
     let mut page =
-        "\n\n## All codes\n\n| code | HTTP | gRPC | says it |\n|---|---|---|---|\n".to_owned();
+        "\n\n## All codes\n\n| code | HTTP | gRPC | reported by |\n|---|---|---|---|\n".to_owned();
     for code in ErrorCode::ALL {
         let entry = code.entry();
         let (http, grpc) = statuses(&entry);
@@ -108,17 +108,17 @@ fn generated(proofs: &Proofs) -> String {
 fn section(entry: &Entry, tests: Option<&Vec<String>>) -> String {
     let mut text = format!("\n### {}\n\n{}\n\n", entry.word, entry.meaning);
     let _ = writeln!(text, "**What to do.** {}\n", entry.remedy);
-    let told = match entry.answer {
+    let statuses = match entry.answer {
         Some(answer) => format!(
-            "HTTP {}, gRPC {} ({}); said by {}.",
+            "HTTP {}, gRPC {} ({}); reported by {}.",
             answer.http,
             answer.grpc.number(),
             answer.grpc.name(),
             hops(entry)
         ),
-        None => format!("On the terminal or in a log; said by {}.", hops(entry)),
+        None => format!("On the terminal or in a log; reported by {}.", hops(entry)),
     };
-    text.push_str(&told);
+    text.push_str(&statuses);
     if let Some(tests) = tests {
         let shown: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
         let _ = write!(text, " Proved by {}.", shown.join(", "));
@@ -211,7 +211,7 @@ fn helper() {
 }
 
 #[test]
-fn reset_is_told() {
+fn reset_is_reported() {
     {
         check(\"ERR_RESET\");
     }
@@ -232,7 +232,7 @@ mod inner {
             found,
             [
                 ("ERR_BAD_NAME", "names_are_checked".to_owned()),
-                ("ERR_RESET", "reset_is_told".to_owned())
+                ("ERR_RESET", "reset_is_reported".to_owned())
             ]
         );
         assert!(!names("ERR_RESET_TWICE", "ERR_RESET"));
@@ -261,13 +261,13 @@ mod inner {
     #[test]
     fn an_entry_of_the_page_tells_status_hop_remedy_and_test() {
         let entry = ErrorCode::UnknownService.entry();
-        let text = section(&entry, Some(&vec!["it_is_told".to_owned()]));
+        let text = section(&entry, Some(&vec!["it_is_reported".to_owned()]));
         for part in ["### ERR_UNKNOWN_SERVICE", entry.meaning, entry.remedy, "HTTP 404", "gRPC 12"]
         {
             assert!(text.contains(part), "{text}");
         }
         assert!(
-            text.ends_with("said by the caller's sidecar. Proved by `it_is_told`.\n"),
+            text.ends_with("reported by the caller's sidecar. Proved by `it_is_reported`.\n"),
             "{text}"
         );
     }

@@ -58,7 +58,7 @@ catalogue! {
     HeadTimedOut, "ERR_HEAD_TIMED_OUT", Request, http(408, DeadlineExceeded),
         [CallersSidecar, CalleesSidecar, Front],
         "The request's head began and did not end in time (10 s). Nothing was forwarded.",
-        "Send the whole head at once; look for a client or a network that stalls. `--limit head_ms=…` sets the time.";
+        "Send the whole head at once; search for a client or a network that stalls. `--limit head_ms=…` sets the time.";
     BodyTimedOut, "ERR_BODY_TIMED_OUT", Request, http(408, DeadlineExceeded),
         [CallersSidecar, CalleesSidecar, Front],
         "The rest of the request's body did not come in time.",
@@ -81,11 +81,11 @@ catalogue! {
         "Send the token as the header `dapr-api-token` (over gRPC: the metadata of that name); the SDKs of Dapr do so where `DAPR_API_TOKEN` is set for the app.";
     DirectInvoke, "ERR_DIRECT_INVOKE", Name, http(404, Unimplemented),
         [CallersSidecar],
-        "The request does not say which app it is for.",
+        "The request names no app.",
         "Call /v1.0/invoke/APP/method/PATH, or set the header `dapr-app-id` (over gRPC: the metadata of that name).";
     BadName, "ERR_BAD_NAME", Name, http(400, InvalidArgument),
         [CallersSidecar, Terminal],
-        "The name of the service cannot be one: an empty part, a fourth part, a part of more than 63 characters, a character other than letters, digits, `-` and `_`, a host that does not end in .mesh, or bytes that are not text. The message says which.",
+        "The name of the service cannot be one: an empty part, a fourth part, a part of more than 63 characters, a character other than letters, digits, `-` and `_`, a host that does not end in .mesh, or bytes that are not text. The message names it.",
         "Write APP[.NAMESPACE[.NETWORK]]; as a host, the same with .mesh at the end.";
     UnknownService, "ERR_UNKNOWN_SERVICE", Name, http(404, Unimplemented),
         [CallersSidecar],
@@ -101,7 +101,7 @@ catalogue! {
         "Use `--upstream PORT=SERVICE` or CONNECT, or correct the app's `--app-protocol`.";
     NotTcp, "ERR_NOT_TCP", Name, NONE,
         [CallersSidecar, CalleesSidecar],
-        "The service speaks HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log says so.",
+        "The service is declared as HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log has a line about it.",
         "Call it over HTTP, or correct the app's `--app-protocol`.";
     DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Connectivity, http(504, DeadlineExceeded),
         [CallersSidecar],
@@ -114,14 +114,14 @@ catalogue! {
     NoReadyEndpoint, "ERR_NO_READY_ENDPOINT", Connectivity, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar],
         "The service is known and no workload of it takes requests: its app is down, still starting, or draining.",
-        "Start the app, or look at why its sidecar does not find it at `--app-port`.";
+        "Start the app, or find out why its sidecar does not find it at `--app-port`.";
     Unreachable, "ERR_UNREACHABLE", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The sidecar of the service cannot be connected to at the address that the message names; or what is called outside of the mesh cannot, or does not prove who it is.",
-        "Check that the process lives and that the address can be reached from here; `--advertise` says what it tells others.";
+        "Check that the process runs and that the address can be reached from here; `--advertise` sets the address that others get.";
     UnreachableNetwork, "ERR_UNREACHABLE_NETWORK", Connectivity, http(503, Unavailable),
         [CallersSidecar],
-        "The network is joined, and its control plane has not been heard of for some seconds: its gateway, its control plane or the line between is down.",
+        "The network is joined, and its control plane has been silent for some seconds: its gateway, its control plane or the link between is down.",
         "Look at the gateway and the control plane of that network; calls work again by themselves once they are back.";
     GatewayUnreachable, "ERR_GATEWAY_UNREACHABLE", Connectivity, http(503, Unavailable),
         [CallersSidecar],
@@ -129,24 +129,24 @@ catalogue! {
         "Check that the gateway runs, that its port is open from here, and the address it was given with `--advertise`.";
     GatewayRefused, "ERR_GATEWAY_REFUSED", Connectivity, http(503, Unavailable),
         [CallersSidecar],
-        "The gateway answered and does not serve that name: it knows no ready workload of the service, or it belongs to another network.",
-        "Call again in a moment: a gateway may hear of a change a little later. If it stays, check which network the gateway's address belongs to.";
+        "The gateway answered and does not serve that name: it has no ready workload of the service, or it belongs to another network.",
+        "Call again in a moment: a gateway may learn of a change a little later. If it persists, check which network the gateway's address belongs to.";
     GatewayUpstream, "ERR_GATEWAY_UPSTREAM", Connectivity, http(503, Unavailable),
         [CallersSidecar],
-        "The gateway knows the service and could not connect to its workload.",
+        "The gateway has the service and could not connect to its workload.",
         "Look at the workload's sidecar and at the address it advertises inside its network; the gateway's log names it.";
     CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
-        "A certificate has expired by this machine's clock. The message says whose and by how much.",
-        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log. A front does not renew its certificates: write new files.";
+        "A certificate has expired by this machine's clock. The message has its owner and the difference.",
+        "Compare the clocks first. If they agree, the owner could not renew: read about its control plane in its log. A front does not renew its certificates: write new files.";
     CertificateNotYetValid, "ERR_CERTIFICATE_NOT_YET_VALID", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
-        "A certificate begins in the future of this machine's clock, which only clocks that disagree bring about. The message says by how much.",
+        "A certificate begins in the future of this machine's clock, which only happens if clocks disagree. The message has the difference.",
         "Set the clocks, best with NTP on every machine.";
     ForeignAuthority, "ERR_FOREIGN_AUTHORITY", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
-        "The peer's certificate comes from a trust root that is not the known one of its network: the network was made anew, or the address belongs to something else. A front says it of a client whose authority is not in the file given with `--client-ca`.",
-        "If the network was made anew, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out who listens at that address.";
+        "The peer's certificate comes from a trust root that is not the known one of its network: the network was created again, or the address belongs to another process. A front says it of a client whose authority is not in the file given with `--client-ca`.",
+        "If the network was created again, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out which process listens at that address.";
     WrongIdentity, "ERR_WRONG_IDENTITY", Trust, http(503, Unavailable),
         [CallersSidecar],
         "Another process answered at the address: its certificate is valid and not that of the service. Nothing was sent to it.",
@@ -154,10 +154,10 @@ catalogue! {
     CertificateRefused, "ERR_CERTIFICATE_REFUSED", Trust, http(503, Unavailable),
         [CallersSidecar],
         "The other side refused this side's certificate: it does not know its authority, or holds it for expired.",
-        "Check with `tollway join list` on both sides that the networks are joined, and compare the clocks; the other side's log says why.";
+        "Check with `tollway join list` on both sides that the networks are joined, and compare the clocks; the other side's log has the reason.";
     TlsFailed, "ERR_TLS_FAILED", Trust, http(503, Unavailable),
         [CallersSidecar, Front],
-        "The connection was made and no encrypted one came of it: the peer closed it, or does not speak TLS of a kind that is spoken here.",
+        "The connection was made, but no TLS handshake succeeded: the peer closed it, or has no TLS version that is supported here.",
         "Check that the address is a sidecar's inbound listener or a gateway, and that nothing in between changes the bytes.";
     HandshakeTimedOut, "ERR_HANDSHAKE_TIMED_OUT", Trust, NONE,
         [CalleesSidecar, Front],
@@ -169,12 +169,12 @@ catalogue! {
         "Give the client a certificate of that authority and its key; curl takes them with `--cert` and `--key`.";
     ClientCertificateRefused, "ERR_CLIENT_CERTIFICATE_REFUSED", Trust, NONE,
         [Front],
-        "A client's certificate is of no use to a front: it is not meant for clients, is damaged or too large, is shown with too many others, or says what no header field can hold. The log says which.",
-        "Make the client's certificate anew, with the extended key usage `clientAuth`.";
+        "A front cannot use a client's certificate: it is not meant for clients, is damaged or too large, comes with too many others, or has a value that no header field can hold. The log has the reason.",
+        "Issue the client's certificate again, with the extended key usage `clientAuth`.";
     CertificateUnusable, "ERR_CERTIFICATE_UNUSABLE", Trust, NONE,
         [Front, Terminal],
-        "A file given with `--cert`, `--key` or `--client-ca` does not hold what it should, or a certificate and a key do not fit each other. At the start a front ends with this; later it goes on with what it has.",
-        "Do what the message says; `openssl x509 -noout -text -in FILE` shows a certificate.";
+        "A file given with `--cert`, `--key` or `--client-ca` does not hold what it should, or a certificate and a key do not fit each other. At the start a front ends with this; later it continues with the former files.",
+        "Follow the message; `openssl x509 -noout -text -in FILE` shows a certificate.";
     PolicyDenied, "ERR_POLICY_DENIED", Trust, http(403, PermissionDenied),
         [CalleesSidecar],
         "A policy of the callee does not allow this caller this method and path. The message names the caller's identity and the policy.",
@@ -182,7 +182,7 @@ catalogue! {
     PolicyUnknown, "ERR_POLICY_UNKNOWN", Trust, http(503, Unavailable),
         [CalleesSidecar],
         "The callee's sidecar has just started and has not received its policies yet, so it allows no caller.",
-        "Try again in a moment. If it lasts, look at the sidecar's log: it cannot reach its control plane.";
+        "Try again in a moment. If it lasts, read the sidecar's log: it cannot reach its control plane.";
     AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
         [CalleesSidecar, Front],
         "The callee's sidecar, or the front, cannot connect to its app.",
@@ -199,15 +199,15 @@ catalogue! {
     BadResponse, "ERR_BAD_RESPONSE", App, http(502, Unavailable),
         [CallersSidecar, CalleesSidecar, Front],
         "The answer breaks the rules of HTTP and was not passed on.",
-        "Repair the app: the message names the rule. An app that speaks HTTP/2 needs `--app-protocol h2c` or `grpc` (a front: `--to h2c://…`).";
+        "Repair the app: the message names the rule. An app with an HTTP/2 server needs `--app-protocol h2c` or `grpc` (a front: `--to h2c://…`).";
     TimedOut, "ERR_TIMED_OUT", App, http(504, DeadlineExceeded),
         [CallersSidecar, CalleesSidecar, Front],
         "The request was sent whole and no answer began in time. Whether it was carried out is not known.",
         "Look at why the app is slow; `--request-timeout-ms` sets the time.";
     Silent, "ERR_SILENT", Connectivity, http(504, Unavailable),
         [CallersSidecar],
-        "The request was sent, and then nothing on the way to the callee's sidecar answered a keepalive probe until the connection was closed (20 s). Whether the request was carried out is not known.",
-        "Look for a gateway or sidecar that stands still, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";
+        "The request was sent, and then no hop up to the callee's sidecar answered a keepalive probe until the connection was closed (20 s). Whether the request was carried out is not known.",
+        "Search for a gateway or sidecar that is suspended, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";
     Overloaded, "ERR_OVERLOADED", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front],
         "A limit of the sidecar or front is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
@@ -215,26 +215,26 @@ catalogue! {
     CircuitOpen, "ERR_CIRCUIT_OPEN", Limit, http(503, Unavailable),
         [CallersSidecar],
         "Too many calls of this kind have failed, so that a circuit breaker of a Resiliency file makes none for a while. Nothing was sent.",
-        "Call again later. Look at why the calls before failed; the file says when the breaker opens and for how long.";
+        "Call again later. Find out why the calls before failed; the file sets when the breaker opens and for how long.";
     Loop, "ERR_LOOP", Limit, http(508, ResourceExhausted),
         [CallersSidecar, Gateway],
         "The request lists more than 32 addresses that it came from (`x-forwarded-for`): services or proxies pass it to each other in a circle. In the log of a gateway: a connection came back that it had passed on, so gateways do.",
-        "Look at which service passes it on to which, and at `--app-port`, which must not be a port of a sidecar. At a gateway, look at which addresses the network that the name belongs to states for its gateways (`tollway gateway --advertise`): they lead elsewhere.";
+        "Find out which service passes it on to which, and check `--app-port`, which must not be a port of a sidecar. At a gateway, check which addresses the network that the name belongs to states for its gateways (`tollway gateway --advertise`): they lead elsewhere.";
     OutOfDescriptors, "ERR_OUT_OF_DESCRIPTORS", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Gateway, Front],
-        "The process may open no more files and sockets. It goes on with the connections it has, and new ones wait.",
-        "Raise the limit where the process is started (`ulimit -n`, or `LimitNOFILE=` in systemd); the message says what it is now.";
+        "The process may open no more files and sockets. Its connections continue, and new ones wait.",
+        "Raise the limit where the process is started (`ulimit -n`, or `LimitNOFILE=` in systemd); the message has the present value.";
     HealthNotReady, "ERR_HEALTH_NOT_READY", Health, http(500, Internal),
         [CallersSidecar],
-        "The sidecar is not ready: the app takes no connections, or the control plane has not answered yet. The message says which. The admin port answers 503.",
-        "Wait; if it stays, look at what the message names.";
+        "The sidecar is not ready: the app takes no connections, or the control plane has not answered yet. The message names it. The admin port answers 503.",
+        "Wait; if it persists, check what the message names.";
     OutboundHealthNotReady, "ERR_OUTBOUND_HEALTH_NOT_READY", Health, http(500, Internal),
         [CallersSidecar],
         "The sidecar cannot find services yet: the control plane has not answered.",
         "Wait; if it stays, check the control plane.";
     HealthAppIdMismatch, "ERR_HEALTH_APPID_NOT_MATCH", Health, http(500, Internal),
         [CallersSidecar],
-        "The health check asked for another app than this sidecar's.",
+        "The health check names another app than this sidecar's.",
         "Check the port: it belongs to the sidecar of another app.";
     StateStoreNotConfigured, "ERR_STATE_STORE_NOT_CONFIGURED", State, http(500, FailedPrecondition),
         [CallersSidecar],
@@ -246,7 +246,7 @@ catalogue! {
         "Use the name in the component's `metadata`; GET /v1.0/metadata shows the stores that there are.";
     StateStoreNotSupported, "ERR_STATE_STORE_NOT_SUPPORTED", State, http(500, Internal),
         [CallersSidecar],
-        "The state store cannot do what is asked: no store here takes queries.",
+        "The state store does not support the request: no store here takes queries.",
         "Read by keys, one or many at a time.";
     StateTooManyOps, "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS", State, http(400, InvalidArgument),
         [CallersSidecar],
@@ -258,28 +258,28 @@ catalogue! {
         "Write one of the two.";
     StateGet, "ERR_STATE_GET", State, http(500, Internal),
         [CallersSidecar],
-        "A key could not be read from the state store. The message says why.",
-        "Do what the message says; if the store cannot be reached, check that it runs and what the component's metadata say.";
+        "A key could not be read from the state store. The message has the reason.",
+        "Follow the message; if the store cannot be reached, check that it runs, and the component's metadata.";
     StateBulkGet, "ERR_STATE_BULK_GET", State, http(500, Internal),
         [CallersSidecar],
-        "Several keys could not be read from the state store. The message says why.",
+        "Several keys could not be read from the state store. The message has the reason.",
         "As for ERR_STATE_GET.";
     StateSave, "ERR_STATE_SAVE", State, http(500, Internal),
         [CallersSidecar],
         "Not everything was written to the state store; of several entries some may have been. The status is 409 (ABORTED) where an entry has changed since it was read, and 400 where an etag cannot be one.",
-        "After 409 read the entry again and decide anew. Otherwise do what the message says.";
+        "After 409 read the entry again and decide again. Otherwise follow the message.";
     StateDelete, "ERR_STATE_DELETE", State, http(500, Internal),
         [CallersSidecar],
         "A key was not deleted from the state store. The status is 409 (ABORTED) where the entry has changed since it was read, and 400 where the etag cannot be one.",
-        "After 409 read the entry again and decide anew. Otherwise do what the message says.";
+        "After 409 read the entry again and decide again. Otherwise follow the message.";
     StateBulkDelete, "ERR_STATE_BULK_DELETE", State, http(500, Internal),
         [CallersSidecar],
         "Not every key was deleted from the state store. The status is ABORTED where an entry has changed since it was read.",
         "As for ERR_STATE_DELETE.";
     StateTransaction, "ERR_STATE_TRANSACTION", State, http(500, Internal),
         [CallersSidecar],
-        "A state transaction did not happen. The message says why: mostly an entry has changed since it was read.",
-        "Read what it is about again and decide anew, or do what the message says.";
+        "A state transaction did not happen. The message has the reason: mostly an entry has changed since it was read.",
+        "Read the entries again and decide again, or follow the message.";
     ActorBadName, "ERR_BAD_REQUEST", Actors, http(400, InvalidArgument),
         [CallersSidecar],
         "The type, the id, the method or the name in a request about an actor cannot be one.",
@@ -299,7 +299,7 @@ catalogue! {
     ActorUnplaced, "ERR_ACTOR_UNPLACED", Actors, http(503, Unavailable),
         [CallersSidecar],
         "The actor had no host that could be reached, for longer than a change of hosts takes. The method was not called.",
-        "Try again. If it stays, look at the logs of the apps that offer the type and of their sidecars.";
+        "Try again. If it persists, read the logs of the apps that offer the type and of their sidecars.";
     ActorNoAppChannel, "ERR_ACTOR_NO_APP_CHANNEL", Actors, http(400, FailedPrecondition),
         [CallersSidecar],
         "The sidecar has no app that could run actors.",
@@ -318,43 +318,43 @@ catalogue! {
         "Read and write state from within the actor's own methods; call the actor from elsewhere.";
     ActorInvoke, "ERR_ACTOR_INVOKE_METHOD", Actors, http(500, Internal),
         [CallersSidecar, CalleesSidecar],
-        "The method was called and did not answer with success, or its answer did not come. The message has the app's words.",
+        "The method was called and did not succeed, or its answer did not come. The message has the app's text.",
         "Look at the app's log. Call again only if that is harmless: the method may have been carried out.";
     ActorStackDepth, "ERR_ACTOR_STACK_DEPTH", Actors, http(500, ResourceExhausted),
         [CallersSidecar, CalleesSidecar],
-        "A chain of calls has come back to the same actor more often than its type allows. The method was not called.",
+        "A chain of calls has returned to one actor more often than its type allows. The method was not called.",
         "Look for a recursion without end, or raise `maxStackDepth` in the app's configuration of actors.";
     ActorStateGet, "ERR_ACTOR_STATE_GET", Actors, http(500, Internal),
         [CallersSidecar],
-        "The state of an actor could not be read. The message says why.",
-        "Do what the message says.";
+        "The state of an actor could not be read. The message has the reason.",
+        "Follow the message.";
     ActorStateSave, "ERR_ACTOR_STATE_TRANSACTION_SAVE", Actors, http(500, Internal),
         [CallersSidecar],
-        "The state of an actor was not changed: none of the transaction's operations happened. The message says why; if another host runs the actor now, nothing of this turn counts.",
-        "Do what the message says. A turn that another host has taken over is repeated by calling the actor again.";
+        "The state of an actor was not changed: none of the transaction's operations happened. The message has the reason; if another host runs the actor now, nothing of this turn counts.",
+        "Follow the message. A turn that another host has taken over is repeated by calling the actor again.";
     ActorTimerCreate, "ERR_ACTOR_TIMER_CREATE", Actors, http(500, Internal),
         [CallersSidecar],
-        "A timer was not made. The message says why.",
-        "Do what the message says.";
+        "A timer was not made. The message has the reason.",
+        "Follow the message.";
     ActorReminderCreate, "ERR_ACTOR_REMINDER_CREATE", Actors, http(500, Internal),
         [CallersSidecar],
-        "A reminder was not made. The message says why.",
-        "Do what the message says.";
+        "A reminder was not made. The message has the reason.",
+        "Follow the message.";
     ActorReminderGet, "ERR_ACTOR_REMINDER_GET", Actors, http(500, Internal),
         [CallersSidecar],
-        "A reminder could not be read. The message says why.",
-        "Do what the message says.";
+        "A reminder could not be read. The message has the reason.",
+        "Follow the message.";
     ActorReminderDelete, "ERR_ACTOR_REMINDER_DELETE", Actors, http(500, Internal),
         [CallersSidecar],
-        "A reminder was not deleted. The message says why.",
-        "Do what the message says.";
+        "A reminder was not deleted. The message has the reason.",
+        "Follow the message.";
     ActorReminderNotFound, "ERR_ACTOR_REMINDER_NOT_FOUND", Actors, http(404, NotFound),
         [CallersSidecar],
         "The actor has no reminder of this name.",
-        "Check the name. A reminder that has fired for the last time is gone.";
+        "Check the name. A reminder ends with its last firing.";
     ActorReminderExists, "ERR_ACTOR_REMINDER_ALREADY_EXISTS", Actors, http(409, AlreadyExists),
         [CallersSidecar],
-        "The actor has a reminder of this name, and the request says that it is not to be overwritten.",
+        "The actor has a reminder of this name, and the request forbids to overwrite it.",
         "Use another name, or leave `overwrite` out.";
     ActorReminderNotHosted, "ERR_ACTOR_REMINDER_NON_HOSTED", Actors, http(403, PermissionDenied),
         [CallersSidecar],
@@ -363,10 +363,10 @@ catalogue! {
     StateStoreUnusable, "ERR_STATE_STORE_UNUSABLE", Start, NONE,
         [Terminal],
         "A state store that a component file describes cannot be opened: it cannot be reached, refuses, or is of another form than Dapr's.",
-        "Do what the message says. With `ignoreErrors: true` in its `spec` a store that does not open is left out.";
+        "Follow the message. With `ignoreErrors: true` in its `spec` a store that does not open is left out.";
     PortTaken, "ERR_PORT_TAKEN", Start, NONE,
         [Terminal],
-        "Another process listens on the port. The message names it where the system tells.",
+        "Another process listens on the port. The message names it if the system shows it.",
         "Stop that process, or choose another port with the option in the message; port 0 takes a free one.";
     AddressNotHere, "ERR_ADDRESS_NOT_HERE", Start, NONE,
         [Terminal],
@@ -390,7 +390,7 @@ catalogue! {
         "Check its name, your PATH, and that it is a program; a shell's own command needs `sh -c`.";
     Bug, "ERR_BUG", Start, NONE,
         [Terminal],
-        "Tollway did something it never should. The message says where.",
+        "An error in Tollway itself. The message has the place in the code.",
         "Please report it with the message and what led to it.";
     TokenMissing, "ERR_TOKEN_MISSING", Access, NONE,
         [Terminal],
@@ -406,7 +406,7 @@ catalogue! {
         "Make one that is with `tollway token create` at that control plane.";
     TokenExpired, "ERR_TOKEN_EXPIRED", Access, NONE,
         [Terminal],
-        "The join token has expired. The message says since when.",
+        "The join token has expired. The message has the time.",
         "Make a new one with `tollway token create`; `--ttl-s` sets how long it lasts.";
     ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
         [Terminal],
@@ -414,11 +414,11 @@ catalogue! {
         "Check the address and the token; a control plane with a new store needs new tokens.";
     ClockOff, "ERR_CLOCK_OFF", Access, NONE,
         [Terminal],
-        "This machine's clock differs from the control plane's so much that certificates cannot be checked. The message says by how much.",
+        "This machine's clock differs from the control plane's so much that certificates cannot be checked. The message has the difference.",
         "Set the clock, best with NTP.";
     UnsafeDirectory, "ERR_UNSAFE_DIRECTORY", Access, NONE,
         [Terminal],
-        "The directory of the local control plane belongs to another user, is open to others, or is no directory. A user who writes there decides whom you trust, so it is not used.",
+        "The directory of the local control plane belongs to another user, is open to others, or is no directory. A user with write access there could choose your trust roots, so it is not used.",
         "Remove it or close it with `chmod 700`, or set XDG_RUNTIME_DIR to a directory of your own.";
     NoControlPlane, "ERR_NO_CONTROL_PLANE", Access, NONE,
         [Terminal],
@@ -430,8 +430,8 @@ catalogue! {
         "Export a new bundle there with `tollway join export` and accept it here.";
     AdminRefused, "ERR_ADMIN_REFUSED", Access, NONE,
         [Terminal, ControlPlane],
-        "The control plane refused what the command asked for.",
-        "The message says why.";
+        "The control plane refused the command's request.",
+        "The message has the reason.";
     StoreUnwritable, "ERR_STORE_UNWRITABLE", Store, NONE,
         [Terminal, ControlPlane],
         "The store cannot be made or written where it is.",
@@ -451,5 +451,5 @@ catalogue! {
     DiskFull, "ERR_DISK_FULL", Store, NONE,
         [Terminal, ControlPlane],
         "No space is left on the disk, so the change was refused. Nothing that was acknowledged is lost, and reads and traffic go on.",
-        "Free space on the store's disk; the control plane goes on by itself.";
+        "Free space on the store's disk; the control plane then continues.";
 }
