@@ -1,5 +1,5 @@
 //! The tree against its own rules: headers, leftovers, machine paths, banned words, ARCHITECTURE.md,
-//! CHANGELOG.md, docs/errors.md.
+//! docs/walks.md, CHANGELOG.md, docs/errors.md.
 
 use std::path::{Path, PathBuf};
 
@@ -31,8 +31,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.leftovers());
     breaches.extend(tree.machine_paths());
     breaches.extend(tree.map_breaches(&names));
+    breaches.extend(tree.files_gone("docs/walks.md"));
     breaches.extend(tree.changelog_breaches());
-    breaches.extend(tree.old_names());
+    breaches.extend(tree.old_words());
     breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
 }
@@ -56,7 +57,7 @@ impl Tree {
             .collect()
     }
 
-    fn old_names(&self) -> Vec<String> {
+    fn old_words(&self) -> Vec<String> {
         let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
         let files: Vec<RustFile> = self
             .texts
@@ -64,7 +65,7 @@ impl Tree {
             .filter(|(path, _)| is_rust(path))
             .map(|(path, text)| RustFile::parse(path.clone(), text.clone()))
             .collect();
-        words::breaches(&self.root, &files, self.text(words::LIST).unwrap_or_default())
+        words::breaches(&self.root, &files, self.text(words::COUNTS).unwrap_or_default())
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -94,11 +95,17 @@ impl Tree {
             .iter()
             .filter(|name| !is_named(name))
             .map(|name| format!("ARCHITECTURE.md does not name the crate `{name}`"));
-        let gone = named
+        unnamed.chain(self.files_gone("ARCHITECTURE.md")).collect()
+    }
+
+    /// Files that a page names and that do not exist.
+    fn files_gone(&self, page: &str) -> Vec<String> {
+        let named = code_words(self.text(page).unwrap_or_default());
+        named
             .iter()
             .filter(|word| looks_like_a_file(word) && !self.exists(word))
-            .map(|word| format!("ARCHITECTURE.md names `{word}`, which does not exist"));
-        unnamed.chain(gone).collect()
+            .map(|word| format!("{page} names `{word}`, which does not exist"))
+            .collect()
     }
 
     fn changelog_breaches(&self) -> Vec<String> {

@@ -37,7 +37,7 @@ fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The number that a cell of the page begins with: `20,000`, or `10 s` in milliseconds.
-fn told(cell: &str) -> Option<u64> {
+fn leading_number(cell: &str) -> Option<u64> {
     let mut words = cell.split(' ');
     let number: u64 = words.next()?.trim_end_matches(',').replace(',', "").parse().ok()?;
     Some(if words.next().is_some_and(|unit| unit == "s") { number * 1000 } else { number })
@@ -66,7 +66,7 @@ fn the_page_of_limits_has_the_values_of_the_code() {
         let of_name = declared.filter(|constant| constant.name == name);
         let known: Vec<u64> = of_name.filter_map(|constant| source.value(constant)).collect();
         checked += 1;
-        if told(cell).is_none_or(|told| !known.contains(&told)) {
+        if leading_number(cell).is_none_or(|number| !known.contains(&number)) {
             wrong.push(format!("{name}: the page says `{cell}`, the code {known:?}"));
         }
     }
@@ -84,15 +84,15 @@ fn limits(source: &Source) -> impl Iterator<Item = &Constant> {
 
 /// Which of them are neither on the page with their value nor among the exceptions.
 fn missing(source: &Source, page: &str) -> Vec<String> {
-    let told: BTreeSet<(&str, u64)> =
-        rows(page).filter_map(|(name, cell)| Some((name, told(cell)?))).collect();
-    let is_told = |constant: &&Constant| {
-        source.value(constant).is_some_and(|value| told.contains(&(&constant.name, value)))
+    let shown: BTreeSet<(&str, u64)> =
+        rows(page).filter_map(|(name, cell)| Some((name, leading_number(cell)?))).collect();
+    let is_shown = |constant: &&Constant| {
+        source.value(constant).is_some_and(|value| shown.contains(&(&constant.name, value)))
     };
     let is_excepted = |constant: &&Constant| {
         OTHER_CONSTANTS.iter().any(|(_, paths)| paths.contains(&constant.path.as_str()))
     };
-    let lacking = limits(source).filter(|limit| !is_told(limit) && !is_excepted(limit));
+    let lacking = limits(source).filter(|limit| !is_shown(limit) && !is_excepted(limit));
     lacking.map(|limit| format!("{} ({})", limit.path, limit.text)).collect()
 }
 
@@ -246,7 +246,12 @@ fn a_metric_that_there_is_not_and_an_empty_cell_are_found() {
 #[test]
 fn numbers_of_the_page_and_of_the_code_are_read() {
     assert_eq!(
-        [told("20,000"), told("10 s"), told("50 ms"), told("1,000, then 100 a second")],
+        [
+            leading_number("20,000"),
+            leading_number("10 s"),
+            leading_number("50 ms"),
+            leading_number("1,000, then 100 a second")
+        ],
         [Some(20_000), Some(10_000), Some(50), Some(1000)]
     );
     let mut source = Source::default();

@@ -107,7 +107,7 @@ fn row<'a>(record: &'a Record, case: &str, subject: &str) -> Option<&'a Row> {
 }
 
 /// `6.1 MiB`, `2.9 KiB`.
-pub(super) fn told(bytes: f64) -> String {
+pub(super) fn size_text(bytes: f64) -> String {
     if bytes.abs() < 0.25 * MIB {
         format!("{:.1} KiB", bytes / KIB)
     } else {
@@ -127,6 +127,9 @@ mod tests {
         assert_eq!(of(&[5.0, 9.0]), "no");
         assert_eq!(of(&[]), "not measured");
         assert_eq!(weights(None).len(), 5);
-        assert_eq!((told(6.0 * MIB), told(3.0 * KIB)), ("6.0 MiB".into(), "3.0 KiB".into()));
+        assert_eq!(
+            (size_text(6.0 * MIB), size_text(3.0 * KIB)),
+            ("6.0 MiB".into(), "3.0 KiB".into())
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::compare::{Answer, Found};
-use super::memory::{Weight, told};
+use super::memory::{Weight, size_text};
 use super::questions::Figure;
 use crate::proof::{facts_text, word};
 
@@ -42,7 +42,7 @@ pub(super) fn table<'a>(answers: impl Iterator<Item = &'a Answer>) -> String {
         let measured = answer.found.as_ref().map_or_else(
             || "| – | – | – |".to_owned(),
             |Found { beside, ours, theirs, ratio, ratio_ci95, disturbed, .. }| {
-                let (ours, theirs) = (figure.told(*ours), figure.told(*theirs));
+                let (ours, theirs) = (figure.text(*ours), figure.text(*theirs));
                 let ends = ratio_ci95.map(|[low, high]| format!(" ({low:.2} to {high:.2})"));
                 let ends = ends.unwrap_or_default();
                 let sign = if *disturbed > 0 { " *" } else { "" };
@@ -63,9 +63,11 @@ pub(super) fn weight_table(weights: &[Weight]) -> String {
     for Weight { what, bytes, must, goal, reached } in weights {
         let found = bytes.map_or_else(
             || "–".to_owned(),
-            |[median, least, most]| format!("{} ({} to {})", told(median), told(least), told(most)),
+            |[median, least, most]| {
+                format!("{} ({} to {})", size_text(median), size_text(least), size_text(most))
+            },
         );
-        let (must, goal) = (told(*must), told(*goal));
+        let (must, goal) = (size_text(*must), size_text(*goal));
         line(&mut table, &format!("| {what} | {found} | ≤ {must} | ≤ {goal} | {reached} |"));
     }
     table
@@ -91,7 +93,7 @@ fn each_table(rows: &Value) -> String {
     for row in rows.as_array().into_iter().flatten() {
         let layout = if row["layout"] == "pinned" { ", pinned" } else { "" };
         let (case, subject) = (word(&row["case"]), word(&row["subject"]));
-        let of = |figure: Figure, what: &str| figure.told(row[what].as_f64().unwrap_or(f64::NAN));
+        let of = |figure: Figure, what: &str| figure.text(row[what].as_f64().unwrap_or(f64::NAN));
         let (cpu, rate) = (of(Figure::Cpu, "cpu_us"), of(Figure::Rate, "rate_rps"));
         let p50 = of(Figure::AddedP50, "added_p50_us");
         line(&mut table, &format!("| {case}{layout} | {subject} | {cpu} | {rate} | {p50} |"));

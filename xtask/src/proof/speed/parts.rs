@@ -65,7 +65,7 @@ impl Records {
             println!("\n=== {} ({})", part.name, part.file);
             let is_wanted = only.as_ref().is_none_or(|only| only.contains(&part.name));
             let found =
-                if is_wanted { part.run(root, target, extent) } else { part.standing(target) };
+                if is_wanted { part.run(root, target, extent) } else { part.earlier(target) };
             if let Err(error) = &found {
                 eprintln!("xtask: {}: {error:#}", part.name);
             }
@@ -135,9 +135,9 @@ impl Part {
         read(&made)
     }
 
-    fn standing(&self, target: &Path) -> Result<Record> {
+    fn earlier(&self, target: &Path) -> Result<Record> {
         let made = self.made_before(target)?;
-        println!("{} stands", made.display());
+        println!("using {}", made.display());
         read(&made)
     }
 

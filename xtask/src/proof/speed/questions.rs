@@ -70,7 +70,7 @@ impl Figure {
         matches!(self, Self::AddedMean | Self::AddedP50 | Self::AddedP99)
     }
 
-    pub(super) fn told(self, value: f64) -> String {
+    pub(super) fn text(self, value: f64) -> String {
         match self {
             Self::Cpu | Self::GatewayCpu => format!("{value:.1} µs"),
             Self::Rate => format!("{value:.0}/s"),
