@@ -1,4 +1,4 @@
-//! `tollway call`: what is sent, what comes back, and what is said where nothing does.
+//! `tollway call`: the request, the answer, and the error if there is none.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn files() -> (User, Process) {
 #[test]
 fn bodies_are_any_bytes_and_any_length() {
     let (user, _run) = files();
-    // Longer than every buffer on the way, and no text.
+    // Longer than every buffer in between, and no text.
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 31 % 251) as u8).collect();
     let sent = user.path("sent");
     std::fs::write(&sent, &bytes).unwrap();

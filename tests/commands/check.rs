@@ -121,7 +121,7 @@ fn a_control_plane_is_asked_without_changing_it() {
     expect(&with(&east, &good), "control plane", "fail", "", "ERR_CONTROL_FOREIGN");
     std::thread::sleep(std::time::Duration::from_millis(1100));
     expect(&with(&west, &short), "token", "fail", "expired", "ERR_TOKEN_EXPIRED");
-    // The other way in: by the directory, as the operator.
+    // The other access: by the directory, as the operator.
     let running = ["control", "--store", store.to_str().unwrap(), "--listen", &west];
     let running: Vec<String> = running.iter().map(|&option| option.to_owned()).collect();
     expect(&running, "listen", "warn", "taken by tollway", "ERR_PORT_TAKEN");

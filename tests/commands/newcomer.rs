@@ -1,5 +1,5 @@
-//! The first hour with Tollway on somebody else's machine: without root, with the usual ports
-//! taken, without IPv6, in a small terminal. Nothing shows a traceback, nothing is a dead end.
+//! The first hour with Tollway on a user's machine: without root, with the usual ports taken,
+//! without IPv6, in a small terminal. Nothing shows a traceback, nothing is a dead end.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};

@@ -9,7 +9,7 @@ use tollway_testkit::{Process, retry_until};
 use tollway_tests::mesh::load::Load;
 use tollway_tests::user::{PATIENCE, User, is_gone, pid_in};
 
-/// An app that listens where it is told to.
+/// An app that listens at a given address.
 const ECHO: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID";
 
 fn serve(user: &User, app: &str) -> Process {
@@ -100,7 +100,7 @@ fn is_ignored(signal: Signal) -> bool {
 
 #[test]
 fn several_apps_share_a_machine_where_port_3500_is_taken() {
-    // If somebody else has it, it is taken as well.
+    // A port that is in use is taken as well.
     let _taken = TcpListener::bind("127.0.0.1:3500");
     let user = User::new();
     let _apps = ["one", "two", "three"].map(|app| serve(&user, app));
@@ -202,7 +202,7 @@ fn a_control_plane_that_crashed_is_replaced_and_its_workloads_come_back() {
     let crashed = user.control_pid();
     tollway_tests::user::kill(crashed, Signal::KILL);
     retry_until(PATIENCE, "the end of it", || is_gone(crashed).then_some(())).unwrap();
-    // Whoever comes first starts it again, and it knows what it knew.
+    // The next command starts it again, with its former state.
     let called = user.call(&["files/healthz"]);
     assert_eq!(called.code, Some(0), "{}", called.stderr);
     let second = user.control_pid();
@@ -224,7 +224,7 @@ fn a_control_plane_whose_port_was_taken_while_it_was_away_is_found_again() {
     let before = user.control_address();
     let crashed = user.control_pid();
     tollway_tests::user::kill(crashed, Signal::KILL);
-    // Whoever has it says nothing: it is no control plane.
+    // The process on the port sends nothing: it is no control plane.
     let taken = retry_until(PATIENCE, "its port", || TcpListener::bind(before).ok()).unwrap();
     let after = retry_until(PATIENCE, "another address", || {
         Some(user.control_address()).filter(|after| *after != before)
@@ -282,7 +282,7 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
     user.until_called("files/healthz");
     let foreign = user.fallback();
     drop(user);
-    // The same place, left there by somebody else.
+    // That path, left there by another user.
     let user = User::somebody(&setpriv);
     std::fs::create_dir(user.fallback()).unwrap();
     let mut run = serve(&user, "files");

@@ -75,7 +75,7 @@ fn two_apps_of_a_file_call_each_other_and_end_together() {
         assert!(log.contains(&format!("tollway: {app} was ended by signal 15\n")), "{log}");
         assert!(is_gone(pid), "{app} lives on");
     }
-    // What is for a file stands there, and only there unless it is for both.
+    // A setting of a file is there, and only there unless it is for both.
     let logs = |folder: &str| {
         let files = std::fs::read_dir(user.path(folder).join(".dapr/logs")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
@@ -134,7 +134,7 @@ fn an_app_that_cannot_start_ends_all() {
     };
     let told = starts("{appID: bad, appDirPath: a, command: [no-such-program]}");
     assert!(told.contains("there is no program `no-such-program`"), "{told}");
-    // What the sidecar says into its log file is told too.
+    // The sidecar's lines in its log file are printed too.
     let resources = "kind: Subscription\nmetadata: {name: orders}\n";
     write(&user, "resources/a.yaml", resources);
     let told = starts("{appID: bad, appDirPath: a, resourcesPath: ../resources}");

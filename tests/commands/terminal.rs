@@ -35,7 +35,7 @@ impl Terminal {
         let command = user
             .plain_command(setsid)
             .arg("--ctty")
-            // Keys that send signals have to, also where whoever runs the tests ignores those.
+            // Keys that send signals must do so, also if the test's parent ignores those.
             .args(["env", "--default-signal=INT,QUIT,TSTP"])
             .args(words)
             .stdin(tty.try_clone().unwrap())

@@ -1,5 +1,5 @@
-//! `tollway lab` as a user runs it: every scenario that comes with the program, cut down to
-//! fractions of a second a run, and what the commands say.
+//! `tollway lab` as a user runs it: every built-in scenario, reduced to fractions of a second a
+//! run, and the commands' output.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -53,8 +53,8 @@ fn run_at_once(scenario: &str, window_s: &str, more: &[&str]) -> Record {
         assert!(!row.is_silent(), "{id}: {:?}", traffic.errors_by_kind);
         assert!(traffic.errors * 100 <= traffic.requests, "{id}: {:?}", traffic.errors_by_kind);
     }
-    // Where the machine stands still at the end of so short a window, the requests under way weigh
-    // more than those that were answered: that rate and latency fit is for longer ones to show.
+    // If the machine is suspended at the end of so short a window, the requests under way weigh
+    // more than those that were answered: only longer windows show that rate and latency fit.
     let wrong = record
         .warnings
         .iter()
@@ -243,7 +243,7 @@ fn actors_are_asked_with_and_without_a_mesh() {
     let record = run_with_window("actors", "0.6", &[]);
     for row in &record.rows {
         let (id, kinds) = (&row.conditions.id, &row.traffic.errors_by_kind);
-        // A machine that stands still for longer than a period makes up for it by one fire.
+        // A machine that is suspended for longer than a period makes up for it by one fire.
         let may_be = |kind: &String| {
             ["timer-fires", "timer-writes", "reminder-fires"].iter().any(|case| id.contains(case))
                 && kind == "missed"
@@ -327,7 +327,7 @@ fn an_interrupted_experiment_goes_on_with_its_own_subjects() {
     let folder = journal.unwrap_or_else(|error| panic!("{error}:\n{}", first.log()));
     first.signal(Signal::INT).unwrap();
     assert!(!first.wait(Duration::from_secs(30)).unwrap().success());
-    // What the file says now, or that it is gone, is nothing to the experiment.
+    // The file's present content, or its loss, does not affect the experiment.
     std::fs::remove_file(&file).unwrap();
     let resume = ["lab", "run", "--loopback", "--no-repeats", "--json", "record.json", "--resume"];
     let args: Vec<&str> = resume.into_iter().chain(folder.to_str()).collect();
@@ -395,7 +395,7 @@ fn a_record_compared_with_itself_is_the_same_and_with_a_slower_one_fails() {
     assert!(stdout(&output).contains("latency-mean"), "{}", stdout(&output));
     let usage = compare(&["--fail-if", "p98>1%"]);
     assert_eq!(usage.status.code(), Some(2));
-    // The other way round, each row of one record is judged against another row's figures.
+    // In reverse, each row of one record is compared with another row's figures.
     let mut other: serde_json::Value = serde_json::from_str(&golden).unwrap();
     let ids: Vec<_> = (0..2).map(|row| other["rows"][row]["id"].clone()).collect();
     other["rows"][0]["id"].clone_from(&ids[1]);
@@ -581,8 +581,8 @@ fn packets_are_forwarded_over_every_way() {
         assert!(traffic.duration_s >= 0.4, "{id}: {traffic:?}");
         if row.is_packets() {
             assert_eq!((row.conditions.protocol, traffic.latency_us.n), (Protocol::Vxlan, 0));
-            // What comes out is what the way's kind of counting looks for. On a machine that
-            // stands still between, a queue of the kernel's overflows.
+            // The output is checked by the path's kind of counting. On a machine that is suspended
+            // in between, a queue of the kernel's overflows.
             assert!(traffic.errors * 2 < traffic.requests, "{id}: {traffic:?}");
         } else if row.is_flow() {
             assert!(row.particulars.throughput.is_some(), "{id}");

@@ -23,10 +23,10 @@ use tollway_tests::program;
 
 /// Until the proxies have their certificates, and until all is gone after an experiment.
 const SOON: Duration = Duration::from_secs(30);
-/// Until a listener says something, or that it will not.
+/// Until a listener sends something, or closes.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// The witness starts after the proxies, and looks at them before any run.
+/// The witness starts after the proxies, and reads them before any run.
 const SCENARIO: &str = "schema: tollway.scenario/1\nname: linkerd\npurpose: one peer\nnetworks:\n  \
     - {name: west, topology: same-network}\n  \
     - {name: near, topology: other-network, link: {rtt_us: 800}}\n\
@@ -160,7 +160,7 @@ impl Seen {
     }
 }
 
-/// `direct` once more; when it is started, it looks at the proxies that were started before it.
+/// A second `direct`; when it is started, it reads the proxies that were started before it.
 struct Witness(Arc<Mutex<Option<Seen>>>);
 
 const WITNESS: &[Variant] = &[Variant::known("usual", "looks on")];

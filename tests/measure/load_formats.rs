@@ -170,7 +170,7 @@ fn every_format_tells_the_same_run() {
     assert!(lines >= 1, "a line for each second");
 }
 
-/// A second of requests, told as `arguments` say.
+/// A second of requests, reported by `arguments`.
 fn load(arguments: &[&str]) -> RunResult {
     let echo = Echo::start(&[]);
     let url = echo.url("/");
@@ -185,13 +185,13 @@ fn words(page: &str) -> String {
     words.join(" ")
 }
 
-/// Where Fortio's log says that its page is.
+/// The address of Fortio's page, from its log.
 fn address_in(log: &str) -> Option<String> {
     let url = log.lines().map(str::trim).find(|line| line.ends_with("/fortio/"))?;
     url.starts_with("http://").then(|| url.to_owned())
 }
 
-/// A page as it stands when its scripts have run; none of them may fail.
+/// A page after its scripts have run; none of them may fail.
 fn page_of(chromium: &Path, url: &str) -> String {
     let profile = TempDir::new().unwrap();
     let output = Command::new(chromium)

@@ -188,7 +188,7 @@ fn a_missing_peer_is_left_out_with_how_to_get_it() {
     );
 }
 
-/// Measures a pair, and while it stands looks at it from outside.
+/// Measures a pair, and inspects it from outside meanwhile.
 fn check_pair(name: &str, program: &Path, curl: &Path) {
     let mut lab = Lab::start(name, GRPC, program, &[]);
     let running_pair = lab.running_pair(name);
@@ -373,7 +373,7 @@ impl RunningPair {
     }
 }
 
-/// Pairs are asked long enough for [`REQUESTS`]; the rest shows that it carries at all.
+/// Pairs are called long enough for [`REQUESTS`]; the rest shows that it works at all.
 fn scenario(subject: &str, cases: &str) -> String {
     let window = if cases == GRPC { "1" } else { "0.3" };
     let filled = SCENARIO.replace("CASES", cases).replace("WINDOW", window);

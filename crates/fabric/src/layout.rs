@@ -91,7 +91,7 @@ impl Neighbour {
 
     /// Whether both have the same content, apart from their origin.
     #[must_use]
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_content_of(&self, other: &Self) -> bool {
         Self { round: 0, ..*self } == Self { round: 0, ..*other }
     }
 }

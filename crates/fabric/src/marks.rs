@@ -47,7 +47,7 @@ pub fn marks() -> (Marks, Receiver<Mark>) {
 }
 
 /// Sends a mark, if there is room for it.
-pub(crate) fn tell(marks: &Marks, mark: Mark) {
+pub(crate) fn send(marks: &Marks, mark: Mark) {
     if let Err(TrySendError::Full(_)) = marks.try_send(mark) {
         tracing::warn!(revision = mark.revision, "a mark was left out; too many are waiting");
     }

@@ -227,12 +227,12 @@ impl<T: Table> Worker<T> {
             }
             Order::Write(changes) => self.write(changes),
             Order::Through(revision) => {
-                self.tell(revision);
+                self.report(revision);
                 Ok(())
             }
             Order::Count => self.count_if_due(),
             Order::Mark(mark, marks) => {
-                marks::tell(&marks, self.complete(mark));
+                marks::send(&marks, self.complete(mark));
                 Ok(())
             }
             Order::EndListing(revision) => {
@@ -245,7 +245,7 @@ impl<T: Table> Worker<T> {
                     progress.removed += swept;
                     progress.repaired += if compared { swept } else { 0 };
                 });
-                self.tell(revision);
+                self.report(revision);
                 Ok(())
             }
         }
@@ -326,7 +326,7 @@ impl<T: Table> Worker<T> {
         Ok(())
     }
 
-    fn tell(&mut self, revision: u64) {
+    fn report(&mut self, revision: u64) {
         let (waiting, has_left_out) = (self.writer.waiting() as u64, self.writer.has_left_out());
         self.patience.told.send_modify(|progress| {
             progress.through = revision;

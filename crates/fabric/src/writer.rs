@@ -162,7 +162,7 @@ impl<T: Table> Writer<T> {
         if !self.waiting.is_empty() {
             self.forget_waiting(&changes.keys);
             if removed > 0 {
-                self.place_waiting(removed, patience)?;
+                self.retry_waiting(removed, patience)?;
             }
         }
         self.put(&changes.keys, &changes.values, patience)?;
@@ -178,7 +178,7 @@ impl<T: Table> Writer<T> {
         let mut different = 0;
         for (key, value) in changes.keys.iter().zip(&changes.values) {
             let found = self.retry(patience, |table| table.look_up(key))?;
-            different += u64::from(!found.is_some_and(|found| found.says_the_same(value)));
+            different += u64::from(!found.is_some_and(|found| found.has_content_of(value)));
         }
         Ok(Written { different, ..self.write(changes, patience)? })
     }
@@ -210,12 +210,12 @@ impl<T: Table> Writer<T> {
                 return Ok(swept);
             }
             swept += self.remove(&stale, patience)? as u64;
-            self.place_waiting(stale.len(), patience)?;
+            self.retry_waiting(stale.len(), patience)?;
         }
     }
 
     /// Retries `room` of the neighbours that wait for room.
-    pub fn place_waiting(
+    pub fn retry_waiting(
         &mut self,
         room: usize,
         patience: &mut dyn Patience,

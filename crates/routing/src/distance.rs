@@ -25,7 +25,7 @@ impl Flight {
 
     /// Whether more than one connection is wanted.
     #[must_use]
-    pub fn asks_for_many(self) -> bool {
+    pub fn needs_many(self) -> bool {
         self.peak > SHARE
     }
 
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(after(&[1]).connections(1, 64), 1);
         assert_eq!(after(&[36]).connections(4, 64), 18);
         assert_eq!(after(&[37]).connections(4, 64), 19);
-        assert!(!after(&[2]).asks_for_many() && after(&[3]).asks_for_many());
+        assert!(!after(&[2]).needs_many() && after(&[3]).needs_many());
     }
 
     #[test]

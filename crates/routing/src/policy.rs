@@ -55,7 +55,7 @@ impl PolicySet {
 
     /// The view of a caller by these policies and by the service's own access list.
     #[must_use]
-    pub fn beside(self, list: Arc<AccessList>) -> Self {
+    pub fn with_access_list(self, list: Arc<AccessList>) -> Self {
         Self { access: Some(list), ..self }
     }
 

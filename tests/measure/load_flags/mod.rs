@@ -1,5 +1,5 @@
-//! The flags of `tollway load` and `tollway echo`, each held against what the other end or the
-//! result saw. What they mean in detail is tested beside the engine; here it is that they arrive.
+//! The flags of `tollway load` and `tollway echo`, each checked by what the other end or the result
+//! saw. Their details are tested in the engine; here it is that they arrive.
 
 mod seen;
 
@@ -14,9 +14,9 @@ use tollway_record::record::Tls;
 use tollway_testkit::TempDir;
 use tollway_tests::load_command::{Echo, run, tollway};
 
-/// One connection and no warm-up: what is counted is what was asked for.
+/// One connection and no warm-up: exactly the requested number is counted.
 const ONE: [&str; 4] = ["-c", "1", "--warm-up", "0s"];
-/// Attempts at what a machine that stood still in between would spoil.
+/// Attempts at a measurement that a suspended machine would spoil.
 const ATTEMPTS: usize = 10;
 
 #[test]
@@ -90,7 +90,7 @@ fn a_connection_that_was_idle_for_too_long_is_left() {
     };
     let paced = ["--rate", "5"];
     assert_eq!(used(&paced), 1);
-    // A generator that stood still makes up for it without a pause.
+    // A generator that was suspended makes up for it without a pause.
     let left = (0..ATTEMPTS).any(|_| used(&[&paced[..], &["--max-idle", "1ms"]].concat()) == 5);
     assert!(left, "requests 200 ms apart shared a connection");
     // Waiting for an answer is not idleness.
@@ -166,7 +166,7 @@ fn a_search_holds_its_rates_to_what_was_asked() {
     let half = "/delay?ms=20&status=503:50";
     let lenient = search(half, "40", &["--slo-errors", "90%"]);
     assert_eq!(lenient.slo[1], "error_rate<=90%");
-    // A trial in which the generator stood still is made again.
+    // A trial in which the generator was suspended is made again.
     assert!(lenient.trials.iter().any(|trial| trial.held), "{lenient:?}");
     assert!(
         why(&lenient).iter().all(|why| why.ends_with("of the rate was achieved")),
@@ -189,7 +189,7 @@ fn streams_have_their_window_and_their_deadline() {
     assert_eq!(window_of_first_settings(&push), 70_000);
 }
 
-/// What the client's first bytes say of the window of its streams.
+/// The window of streams in the client's first bytes.
 fn window_of_first_settings(push: &[&str]) -> u32 {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const INITIAL_WINDOW_SIZE: u16 = 4;

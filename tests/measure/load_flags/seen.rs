@@ -27,7 +27,7 @@ impl Witness {
         Self { address, seen }
     }
 
-    /// Forgets what it has seen so far and tells it.
+    /// Returns what it has seen so far and forgets it.
     pub(crate) fn take(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }

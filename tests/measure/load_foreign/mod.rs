@@ -1,5 +1,5 @@
-//! `tollway load` against a gRPC server that nobody here wrote: grpcio, with a flow control and
-//! settings of its own.
+//! `tollway load` against a foreign gRPC server: grpcio, with a flow control and settings of its
+//! own.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -172,7 +172,7 @@ impl Listener {
         self.addressed.into_iter().fold(head, |head, (name, value)| head.header(name, value))
     }
 
-    /// The same as lines of a header block.
+    /// The request as lines of a header block.
     pub(crate) fn head_lines<'a>(&'a self, path: &'a str) -> Vec<(&'a str, &'a str)> {
         let pseudo =
             [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", self.host)];
@@ -183,7 +183,7 @@ impl Listener {
         format!("http://{}{}{path}", self.host, self.prefix)
     }
 
-    /// An honest call: it gets its own answer, not somebody else's.
+    /// An honest call: it gets its own answer, not another request's.
     #[track_caller]
     pub(crate) fn check_honest(&self, path: &str) {
         let answer = self.connect().ask(&self.get(path));
@@ -191,7 +191,7 @@ impl Listener {
         assert!(answer.text().ends_with(&format!("own {path}")), "{}", answer.text());
     }
 
-    /// The same where callers speak HTTP/2.
+    /// An honest call over HTTP/2.
     #[track_caller]
     pub(crate) fn check_honest_over_http2(&self, path: &str) {
         let request = self.head(Method::GET, path).body(empty()).unwrap();
@@ -205,7 +205,7 @@ pub(crate) trait Ask {
 }
 
 impl Ask for RawClient {
-    /// Sends and reads one whole answer that says its length.
+    /// Sends and reads one whole answer with a length.
     fn ask(&mut self, request: &str) -> Answer {
         self.send(request).unwrap();
         self.read_until(PATIENCE, |bytes| answers(bytes) > 0).unwrap()

@@ -1,6 +1,6 @@
-//! Malformed and oversized requests at the listeners that take HTTP/1.1. Each is refused with
-//! the right status, nothing of it reaches the app, it is counted, nobody else notices, and memory
-//! stays where it was.
+//! Malformed and oversized requests at the listeners with HTTP/1.1. Each is refused with the right
+//! status, nothing of it reaches the app, it is counted, other callers are not affected, and memory
+//! does not grow.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,7 +39,7 @@ fn refused(listener: &Listener) -> Vec<Case> {
         cases.push(Case { name, bytes, status, reaches: Reaches::Nothing });
     };
     let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
-    // Both ways to say where the body ends.
+    // Both fields that determine where the body ends.
     head("/1-both", &format!("content-length: 5\r\n{CHUNKED}"), smuggled, 400);
     head("/1-both-turned", &format!("{CHUNKED}content-length: 5\r\n"), smuggled, 400);
     // One of them twice.
@@ -175,7 +175,7 @@ fn check_refused(kind: Kind) {
     assert!(peak < resident + GROWTH_BYTES, "from {resident} to {peak} bytes");
 }
 
-/// Keeps calling until told to stop, often enough in any case.
+/// Calls until stopped, and often enough in any case.
 fn others(listener: &Listener, stop: &AtomicBool) {
     let mut client = listener.connect();
     let mut count = 0;
@@ -237,8 +237,8 @@ fn front_refuses_malformed_requests() {
     check_refused(Kind::Front);
 }
 
-/// What the admin port is sent, and the statuses of all that it answers until it closes: more than one
-/// where it takes what stands behind for a request.
+/// Bytes for the admin port, and the statuses of all its answers until it closes: more than one if
+/// it takes what follows for a request.
 fn at_admin() -> Vec<(&'static str, String, &'static [u16])> {
     let get = |fields: &str| format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
     let line = |from, to| get(CLOSE).replace(from, to);

@@ -1,5 +1,5 @@
-//! What strangers do at every listener of a data plane: malformed and abusive HTTP, and peers that
-//! are not who they should be. The shipped binary runs as processes; the callers are raw.
+//! Abuse at every listener of a data plane: malformed HTTP, floods, and peers with a false
+//! identity. The shipped binary runs as processes; the callers are raw.
 
 mod aborted;
 mod call_trace;

@@ -1,5 +1,5 @@
-//! An app that misbehaves. Its caller gets a clear 502, or an answer that is broken
-//! off; never bytes that belong to somebody else's request. Each time it is counted.
+//! An app that misbehaves. Its caller gets a clear 502, or an answer that is broken off; never
+//! bytes that belong to another request. Each time it is counted.
 
 use tollway_testkit::{Answer, End};
 
@@ -67,7 +67,7 @@ fn cases() -> Vec<Case> {
         Then::GoOn,
         BadGateway,
     );
-    // Where the body ends, said twice or wrongly.
+    // The body's end, given twice or wrongly.
     let both = format!("{ok}content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n");
     case("/both", both + FOREIGN, Then::GoOn, BadGateway);
     let twice = format!("{ok}content-length: 3\r\ncontent-length: 4\r\n\r\nown");
@@ -122,7 +122,7 @@ fn check_listener(listener: &Listener, kind: Kind) {
 }
 
 impl Expected {
-    /// How many requests fail by it: of what is too much nobody has asked for.
+    /// How many requests fail by it: surplus bytes belong to none.
     fn faults(&self) -> u64 {
         match self {
             Self::BadGateway | Self::BrokenOff(_) => 1,

@@ -32,7 +32,7 @@ pub(crate) struct TlsListener<'a> {
     pub(crate) alpn: &'static [u8],
     /// Makes a server that accepts the caller answer something.
     pub(crate) request: Vec<u8>,
-    /// Who decides about callers, and says so in its log.
+    /// The process that decides about callers, and logs its decision.
     pub(crate) judge: &'a Process,
 }
 
@@ -47,7 +47,7 @@ impl West {
         west
     }
 
-    /// The gateway knows the service once a call through it is answered.
+    /// The gateway has discovered the service once a call through it is answered.
     fn wait_for_routes(&self) {
         let listener = &self.listeners()[1];
         let config = self.honest("web", listener);
@@ -88,7 +88,7 @@ impl West {
             .unwrap()
     }
 
-    /// An honest certificate shown by a caller that would believe whoever answers.
+    /// An honest certificate of a caller that would trust any peer.
     pub(crate) fn honest_for_any(&self, listener: &TlsListener<'_>) -> Arc<ClientConfig> {
         let shown = Forge::workload("web", "west").sign(&self.network.authority());
         trusting(Some(shown), listener.alpn)
@@ -113,7 +113,7 @@ impl TlsListener<'_> {
         call(dial(self.address, PATIENCE), name, config, &self.request)
     }
 
-    /// Waits until the judge's log says `reason` once more than `before`.
+    /// Waits until the judge's log has `reason` once more than `before`.
     #[track_caller]
     pub(crate) fn check_log(&self, who: &str, reason: &str, before: usize) {
         let said = retry_until(Duration::from_secs(5), "the reason", || {
@@ -123,7 +123,7 @@ impl TlsListener<'_> {
     }
 }
 
-/// How often `part` stands in `text`.
+/// How often `text` has `part`.
 pub(crate) fn count(text: &str, part: &str) -> usize {
     text.matches(part).count()
 }

@@ -1,5 +1,5 @@
-//! Requests that ask to leave HTTP, and the bytes right behind them. These are nobody's until the app
-//! has answered; then they belong to whatever it speaks now, or they are the next request.
+//! Requests that ask to leave HTTP, and the bytes right after them. These have no meaning until the
+//! app has answered; then they belong to its new protocol, or they are the next request.
 
 use tollway_testkit::{End, retry_until};
 
@@ -23,7 +23,7 @@ const DECLINED: [(u16, &str); 2] = [
     ),
 ];
 
-/// An app that says nothing of its own accord, or a hint and then nothing.
+/// An app that sends nothing by itself, or a hint and then nothing.
 fn script() -> Script {
     let reply = |bytes: &str, then| Reply { bytes: bytes.into(), then };
     Script::from([
@@ -68,7 +68,7 @@ fn bytes_behind_an_upgrade_wait_until_the_app_takes_it() {
     });
 }
 
-/// What no reader of HTTP would pass on unchanged, as much as a socket holds that nobody reads.
+/// Bytes that no HTTP parser would pass on unchanged, as many as an unread socket holds.
 fn any_bytes() -> Vec<u8> {
     let numbers = (0..8 * 1024_u32).flat_map(u32::to_be_bytes);
     b"second:\0\xff\r\n".iter().copied().chain(numbers).collect()
@@ -110,7 +110,8 @@ fn bytes_behind_an_upgrade_that_is_declined_are_the_next_request() {
     });
 }
 
-/// The proxy has read it as a request: it says who calls, in place of what the caller has said.
+/// The proxy has read it as a request: the field has the caller's identity in place of the forged
+/// one.
 #[track_caller]
 fn check_read(kind: Kind, request: &Request) {
     assert_eq!(request.target(), "/next?a=%2f");

@@ -59,7 +59,7 @@ impl BoundedTickets {
     }
 
     /// Seconds a ticket made now may live.
-    fn life(&self) -> u64 {
+    fn lifetime_s(&self) -> u64 {
         let rest = self.now().map_or(0, |now| self.not_after.saturating_sub(now));
         rest.min(TICKET_LIFE_LIMIT.as_secs())
     }
@@ -71,11 +71,11 @@ impl ProducesTickets for BoundedTickets {
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(self.life()).unwrap_or(0)
+        u32::try_from(self.lifetime_s()).unwrap_or(0)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let life = self.life();
+        let life = self.lifetime_s();
         if life == 0 || self.sealed.fetch_add(1, Ordering::Relaxed) >= TICKETS_PER_KEY_LIMIT {
             return None;
         }

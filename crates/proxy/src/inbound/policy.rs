@@ -74,7 +74,7 @@ impl PolicyGate {
 
     fn replace(&mut self, set: Arc<PolicySet>) {
         let set = match &self.own {
-            Some(own) => Arc::new(PolicySet::clone(&set).beside(Arc::clone(own))),
+            Some(own) => Arc::new(PolicySet::clone(&set).with_access_list(Arc::clone(own))),
             None => set,
         };
         self.is_open = set.is_empty();

@@ -193,7 +193,7 @@ pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upst
     for (destination, pool) in &upstreams.pools {
         let is_used = cx.now.saturating_duration_since(pool.used) < LATELY;
         let is_far = is_used && is_far(cx, links, upstreams, pool);
-        if is_far || (is_used && pool.flight.asks_for_many()) {
+        if is_far || (is_used && pool.flight.needs_many()) {
             let under_way = if is_far { under_way(links, pool) } else { 0 };
             counted.push((destination.clone(), under_way));
         }

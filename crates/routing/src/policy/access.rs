@@ -71,7 +71,7 @@ impl AccessList {
     ) -> Result<(), PolicyRefusal> {
         let named = entry.and_then(|at| self.callers[at].named(method, path));
         match named {
-            Some(action) => self.told(action, PolicyReason::Denied),
+            Some(action) => self.judge(action, PolicyReason::Denied),
             None => self.decide_connection(entry),
         }
     }
@@ -79,13 +79,13 @@ impl AccessList {
     /// Decides where only the caller is known.
     pub(super) fn decide_connection(&self, entry: Entry) -> Result<(), PolicyRefusal> {
         let default = entry.map_or(self.default, |at| self.callers[at].default);
-        self.told(default, PolicyReason::NotAllowed)
+        self.judge(default, PolicyReason::NotAllowed)
     }
 
-    fn told(&self, action: Action, why: PolicyReason) -> Result<(), PolicyRefusal> {
+    fn judge(&self, action: Action, reason: PolicyReason) -> Result<(), PolicyRefusal> {
         match action {
             Action::Allow => Ok(()),
-            Action::Deny => Err(PolicyRefusal { policy: self.name.clone(), why }),
+            Action::Deny => Err(PolicyRefusal { policy: self.name.clone(), why: reason }),
         }
     }
 }

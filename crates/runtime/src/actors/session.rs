@@ -136,7 +136,7 @@ impl Session {
         };
         self.attempt += 1;
         let enter = v1::Enter { life: self.life, types, attempt: self.attempt };
-        if !talk.say(Step::Enter(enter)).await {
+        if !talk.send(Step::Enter(enter)).await {
             return End::Broken("the connection has ended".to_owned());
         }
         let opening = async {
@@ -154,7 +154,7 @@ impl Session {
 }
 
 impl Connection<'_> {
-    async fn say(&self, step: Step) -> bool {
+    async fn send(&self, step: Step) -> bool {
         self.requests.send(v1::HostRequest { request: Some(step) }).await.is_ok()
     }
 
@@ -193,7 +193,7 @@ impl Connection<'_> {
                 }
                 _ = is_set(retire), if going => {
                     self.retiring = true;
-                    self.say(Step::Retire(v1::Retire {})).await && self.leave_if_done().await
+                    self.send(Step::Retire(v1::Retire {})).await && self.leave_if_done().await
                 }
             };
             if !said {
@@ -215,7 +215,7 @@ impl Connection<'_> {
         }
         self.last_asked = self.host.clock().now();
         self.asked.push_back(self.last_asked);
-        self.say(Step::KeepLease(v1::KeepLease {})).await
+        self.send(Step::KeepLease(v1::KeepLease {})).await
     }
 
     /// Carries out a response. Returns true when the host has left.
@@ -260,7 +260,7 @@ impl Connection<'_> {
                 actor_type: actor_type.to_string(),
                 grants: tollway_wire::grants(&held),
             };
-            if !self.say(Step::GivenBack(step)).await {
+            if !self.send(Step::GivenBack(step)).await {
                 return false;
             }
         }
@@ -273,7 +273,7 @@ impl Connection<'_> {
             return true;
         }
         self.leaving = true;
-        self.say(Step::Leave(v1::Leave {})).await
+        self.send(Step::Leave(v1::Leave {})).await
     }
 }
 

@@ -135,7 +135,7 @@ impl Fields {
     }
 
     /// The position of the component.
-    pub(super) fn place(&self) -> Location {
+    pub(super) fn location(&self) -> Location {
         self.at
     }
 

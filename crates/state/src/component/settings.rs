@@ -209,7 +209,7 @@ pub(super) fn postgresql(
     for name in ["useAzureAD", "useAWSIAM"] {
         if fields.is_yes(name)? {
             let what = format!("`{name}` is not supported; give a user and a password");
-            return Err(ComponentFault::at(fields.place(), what));
+            return Err(ComponentFault::at(fields.location(), what));
         }
     }
     // All modes of preparing queries are accepted.
@@ -253,7 +253,7 @@ fn connection(
     fields: &mut Fields,
 ) -> Result<(tokio_postgres::Config, Option<PathBuf>), ComponentFault> {
     let written = fields.take(&["connectionString", "url"])?;
-    let at = written.as_ref().map_or_else(|| fields.place(), |field| field.at);
+    let at = written.as_ref().map_or_else(|| fields.location(), |field| field.at);
     let mut beside = Vec::new();
     for (name, word) in [
         ("host", "host"),
@@ -279,7 +279,7 @@ fn sql_timeout(fields: &mut Fields) -> Result<Duration, ComponentFault> {
         return Ok(SQL_TIMEOUT);
     };
     given.filter(|timeout| *timeout >= SECOND).ok_or_else(|| {
-        ComponentFault::at(fields.place(), "`timeout` is too short; give at least 1s")
+        ComponentFault::at(fields.location(), "`timeout` is too short; give at least 1s")
     })
 }
 

@@ -271,14 +271,14 @@ impl PostgresqlStore {
             Some(code) if code.starts_with("57P") || code.starts_with("08") || code == "53300" => {
                 StateError::Unreachable { address, source: error.into() }
             }
-            Some(_) => StateError::Refused { address, source: told_of(error) },
+            Some(_) => StateError::Refused { address, source: cause_of(error) },
             None => StateError::Unreachable { address, source: error.into() },
         }
     }
 }
 
 /// The server's error without its statement.
-fn told_of(error: Error) -> BoxError {
+fn cause_of(error: Error) -> BoxError {
     error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string).into()
 }
 

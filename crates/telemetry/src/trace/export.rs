@@ -149,7 +149,7 @@ async fn gather<T>(batches: &mut Batches<T>, write: &impl Fn(&T, &mut Spans)) ->
     let deadline = Instant::now() + GATHER;
     let mut spans = Spans::new();
     while let Some(batch) = next {
-        spans.look_at_clock();
+        spans.read_clock();
         for value in &batch {
             write(value, &mut spans);
         }

@@ -146,7 +146,7 @@ impl Spans {
     }
 
     /// Reads the system time again, from which the times of further spans are computed.
-    pub(super) fn look_at_clock(&mut self) {
+    pub(super) fn read_clock(&mut self) {
         self.clock = Clock::now();
     }
 }

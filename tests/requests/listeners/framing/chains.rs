@@ -12,12 +12,12 @@ use tollway_tests::tls_client::trusting;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chain {
-    /// Through the inbound listener of a sidecar, as a peer that speaks what its caller does.
+    /// Through the inbound listener of a sidecar, as a peer with the caller's protocol.
     Mesh,
     Front,
     /// Through the outbound port of another sidecar, and HTTP/2 between the two.
     Sidecars,
-    /// The same with a pool of HTTP/1.1 between.
+    /// Through two sidecars with a pool of HTTP/1.1 between.
     PooledSidecars,
 }
 
@@ -26,7 +26,7 @@ impl Chain {
         [Self::Mesh, Self::Front, Self::Sidecars, Self::PooledSidecars];
 }
 
-/// Everything that stands before a server.
+/// Every chain of hops before a server.
 pub(crate) struct Behind {
     _network: Option<Network>,
     _processes: Vec<Process>,
@@ -34,7 +34,7 @@ pub(crate) struct Behind {
     _files: Option<TempDir>,
     /// Where callers of the wanted protocol come in, in plain text.
     pub(crate) address: SocketAddr,
-    /// The same for callers of HTTP/1.1.
+    /// Every chain for callers of HTTP/1.1.
     pub(crate) http1: SocketAddr,
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
     pub(crate) method: &'static str,
-    /// What stands behind the name in the target.
+    /// The rest of the target after the name.
     suffix: String,
     /// Lines of the head.
     fields: String,
@@ -25,7 +25,7 @@ impl Case {
         format!("/{}{}", self.name, self.suffix)
     }
 
-    /// As a server tells what it read.
+    /// In the form in which a server reports what it read.
     pub(crate) fn meaning(&self) -> String {
         let fields = self.fields();
         // Fields of one connection go no further than that.
@@ -39,14 +39,14 @@ impl Case {
         told(self.method, &self.target(), &self.body, passed_on)
     }
 
-    /// Names in small letters and what they are said to be, without space around it.
+    /// Names in small letters and values, without space around them.
     pub(crate) fn fields(&self) -> Vec<(String, String)> {
         let pairs = self.fields.split("\r\n").filter_map(|line| line.split_once(':'));
         pairs.map(|(name, value)| (name.to_lowercase(), value.trim().to_owned())).collect()
     }
 }
 
-/// How a request is told that a server has read: `METHOD TARGET BODY.`, the body in hexadecimal,
+/// The report of a request that a server has read: `METHOD TARGET BODY.`, the body in hexadecimal,
 /// and ` NAME=VALUE` for each field of a corpus's own, by name, its value in hexadecimal as well.
 pub(crate) fn told<'a>(
     method: &str,
@@ -64,7 +64,7 @@ pub(crate) fn told<'a>(
     format!("{method} {target} {}.{own}", hex(body))
 }
 
-/// Whether a field may stand in a case, and not one that somebody on the way adds.
+/// Whether a field is the case's own, not one that a hop adds.
 fn is_own(name: &str) -> bool {
     name.starts_with("x-") && !name.starts_with("x-tollway-") && !name.starts_with("x-forwarded-")
 }
@@ -80,7 +80,7 @@ pub(crate) fn corpus() -> Vec<Case> {
     cases
 }
 
-/// Fields and methods that look odd and have one meaning.
+/// Odd fields and methods with one meaning.
 fn valid(cases: &mut Vec<Case>) {
     let mut add = |name, method, fields: &str| {
         cases.push(case(name, method, "", fields, "", ""));

@@ -1,5 +1,5 @@
-//! The same from callers of HTTP/2: a request of the corpus that has a meaning comes in each shape
-//! that its body may have there, and is read as what it says.
+//! Requests from callers of HTTP/2: each valid request of the corpus comes in each shape that its
+//! body may have there, and is read with its meaning.
 
 use tollway_testkit::{RawClient, need_tool};
 
@@ -12,10 +12,10 @@ use tollway_tests::h2_frames::{
 };
 use tollway_tests::network::{PATIENCE, STOCK};
 
-/// How `:status 200` stands in a header block (RFC 7541 appendix A).
+/// `:status 200` in a header block (RFC 7541 appendix A).
 const STATUS_200: u8 = 0x88;
 
-/// Fields that HTTP/2 does without; a body's shape says whether there is a length.
+/// Fields without meaning in HTTP/2; a body's shape decides whether there is a length.
 const OF_HTTP1: [&str; 6] =
     ["connection", "upgrade", "http2-settings", "transfer-encoding", "te", "content-length"];
 
@@ -24,13 +24,13 @@ const OF_HTTP1: [&str; 6] =
 enum Shape {
     /// In one frame, its length in the head.
     Whole,
-    /// In one frame, and nobody says how long it is.
+    /// In one frame, without a length.
     NoLength,
     /// A byte in each frame, the end of the stream in another.
     Bytes,
     /// Before padding that looks like a request.
     Padded,
-    /// Its end is told by trailers.
+    /// Trailers end it.
     Trailers,
 }
 
@@ -134,7 +134,7 @@ fn request(case: &Case, shape: Shape) -> Vec<u8> {
     [head, body].concat()
 }
 
-/// Those of the case that a caller of HTTP/2 would say.
+/// The case's fields that a caller of HTTP/2 would send.
 fn fields(case: &Case) -> Vec<(String, String)> {
     let mut fields = case.fields();
     fields.retain(|(name, _)| !OF_HTTP1.contains(&name.as_str()));

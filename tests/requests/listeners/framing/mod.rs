@@ -1,6 +1,6 @@
-//! Whether servers that nobody here wrote read what we send on as we read what came: each request
-//! of a corpus is sent to them through each kind of listener and through two sidecars, and they tell
-//! what they were asked.
+//! Whether foreign servers read what we send on as we read what came: each request of a corpus is
+//! sent to them through each kind of listener and through two sidecars, and they report what they
+//! read.
 //!
 //! What is forwarded is exactly one request with one meaning, whoever reads it; of what is refused
 //! nobody hears, and no byte behind it is taken for a request. `outcomes.txt` says what becomes of
@@ -89,8 +89,8 @@ fn is_writing() -> bool {
     std::env::var_os("TOLLWAY_WRITE_GOLDEN").is_some()
 }
 
-/// What the server makes of a case that nobody has looked at before: `one` request as we would
-/// read it, `none`, `more` (the request in or behind the body as well), or something `other`.
+/// What the server reads in a case without a hop before it: `one` request as we would read it,
+/// `none`, `more` (the request in or after the body as well), or something `other`.
 fn alone(server: &Server, case: &Case) -> &'static str {
     let mut client = RawClient::connect(server.address).unwrap();
     client.send([&case.bytes[..], end_of(case).as_bytes()].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! The servers, and how each tells what it read.
+//! The servers, and how each reports what it read.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -10,14 +10,14 @@ use super::corpus::told;
 use tollway_tests::network::{PATIENCE, STOCK, until_status};
 use tollway_tests::scripted_app::{App, Script, chunked};
 
-/// What a sidecar asks of itself, at whatever moment.
+/// The sidecar's own requests, which may come at any moment.
 const OWN_QUESTION: &str = "GET /dapr/config .";
 
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     tells: Tells,
-    /// How many bytes of what it told are done with.
+    /// How many bytes of its report have been taken.
     done: Cell<usize>,
     _files: Option<TempDir>,
 }
@@ -124,7 +124,7 @@ impl Server {
         .unwrap()
     }
 
-    /// What it read and nobody is done with, and where in what it told that ends.
+    /// The requests in its report that were not taken, and the offset at which they end.
     fn read(&self) -> (Vec<String>, usize) {
         match &self.tells {
             Tells::Itself(process) => {

@@ -287,8 +287,8 @@ fn request(
     Request::builder().method(method).uri(uri).body(full(body)).unwrap()
 }
 
-/// The streams above the one that GOAWAY names were not looked at: they are asked for again on
-/// another connection, whatever they are. Those below are answered where they are.
+/// The streams above the one in GOAWAY were not processed: they are sent again on another
+/// connection, with any method. Those below are answered on theirs.
 #[test]
 fn what_a_goaway_leaves_out_is_asked_for_again() {
     const STREAMS: usize = 4;
@@ -311,14 +311,14 @@ fn what_a_goaway_leaves_out_is_asked_for_again() {
                 assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
             }
         });
-        // Each was answered once; those above the first were asked for twice.
+        // Each was answered once; those above the first were sent twice.
         let asked = before.app.heard().into_iter().filter(|(_, frame)| frame.kind == HEADERS);
         assert_eq!(asked.count(), STREAMS + STREAMS - 1, "{method}");
     }
 }
 
-/// A stream that GOAWAY lets live and that is not answered may have been seen: it is not asked for
-/// again unless that changes nothing, and its caller hears so.
+/// A stream that GOAWAY includes and that is not answered may have been processed: it is sent again
+/// only if it is idempotent, and otherwise its caller gets an error.
 #[test]
 fn what_a_goaway_takes_in_is_not_asked_for_again() {
     let before = Before::open("h2c", &[]);
@@ -333,8 +333,8 @@ fn what_a_goaway_takes_in_is_not_asked_for_again() {
     assert_eq!(asked.count(), 1);
 }
 
-/// A caller that gives up in the middle of its body: the app is told so, by a code that nobody
-/// takes for the end of a body.
+/// A caller that gives up in the middle of its body: the app gets a reset with a code that is no
+/// end of a body.
 #[test]
 fn an_app_over_http2_sees_that_a_caller_gave_up() {
     let before = Before::open("h2c", &[]);

@@ -36,12 +36,12 @@ struct State {
 }
 
 impl FrameApp {
-    /// Answers every request with 200 until it is told otherwise.
+    /// Answers every request with 200 until it is set otherwise.
     pub(crate) fn start() -> Self {
         Self::start_as(None)
     }
 
-    /// The same as somebody who speaks TLS: another sidecar.
+    /// An app with TLS: another sidecar.
     pub(crate) fn start_with_tls(config: Arc<ServerConfig>) -> Self {
         Self::start_as(Some(config))
     }
@@ -67,7 +67,7 @@ impl FrameApp {
         Self { address, state }
     }
 
-    /// What it does from now on; what it heard before is forgotten.
+    /// Sets its behaviour from now on; forgets the frames it received.
     pub(crate) fn now_says(&self, say: impl Fn(usize, &Frame) -> Said + Send + Sync + 'static) {
         let mut state = self.state.lock().unwrap();
         state.say = Arc::new(say);
@@ -106,8 +106,8 @@ pub(crate) fn answer(stream: u32) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, b"ok")].concat()
 }
 
-/// Waits on its present connection for `streams` requests, says that it looked at the first alone,
-/// answers that, and closes. On others it is honest.
+/// Waits on its present connection for `streams` requests, announces that it processed the first
+/// alone, answers that, and closes. On other connections it is honest.
 pub(crate) fn goes_away_at_first(
     streams: usize,
 ) -> impl Fn(usize, &Frame) -> Said + Send + Sync + 'static {

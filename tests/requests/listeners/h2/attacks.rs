@@ -22,15 +22,15 @@ pub(crate) struct Named {
     pub(crate) name: &'static str,
     /// What is counted of it, and how many frames each of these has.
     pub(crate) unit: (&'static str, u64),
-    /// Whether the listener must end the connection: patience with it would be work without end.
+    /// Whether the listener must end the connection: otherwise there would be work without end.
     pub(crate) is_refused: bool,
     /// What a process may grow by meanwhile, in bytes.
     pub(crate) most_growth: u64,
     pub(crate) attack: Attack,
 }
 
-/// What says nothing but for its own bytes, or is refused before it is held: what a process takes for
-/// good when it first works hard. One block of a bomb, expanded, is 62 MB.
+/// Frames without content, or refused before they are held: memory that a process takes for good
+/// when it first works hard. One block of a bomb, expanded, is 62 MB.
 pub(super) const OF_FRAMES: u64 = 24 << 20;
 /// Requests on a connection: what waits of their bodies (`connection_window`, 4 MiB) and heads
 /// (`live_head_bytes`, 4 MiB) on both sides of a process, and what it takes for good when it first
@@ -50,7 +50,7 @@ impl Named {
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) authority: &'static str,
-    /// What stands before the app's paths.
+    /// The prefix of the app's paths.
     pub(crate) prefix: &'static str,
     /// The service in the metadata, if neither of the others names it.
     pub(crate) app_id: Option<&'static str>,
@@ -116,10 +116,10 @@ fn resets(to: &Target) -> Vec<Named> {
     ]
 }
 
-/// Header blocks that are large, endless, or small and say much.
+/// Header blocks that are large, endless, or small with large content.
 fn heads(to: &Target) -> Vec<Named> {
     let endless = frame(HEADERS, 0, 1, &to.head("GET", "/size?bytes=1"));
-    // The table is filled once; then a block of a few kilobytes says megabytes.
+    // The table is filled once; then a block of a few kilobytes expands to megabytes.
     let entry = frame(
         HEADERS,
         END_HEADERS | END_STREAM,
@@ -159,7 +159,7 @@ fn bodies(to: &Target) -> Vec<Named> {
     ]
 }
 
-/// Answers that are asked for and not taken.
+/// Answers that are requested and not read.
 fn windows(to: &Target) -> Vec<Named> {
     let shut = frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 0));
     let thousand = |path| (0..1000).flat_map(|nth| to.get(2 * nth + 1, path)).collect::<Vec<_>>();

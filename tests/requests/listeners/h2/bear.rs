@@ -1,7 +1,7 @@
 //! What attacks cost both sides, and what an honest caller sees of them meanwhile.
 //!
 //! `cargo xtask proof transport` runs `everything` in a release build, alone on the machine; the
-//! tests of the single listeners are the same for a shorter time.
+//! tests of the single listeners run the same attacks for a shorter time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,32 +20,32 @@ use crate::listeners::listener::REFUSED;
 use tollway_tests::h2_attacker::{Spent, attack};
 use tollway_tests::network::metric;
 
-/// How long each attack goes on at least; it ends when it was refused, if it must be, and the other
-/// caller has been answered as often as he must be.
+/// The least time of each attack; it ends when it was refused, if it must be, and the other caller
+/// has been answered as often as required.
 pub(super) const SHORT: Duration = Duration::from_millis(250);
-/// The same for the figures that are published.
+/// The least time of each attack for the published figures.
 const LONG: Duration = Duration::from_secs(1);
-/// What an attacker has spent of a processor before he is weighed, unless that takes him longer than
-/// `LONG`: of less the clock makes twice as much, or half.
+/// Processor time that an attacker has used before its cost is measured, unless that takes longer
+/// than `LONG`: less is too little for the clock's resolution.
 const LEAST_SPENT: Duration = Duration::from_millis(1);
 /// How long the other caller's calls are counted without an attack.
 const QUIET: Duration = Duration::from_secs(1);
-/// The other caller waits a moment between two calls, the attacker for nobody. So many times less
-/// often at most the one is answered because of the other, whatever a burst costs at first.
+/// The other caller pauses between two calls, the attacker never. The attack may reduce the other's
+/// rate by this factor at most, whatever a burst costs at first.
 const MOST_SLOWED: f64 = 20.0;
-/// Processor time that an attacker may cause for each of his own.
+/// Processor time that an attacker may cause per second of its own.
 const MOST_CPU: f64 = 100.0;
 /// How much more a process costs that was built without optimisation; an attacker's cost is the
 /// kernel's for the most part.
 const UNOPTIMISED: f64 = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
 /// How much longer such a listener holds up others, where it does nothing but parse.
 const UNOPTIMISED_PARSING: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
-/// Whoever uses less than a fifth of a processor in such a time, beside the honest caller's work,
-/// has nothing of an attack left to do.
+/// A process that uses less than a fifth of a processor in such a time, apart from the honest
+/// caller's work, has processed the whole attack.
 const SLICE: Duration = Duration::from_millis(50);
 const BUSY: Duration = Duration::from_millis(10);
 
-/// What the library that serves a control plane bears without end.
+/// Attacks that the control plane's library takes without end.
 const BORNE_BY_LIBRARY: [&str; 7] = [
     "the connection's window by single bytes",
     "PING",
@@ -71,7 +71,7 @@ pub(super) struct Outcome {
     connections: u32,
     /// Connections that the listener ended.
     ended: u32,
-    /// Of all processes that bore it, without what the honest caller costs by himself.
+    /// Of all attacked processes, without the cost of the honest caller.
     cpu_ms: f64,
     attacker_cpu_ms: f64,
     /// What these processes grew by together.
@@ -92,7 +92,7 @@ struct Seen {
 #[derive(Default)]
 struct Answers(Mutex<Vec<Duration>>);
 
-/// How often the honest caller is answered in a second when nobody attacks, and what a call costs.
+/// The honest caller's rate without an attack, and the cost of a call.
 struct Quiet {
     rate: f64,
     cpu_each: f64,
@@ -102,7 +102,7 @@ struct Quiet {
 struct Caller<'a> {
     answers: &'a Answers,
     quiet: Quiet,
-    /// Whether he got an answer that is none.
+    /// Whether it got an invalid answer.
     is_gone: &'a dyn Fn() -> bool,
 }
 
@@ -125,20 +125,20 @@ impl Answers {
 }
 
 impl Caller<'_> {
-    /// Waits for the answer that he waits for now.
+    /// Waits for the pending answer.
     fn until_answered(&self) {
         let before = self.answers.count();
         let is_answered = || (self.answers.count() > before || (self.is_gone)()).then_some(());
         retry_until(STARVED * 2, "the honest caller's answer", is_answered).unwrap();
     }
 
-    /// What `calls` of his cost by themselves, in seconds of a processor.
+    /// The cost of `calls` of the honest caller alone, in seconds of a processor.
     fn cost(&self, calls: f64) -> f64 {
         calls * self.quiet.cpu_each
     }
 }
 
-/// Processor time and memory of everybody who bears an attack.
+/// Processor time and memory of all attacked processes.
 pub(super) struct Scales<'a> {
     processes: Vec<&'a Process>,
     cpu: Duration,
@@ -167,7 +167,7 @@ impl<'a> Scales<'a> {
         peaks.zip(&self.resident).map(|(peak, before)| peak.saturating_sub(*before)).collect()
     }
 
-    /// Waits until nobody works off what was sent; false if that does not come to an end.
+    /// Waits until all sent bytes are processed; false if that does not come to an end.
     fn until_rest(&self, caller: &Caller<'_>) -> bool {
         let usual = Duration::from_secs_f64(caller.cost(caller.quiet.rate) * SLICE.as_secs_f64());
         let rests = || {
@@ -184,7 +184,7 @@ fn usage(processes: &[&Process]) -> Duration {
 }
 
 impl Stand {
-    /// All attacks, each for `each` at least, while an honest caller calls; and how he fared.
+    /// All attacks, each for `each` at least, while an honest caller calls; and its results.
     pub(super) fn bear(
         &self,
         listener: &'static str,
@@ -204,7 +204,7 @@ impl Stand {
         })
     }
 
-    /// Calls until told to stop, and notes how long each answer took, which must be a good one.
+    /// Calls until stopped, and notes how long each answer took, which must be a good one.
     fn call_honestly(&self, stop: &AtomicBool, answers: &Answers) {
         let mut call = self.honest.caller();
         while !stop.load(Ordering::Relaxed) {
@@ -216,7 +216,7 @@ impl Stand {
     }
 
     fn quiet(&self, answers: &Answers) -> Quiet {
-        // His first answer has come: he is under way.
+        // Its first answer has come: it is under way.
         retry_until(STARVED, "a first answer", || (answers.count() > 0).then_some(())).unwrap();
         let (before, began) = (answers.count(), Instant::now());
         let scales = Scales::set(self.attacked());

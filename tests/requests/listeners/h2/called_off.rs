@@ -1,5 +1,5 @@
-//! Callers who call off, before an app over HTTP/2 that bears few resets and then ends the connection
-//! with all that is on it, as many do: other callers of the app notice nothing.
+//! Callers that cancel requests, before an app over HTTP/2 that takes few resets and then ends the
+//! connection with all its requests, as many do: other callers of the app are not affected.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use tollway_tests::network::PATIENCE;
 /// Calls that are called off, so many at a time.
 const CALLED_OFF: u32 = 900;
 const AT_A_TIME: u32 = 5;
-/// The fewest of common servers (hyper's, of those that it has not looked at).
+/// The lowest limit of common servers (hyper's, for unprocessed requests).
 const BORNE: u32 = 20;
 
 #[test]
@@ -61,8 +61,8 @@ fn call_off(first: u32) -> Vec<u8> {
     asked.chain(streams().flat_map(|stream| reset_with(stream, CANCEL))).collect()
 }
 
-/// Answers what has a body. A connection ends without a word when more was reset on it than it
-/// bears; each answer makes up for one.
+/// Answers requests with a body. A connection ends without GOAWAY when more was reset on it than
+/// the app takes; each answer makes up for one.
 fn bears_few_resets() -> impl Fn(usize, &Frame) -> Said + Send + Sync + 'static {
     let borne = Mutex::new(HashMap::new());
     move |connection, came| {

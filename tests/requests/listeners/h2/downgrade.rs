@@ -1,5 +1,5 @@
-//! What HTTP/2 can say and HTTP/1.1 would read differently: heads and bodies that, carried on to an
-//! app over HTTP/1.1, would end elsewhere or be two requests. None of it reaches the app.
+//! Forms of HTTP/2 that HTTP/1.1 would read differently: heads and bodies that, forwarded to an app
+//! over HTTP/1.1, would end elsewhere or be two requests. None of it reaches the app.
 
 use tollway_testkit::retry_until;
 
@@ -86,7 +86,7 @@ fn nothing_that_http1_reads_differently_reaches_an_app() {
             listener.check_honest_over_http2("/behind");
             assert!(!listener.app.was_sent("smuggled"), "{name} smuggled a request");
             let requests = listener.app.requests("");
-            // The sidecar asks its app about actors now and then.
+            // The sidecar reads its app's actor types now and then.
             let reached = requests.iter().map(Request::target).filter(|to| *to != "/dapr/config");
             assert_eq!(reached.collect::<Vec<_>>(), ["/behind"], "{name}");
             listener.app.forget();
@@ -94,7 +94,7 @@ fn nothing_that_http1_reads_differently_reaches_an_app() {
     });
 }
 
-/// In either way: the stream is reset, or answered from here.
+/// In either case: the stream is reset, or answered from here.
 #[track_caller]
 fn check_refused(listener: &Listener, name: &str, frames: &[u8]) {
     let mut wire = Wire::open(&Aim { address: listener.address, tls: None }).unwrap();
@@ -112,8 +112,8 @@ fn check_refused(listener: &Listener, name: &str, frames: &[u8]) {
     assert!(is_refused.is_ok(), "{name} is not refused");
 }
 
-/// The one connection-specific field that HTTP/2 knows, and crumbs of a cookie, arrive as HTTP/1.1
-/// says them.
+/// The one connection-specific field of HTTP/2, and crumbs of a cookie, arrive in the form of
+/// HTTP/1.1.
 #[test]
 fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
     for_each_listener_over(H2, &Script::new(), |listener, _| {

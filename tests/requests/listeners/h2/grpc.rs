@@ -1,5 +1,5 @@
-//! gRPC as it is said on the wire: what an app or a caller says arrives as it is, also where it is
-//! wrong, since it is theirs to judge; what sidecars add is a status that gRPC knows.
+//! gRPC on the wire: messages of an app or a caller arrive unchanged, also if they are wrong, since
+//! the other end judges them; sidecars only add statuses that gRPC defines.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tollway_tests::h2_frames::{
 use tollway_tests::mesh::http::{Body, Client, Version, empty, full, runtime};
 use tollway_tests::network::{Network, PATIENCE, until_status};
 
-/// A caller's sidecar and a callee's with an app; who asks at the gRPC API.
+/// A caller's sidecar and a callee's with an app; the caller uses the gRPC API.
 struct SidecarPair {
     app: GrpcApp,
     network: Network,
@@ -66,7 +66,7 @@ fn asked(path: &str, body: Body) -> Request<Body> {
         .unwrap()
 }
 
-/// A time that is none, or too long to be kept, is the app's to judge.
+/// An invalid time, or one too long to be measured, is for the app to judge.
 #[test]
 fn odd_timeouts_arrive_as_they_are() {
     let way = SidecarPair::open();
@@ -96,7 +96,7 @@ fn odd_timeouts_arrive_as_they_are() {
     }
 }
 
-/// A caller that does not keep to its own time: it is told that it is over, and so is the app.
+/// A caller that does not keep its own deadline: it gets the deadline error, and the app a reset.
 #[test]
 fn a_call_ends_with_its_time() {
     let way = SidecarPair::open();
@@ -106,7 +106,7 @@ fn a_call_ends_with_its_time() {
     assert!(answer.contains("x-tollway-error: ERR_TIMED_OUT\r\n"), "{answer}");
     let called_off = || way.app.was_called_off("/stuck").then_some(());
     retry_until(PATIENCE, "the end at the app", called_off).unwrap();
-    // What the app was told is no more than what the caller allowed.
+    // The app's time is no more than the caller allowed.
     let told = way.app.calls("/stuck")[0].fields["grpc-timeout"].clone();
     let told = timeout(told.to_str().unwrap());
     assert!(told <= Duration::from_secs(2), "{told:?}");
@@ -114,7 +114,7 @@ fn a_call_ends_with_its_time() {
     assert!(way.call("/other", "grpc-timeout: 30S\r\n").contains("grpc-status: 0\r\n"));
 }
 
-/// Of its time the app is told what is left when the call reaches it.
+/// The app gets the time that remains when the call reaches it.
 #[test]
 fn time_that_a_call_waits_is_taken_off_its_own() {
     const WAITED: Duration = Duration::from_millis(300);
@@ -150,7 +150,7 @@ fn timeout(text: &str) -> Duration {
     }
 }
 
-/// A caller that gives up: its app hears so, by the code that means it.
+/// A caller that gives up: its app gets a reset with the code for that.
 #[test]
 fn a_call_that_is_called_off_ends_at_the_app() {
     let way = SidecarPair::open();
@@ -180,8 +180,7 @@ fn a_call_that_is_called_off_ends_at_the_app() {
     });
 }
 
-/// Messages are passed on as bytes: a wrong length, a flag without a coding, a coding that nobody
-/// knows.
+/// Messages are forwarded as bytes: a wrong length, a flag without a coding, an unknown coding.
 #[test]
 fn messages_arrive_as_they_are() {
     let way = SidecarPair::open();
@@ -212,7 +211,7 @@ fn messages_arrive_as_they_are() {
     });
 }
 
-/// What an app may say, and what its caller hears.
+/// An app's answers, and what its caller gets.
 struct Case {
     name: &'static str,
     says: fn(u32) -> Vec<u8>,
@@ -347,7 +346,7 @@ fn reason(code: u32) -> &'static str {
     }
 }
 
-/// A call that the app refuses unseen is made again, and a caller hears of the last refusal.
+/// A call that the app refuses unprocessed is made again, and the caller gets the last refusal.
 #[test]
 fn a_refused_call_is_unavailable() {
     let before = Before::open("grpc", &[]);

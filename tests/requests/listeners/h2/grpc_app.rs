@@ -1,5 +1,5 @@
-//! An app for calls of gRPC on hyper, which shares no code with the proxy: it remembers what it was
-//! sent, answers in frames that a test has chosen, and tells when a call is called off.
+//! An app for gRPC calls on hyper, which shares no code with the proxy: it records what it
+//! receives, answers in frames that a test has chosen, and reports when a call is cancelled.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

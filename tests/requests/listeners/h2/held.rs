@@ -13,9 +13,9 @@ use tollway_tests::h2_frames::{
 };
 use tollway_tests::network::metric;
 
-/// The least that shows that somebody is still there.
+/// The least that shows that a peer is still there.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a listener may bear it (`unfinished_timeout`, 15 s).
+/// The listener's limit (`unfinished_timeout`, 15 s).
 const AT_MOST: Duration = Duration::from_secs(60);
 
 /// The listeners of data planes.
@@ -71,8 +71,8 @@ fn what_is_begun_and_left_ends_its_connection_at_every_listener() {
     });
 }
 
-/// Begins something on a connection each, and waits until the listener has closed them all and said
-/// why. Others are answered meanwhile.
+/// Begins something on a connection each, and waits until the listener has closed them all with a
+/// reason. Others are answered meanwhile.
 fn leave_all(name: &str, stand: &Stand) {
     let refused = || metric(&stand.attacked[0], REFUSED);
     let (mut call, before, since) = (stand.honest.caller(), refused(), Instant::now());

@@ -1,5 +1,5 @@
-//! Attacks on every listener that speaks HTTP/2. During each of them the attacker pays for what he
-//! causes, the process that he attacks stays small, and another caller notices nothing.
+//! Attacks on every HTTP/2 listener. During each of them the attacker pays for the work that it
+//! causes, the attacked process stays small, and another caller is not affected.
 
 mod answers;
 pub(crate) mod app;
@@ -34,7 +34,7 @@ use tollway_tests::tls_client::trusting;
 /// What has not come about until then does not.
 const STARVED: Duration = Duration::from_secs(60);
 
-/// Everything that stands behind one listener.
+/// All processes behind one listener.
 struct Stand {
     network: Option<Network>,
     _app: Option<Process>,
@@ -48,7 +48,7 @@ struct Stand {
     _files: Option<TempDir>,
 }
 
-/// What an honest caller asks again and again, and where.
+/// The request that an honest caller repeats, and its target.
 enum Honest {
     Http1(SocketAddr, String),
     /// A call of gRPC, on a connection of its own.
@@ -68,7 +68,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What stands before a service's paths, and how it is named there.
+    /// The prefix of a service's paths, and the service's name there.
     fn target(self) -> Target {
         let (authority, prefix, app_id) = match self {
             Self::HttpApi => ("localhost", "/v1.0/invoke/stock/method", None),
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// A listener of the sidecar `web` that speaks without TLS.
+/// A listener of the sidecar `web` without TLS.
 fn plain(web: Process, port: &str, stock: Process) -> (Vec<Process>, Aim, Option<TlsRelay>) {
     let address = web.port(port).unwrap();
     (vec![web, stock], Aim { address, tls: None }, None)
@@ -245,7 +245,7 @@ fn grpc_head(path: &str) -> Vec<u8> {
 /// What a listener is called, and how it is opened.
 type Opened = (&'static str, fn() -> Stand);
 
-/// Every listener that speaks HTTP/2.
+/// Every HTTP/2 listener.
 const DOORS: [Opened; 8] = [
     ("HTTP API", || Stand::open(Kind::HttpApi, "http")),
     ("gRPC API", || Stand::open(Kind::GrpcApi, "grpc")),

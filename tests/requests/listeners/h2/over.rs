@@ -1,5 +1,5 @@
-//! Streams that are refused since there are too many, or too much was said in their heads: of those
-//! the app hears nothing, and the counter does.
+//! Streams that are refused since there are too many, or their heads are too large: the app sees
+//! none of them, and the counter does.
 
 use tollway_testkit::retry_until;
 

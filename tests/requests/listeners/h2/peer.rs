@@ -1,5 +1,5 @@
-//! A sidecar that ends its connections to others in the middle, as one does that is told to end:
-//! what it has not looked at is asked for again, and the rest only where that changes nothing.
+//! A sidecar that ends its connections to others in the middle, as one does that shuts down: what
+//! it has not processed is sent again, and the rest only if it is idempotent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use tollway_tests::mesh::http::{Client, Version, full, runtime};
 use tollway_tests::network::{Network, PATIENCE, STOCK, until_status};
 use tollway_tests::scripted_app::{App, Script};
 
-/// A caller's sidecar, and in the place of its callee's a peer that a test speaks for.
+/// A caller's sidecar, and in place of its callee's a peer that a test plays.
 struct Between {
     peer: FrameApp,
     web: Process,
@@ -47,7 +47,7 @@ impl Between {
         RawClient::connect(self.web.port("outbound").unwrap()).unwrap()
     }
 
-    /// The connections on which requests came to the peer since it was told what to do, in order.
+    /// The connections on which requests came to the peer since its behaviour was set, in order.
     fn asked_on(&self) -> Vec<usize> {
         let heads = self.peer.heard().into_iter().filter(|(_, frame)| frame.kind == HEADERS);
         heads.map(|(connection, _)| connection).collect()
@@ -100,7 +100,7 @@ fn streams_that_a_peers_goaway_leaves_out_are_asked_for_again() {
                 assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
             }
         });
-        // Each was answered once; those above the first were asked for twice.
+        // Each was answered once; those above the first were sent twice.
         let asked_on = between.asked_on();
         let first = asked_on[0];
         let on_first = asked_on.iter().filter(|connection| **connection == first).count();
@@ -108,7 +108,7 @@ fn streams_that_a_peers_goaway_leaves_out_are_asked_for_again() {
     }
 }
 
-/// A stream that GOAWAY takes in and that is not answered may have been looked at.
+/// A stream that GOAWAY includes and that is not answered may have been processed.
 #[test]
 fn streams_that_a_peers_goaway_takes_in_are_asked_for_again_only_where_it_is_harmless() {
     let between = Between::open();
@@ -131,7 +131,7 @@ fn streams_that_a_peers_goaway_takes_in_are_asked_for_again_only_where_it_is_har
     }
 }
 
-/// What was under way ends where it is; whatever comes next goes elsewhere.
+/// Requests under way end on their connection; later ones go elsewhere.
 #[test]
 fn requests_under_way_outlive_a_peers_goaway() {
     let between = Between::open();

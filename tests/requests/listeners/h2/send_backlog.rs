@@ -1,5 +1,5 @@
-//! Workloads that a control plane knows and that stop: that leave their answers, or their requests,
-//! where they are, and answer its signs of life all the same.
+//! Authenticated workloads that stop reading their answers, or sending the rest of their requests,
+//! and still answer the control plane's keepalives.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const UNTAKEN: &str = "tollway_control_send_buffer_bytes";
 const ENDED: &str = "tollway_control_connections_refused_total{reason=\"send_buffer\"}";
 /// As many as one connection may have.
 const STREAMS: u32 = 64;
-/// What may come on a connection before a control plane says how much it lets come.
+/// Bytes that may come on a connection before a control plane sends its limits.
 const FIRST_WINDOW: usize = 65_535;
 /// Of a call that has begun: its part of the connection's window (256 KiB), and what serves it.
 const OF_CALL: u64 = 32 << 10;
@@ -32,7 +32,7 @@ const FRAME_BYTES: usize = 16 << 10;
 /// Names in a question, and bytes of each.
 const NAMES: usize = 700;
 const NAME_BYTES: usize = 60;
-/// For a part of an answer to be taken, until a sign of life is asked for, and to see both.
+/// Time for a part of an answer to be read, until a keepalive is sent, and to see both.
 const TAKE: Duration = Duration::from_secs(60);
 const AT_MOST: Duration = Duration::from_secs(90);
 /// Longer than until a sign of life has to be there (`PING_EVERY` and `PING_TIMEOUT`).

@@ -1,5 +1,5 @@
-//! Sizes of frames that a caller changes again and again: answers come whole, in frames of what it
-//! allows, and a size that nobody may set ends its connection.
+//! Frame sizes that a caller changes again and again: answers come whole, in frames of the allowed
+//! size, and an invalid size ends its connection.
 
 use tollway_testkit::retry_until;
 

@@ -20,23 +20,23 @@ use tollway_tests::network::{PATIENCE, metric};
 
 /// Far longer than anything honest is silent here.
 const IDLE_MS: &str = "5000";
-/// How long a listener may bear it: twice that where the answer that says so is not taken either.
+/// The listener's limit: twice that if the answer that announces it is not read either.
 const AT_MOST: Duration = Duration::from_secs(60);
 /// As many as a connection may have (`max_concurrent_streams`).
 const STREAMS: u32 = 1000;
-/// So many are asked for between two calls of somebody else, who does not wait for all of them.
+/// So many are requested between two calls of another caller, which does not wait for all of them.
 const AT_ONCE: usize = 50;
-/// Descriptors that a process needs beside one for each request at the app.
+/// Descriptors of a process in addition to one for each request at the app.
 const SPARE_DESCRIPTORS: u64 = 200;
 /// Bytes of an answer. All of them are fewer than what a process holds at most (`buffered_bytes`).
 const ANSWER: &str = "/size?bytes=40000";
 /// What a process keeps at most: what it takes for good when it first works hard.
 const KEPT_BYTES: u64 = OF_FRAMES;
 
-/// What a caller does on all of his streams, and how each must end.
+/// A caller's behaviour on all of its streams, and how each must end.
 struct Case {
     name: &'static str,
-    /// What the caller leaves his answers as a window.
+    /// The window that the caller leaves for its answers.
     window: u32,
     stream: fn(&Target, u32) -> Vec<u8>,
     /// The types of the frames that come.
