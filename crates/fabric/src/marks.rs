@@ -108,7 +108,7 @@ mod tests {
     fn marks_for_which_there_is_no_room_are_left_out() {
         let (sender, receiver) = marks();
         for revision in 0..WAITING_MARKS as u64 + 5 {
-            tell(&sender, Mark { revision, ..Mark::default() });
+            send(&sender, Mark { revision, ..Mark::default() });
         }
         drop(sender);
         assert_eq!(receiver.iter().count(), WAITING_MARKS);
