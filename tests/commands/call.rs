@@ -90,11 +90,11 @@ fn the_code_tells_whether_the_app_was_content() {
     let mute = listener.local_addr().unwrap().to_string();
     let asked = std::time::Instant::now();
     let mute_call = user.call(&["files/", "--sidecar", &format!("http://{mute}")]);
-    let told = format!(
+    let reported = format!(
         "error: what listens at {mute} is no sidecar: it takes connections, but has not said a \
          word for 5 s [ERR_UNREACHABLE]\nhint: check --sidecar"
     );
-    assert!(mute_call.stderr.contains(&told), "{}", mute_call.stderr);
+    assert!(mute_call.stderr.contains(&reported), "{}", mute_call.stderr);
     assert!(asked.elapsed() < PATIENCE, "it is not waited for: {:?}", asked.elapsed());
     let usage = user.call(&["a.b.c.d/"]);
     assert_eq!(usage.code, Some(2), "{}", usage.stderr);

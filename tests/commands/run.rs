@@ -398,8 +398,8 @@ fn a_control_plane_that_is_stopped_keeps_no_command_waiting() {
     for command in [&["get", "services"][..], &["call", "files/"]] {
         let ended = user.tollway(command);
         assert_eq!(ended.code, Some(1));
-        let told = ended.stderr.contains("[ERR_NO_CONTROL_PLANE]\nhint: ");
-        assert!(told, "{command:?}: {}", ended.stderr);
+        let reported = ended.stderr.contains("[ERR_NO_CONTROL_PLANE]\nhint: ");
+        assert!(reported, "{command:?}: {}", ended.stderr);
     }
     tollway_tests::user::kill(control, Signal::CONT);
     user.until_called("files/healthz");

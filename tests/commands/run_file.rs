@@ -132,20 +132,20 @@ fn an_app_that_cannot_start_ends_all() {
         );
         run.log()
     };
-    let told = starts("{appID: bad, appDirPath: a, command: [no-such-program]}");
-    assert!(told.contains("there is no program `no-such-program`"), "{told}");
+    let reported = starts("{appID: bad, appDirPath: a, command: [no-such-program]}");
+    assert!(reported.contains("there is no program `no-such-program`"), "{reported}");
     // The sidecar's lines in its log file are printed too.
     let resources = "kind: Subscription\nmetadata: {name: orders}\n";
     write(&user, "resources/a.yaml", resources);
-    let told = starts("{appID: bad, appDirPath: a, resourcesPath: ../resources}");
-    assert!(told.contains("the sidecar of bad has ended"), "{told}");
-    assert!(told.contains("Subscription `orders` is not served"), "{told}");
+    let reported = starts("{appID: bad, appDirPath: a, resourcesPath: ../resources}");
+    assert!(reported.contains("the sidecar of bad has ended"), "{reported}");
+    assert!(reported.contains("Subscription `orders` is not served"), "{reported}");
 }
 
 #[test]
 fn mistakes_are_told_before_anything_starts() {
     let user = User::new();
-    let told = |text: &str| {
+    let reported = |text: &str| {
         let file = write(&user, "wrong.yaml", text);
         let ended = user.tollway(&["run", "--run-file", file.to_str().unwrap()]);
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
@@ -154,16 +154,16 @@ fn mistakes_are_told_before_anything_starts() {
     };
     write(&user, "a/readme", "");
     let several =
-        told("version: 1\napps:\n- {appDirPath: a, appPrt: 1}\n- {appPort: 80}\ncommons: 1\n");
+        reported("version: 1\napps:\n- {appDirPath: a, appPrt: 1}\n- {appPort: 80}\ncommons: 1\n");
     assert!(several.contains("wrong.yaml:5:1: unknown field `commons`"), "{several}");
-    let several = told("version: 1\napps:\n- {appDirPath: b}\n- {appID: c, command: [d]}\n");
+    let several = reported("version: 1\napps:\n- {appDirPath: b}\n- {appID: c, command: [d]}\n");
     assert!(several.contains("wrong.yaml:3:16: `appDirPath` names"), "{several}");
     assert!(several.contains("wrong.yaml:4:3: the app has no `appDirPath`"), "{several}");
     assert!(several.contains("ERR_BAD_CONFIGURATION"), "{several}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let busy = format!("version: 1\napps: [{{appDirPath: a, appPort: {port}, command: [cat]}}]\n");
-    assert!(told(&busy).contains(&format!("127.0.0.1:{port}")));
+    assert!(reported(&busy).contains(&format!("127.0.0.1:{port}")));
     let missing = user.tollway(&["run", "-f", "nowhere.yaml"]);
     assert!(missing.stderr.contains("cannot read nowhere.yaml"), "{}", missing.stderr);
 }

@@ -140,9 +140,9 @@ fn throughput_and_push_count_bytes() {
             _ => (traffic.bytes.received, traffic.bytes.sent),
         };
         assert!((least, most > 1_000_000) == (0, true), "{id}: {:?}", traffic.bytes);
-        let told = row.particulars.throughput.as_ref().unwrap();
-        let flow = told.sent.or(told.received).unwrap();
-        assert_eq!(flow.bytes, most, "{id}: {told:?}");
+        let reported = row.particulars.throughput.as_ref().unwrap();
+        let flow = reported.sent.or(reported.received).unwrap();
+        assert_eq!(flow.bytes, most, "{id}: {reported:?}");
         let cost = &row.cost;
         assert!(
             cost.cpu_us_per_megabyte["app"] > 0.0 && cost.cpu_us_per_request.is_empty(),
@@ -233,9 +233,10 @@ fn a_quota_of_50_thousandths_is_counted_and_named() {
     assert!(held.contains_key("client-sidecar") && held.contains_key("app-sidecar"), "{held:?}");
     assert!(held.values().any(|of| of.throttled_periods > 0), "{held:?}");
     assert!(held.values().all(|of| of.throttled_periods <= of.periods), "{held:?}");
-    let told = record.warnings.iter().find(|w| w.starts_with("same-network/50m-max/tollway: held"));
-    let told = told.unwrap_or_else(|| panic!("{:?}", record.warnings));
-    assert!(told.contains("by a CPU quota") && told.contains("sidecar in "), "{told}");
+    let reported =
+        record.warnings.iter().find(|w| w.starts_with("same-network/50m-max/tollway: held"));
+    let reported = reported.unwrap_or_else(|| panic!("{:?}", record.warnings));
+    assert!(reported.contains("by a CPU quota") && reported.contains("sidecar in "), "{reported}");
 }
 
 #[test]
@@ -255,8 +256,9 @@ fn actors_are_asked_with_and_without_a_mesh() {
     assert!(ids.contains(&"other-network/call/tollway"), "{ids:?}");
     assert!(ids.contains(&"same-network/activation/direct"), "{ids:?}");
     let asked = |row: &str| {
-        let mut told = record.subjects.iter().filter_map(|s| s.config.get(&format!("load {row}")));
-        told.next().unwrap().clone()
+        let mut reported =
+            record.subjects.iter().filter_map(|s| s.config.get(&format!("load {row}")));
+        reported.next().unwrap().clone()
     };
     assert!(asked("same-network/activation/tollway").contains("/v1.0/actors/Echo/{uuid}/method/"));
     assert!(asked("other-network/call/tollway").contains("/Echo@echo.default.east/{1..1000}/"));
@@ -356,10 +358,10 @@ fn a_mistake_in_a_file_is_told_with_its_place() {
     let text = text.replace("connections: 100", "connections: 0");
     std::fs::write(dir.path().join("mine.yaml"), text).unwrap();
     let output = tollway(&["lab", "run", "mine.yaml", "--dry-run"], dir.path());
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("mine.yaml:14:18: `connections` is from 1 to 10000"), "{told}");
-    assert!(told.contains("[ERR_BAD_CONFIGURATION]"), "{told}");
+    let reported = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("mine.yaml:14:18: `connections` is from 1 to 10000"), "{reported}");
+    assert!(reported.contains("[ERR_BAD_CONFIGURATION]"), "{reported}");
     let output = tollway(&["lab", "run", "invokation"], dir.path());
     assert!(stderr(&output).contains("did you mean `invocation`?"), "{}", stderr(&output));
 }
@@ -427,11 +429,11 @@ fn run_fabric(measure: &str) -> Option<Record> {
     let args = ["lab", "run", "small.yaml", "--quick", "--no-repeats"];
     let files = ["--json", "record.json", "--report", "report.html"];
     let output = tollway(&[&args[..], &files[..]].concat(), dir.path());
-    let told = stderr(&output);
-    if told.contains("which needs root on the host") || told.contains("CAP_BPF") {
+    let reported = stderr(&output);
+    if reported.contains("which needs root on the host") || reported.contains("CAP_BPF") {
         return None;
     }
-    assert!(output.status.success(), "{measure}: {}\n{told}", output.status);
+    assert!(output.status.success(), "{measure}: {}\n{reported}", output.status);
     let text = std::fs::read_to_string(dir.path().join("record.json")).unwrap();
     let page = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
     for word in ["programmed", "5,000", "ArionAgent", "processor and memory"] {
@@ -500,9 +502,12 @@ fn neighbours_are_written_watched_and_programmed() {
 fn what_a_scenario_of_the_fabric_cannot_do_is_said() {
     let dir = TempDir::new().unwrap();
     let output = tollway(&["lab", "run", "neighbours-list", "--loopback"], dir.path());
-    let told = stderr(&output);
-    assert!(told.contains("neighbours-list writes tables of the kernel"), "{told}");
-    assert!(told.contains("run it as root") && told.contains("[ERR_MISSING_PRIVILEGE]"), "{told}");
+    let reported = stderr(&output);
+    assert!(reported.contains("neighbours-list writes tables of the kernel"), "{reported}");
+    assert!(
+        reported.contains("run it as root") && reported.contains("[ERR_MISSING_PRIVILEGE]"),
+        "{reported}"
+    );
     let output = tollway(&["lab", "run", "neighbours-watch", "--subjects", "direct"], dir.path());
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("--subjects is of scenarios with requests"));
@@ -544,11 +549,11 @@ fn run_blocks(blocks: u32, cases: &str) -> Option<(Record, String)> {
 #[test]
 fn an_agent_begins_again_with_what_it_has() {
     let cases = "  - {name: restart, measure: restart, entries: [100, 2000]}\n";
-    let Some((record, told)) = run_cases(cases) else {
+    let Some((record, reported)) = run_cases(cases) else {
         skip!("tables of the kernel are not permitted")
     };
     let rounds: Vec<_> = record.fabric.iter().map(|row| row.round_us.n).collect();
-    assert_eq!(rounds, [6, 6], "{told}");
+    assert_eq!(rounds, [6, 6], "{reported}");
     for row in &record.fabric {
         stages(row, &[Stage::Received, Stage::Total]);
         assert!(row.stage(Stage::Programmed).is_none(), "{row:?}");
@@ -566,7 +571,7 @@ fn packets_are_forwarded_over_every_way() {
          - {{name: bulk, measure: bulk, datapaths: [xdp-generic, kernel-bridge], table: 100}}\n  \
          - {{name: packets, measure: packets, datapaths: {all}, table: 100, flows: 100}}\n"
     );
-    let Some((record, told)) = run_blocks(1, &cases) else {
+    let Some((record, reported)) = run_blocks(1, &cases) else {
         skip!("tables of the kernel are not permitted");
     };
     let datapaths = ["direct", "xdp", "xdp-generic", "tc", "kernel-bridge", "kernel-routing"];
@@ -598,14 +603,14 @@ fn packets_are_forwarded_over_every_way() {
     let expected = ours.map(|row| (row, Metric::TimePerPacket));
     assert_eq!(against("packets/kernel-bridge"), expected);
     assert_eq!(against("packets/direct").len(), 5);
-    assert!(told.contains("million/s"), "{told}");
+    assert!(reported.contains("million/s"), "{reported}");
 }
 
 #[test]
 fn neighbours_are_looked_up_by_agents() {
     let cases = "  - {name: get, measure: get, agents: [1, 20], table: 2000, rate_per_s: 300}\n  \
         - {name: max, measure: get, agents: [5], table: 2000}\n";
-    let Some((record, told)) = run_cases(cases) else {
+    let Some((record, reported)) = run_cases(cases) else {
         skip!("a network with a device of its own is not permitted");
     };
     assert_eq!(ids(&record), ["get/1", "get/20", "max/5"]);
@@ -614,7 +619,7 @@ fn neighbours_are_looked_up_by_agents() {
         assert_eq!((own.tls, own.protocol), (Tls::Mtls, Protocol::GrpcUnary));
         assert!(traffic.requests > 100 && traffic.errors == 0, "{id}: {traffic:?}");
         assert!(row.cost.cpu_us_per_request["control"] > 0.0, "{id}");
-        assert!(told.contains(id), "{told}");
+        assert!(reported.contains(id), "{reported}");
     }
     assert_eq!(record.row("get/20").unwrap().conditions.connections, 20);
 }
@@ -622,7 +627,7 @@ fn neighbours_are_looked_up_by_agents() {
 #[test]
 fn many_agents_have_what_is_written() {
     let cases = "  - {name: fanout, measure: fanout, agents: [1, 10], table: 500}\n";
-    let Some((record, told)) = run_cases(cases) else {
+    let Some((record, reported)) = run_cases(cases) else {
         skip!("tables of the kernel are not permitted");
     };
     let rows: Vec<_> = record.fabric.iter().map(|row| &row.conditions).collect();
@@ -633,7 +638,7 @@ fn many_agents_have_what_is_written() {
         stages(row, &[Stage::Received, Stage::Total]);
         assert_eq!(row.round_us.n, 40, "{}", row.conditions.id);
     }
-    assert!(told.contains("10 agents have it in"), "{told}");
+    assert!(reported.contains("10 agents have it in"), "{reported}");
 }
 
 #[test]
@@ -641,7 +646,7 @@ fn neighbours_move_at_a_rate() {
     let _etcd = need_tool!("etcd");
     let cases = "  - {name: churn, measure: churn, table: 1000, rate_per_s: 2000}\n  \
         - {name: over-etcd, measure: churn, table: 1000, rate_per_s: 2000, store: etcd}\n";
-    let Some((record, told)) = run_cases(cases) else {
+    let Some((record, reported)) = run_cases(cases) else {
         skip!("tables of the kernel are not permitted");
     };
     let ids: Vec<_> = record.fabric.iter().map(|row| &*row.conditions.id).collect();
@@ -655,5 +660,5 @@ fn neighbours_move_at_a_rate() {
     }
     assert!(!record.fabric[0].cpu_us_per_entry.contains_key("etcd"));
     assert!(record.fabric[1].cpu_us_per_entry["etcd"] > 0.0);
-    assert!(told.contains("churn: percentiles"), "{told}");
+    assert!(reported.contains("churn: percentiles"), "{reported}");
 }

@@ -86,8 +86,8 @@ fn without_namespaces_linkerd_is_left_out_with_the_reason() {
     let isolation = Isolation::Loopback { reason: "the test asked for it".into() };
     let left_out =
         experiment(work.path(), isolation, &catalogue).preview(&catalogue).unwrap().left_out;
-    let told = "linkerd: it needs network namespaces, in which connections are redirected to it: the test asked for it";
-    assert!(left_out.iter().any(|line| line == told), "{left_out:#?}");
+    let reported = "linkerd: it needs network namespaces, in which connections are redirected to it: the test asked for it";
+    assert!(left_out.iter().any(|line| line == reported), "{left_out:#?}");
 }
 
 fn experiment(work: &Path, isolation: Isolation, catalogue: &Catalogue) -> Experiment {

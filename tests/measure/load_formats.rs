@@ -141,8 +141,8 @@ fn a_foreign_reader_of_iperf3_finds_our_throughput() {
         assert!(read.status.success(), "{read:?}");
         let read = String::from_utf8(read.stdout).unwrap();
         let (facts, rates) = read.trim().split_once('\n').unwrap();
-        let told = format!("None TCP {streams} {}", if reverse { "True" } else { "False" });
-        assert!(facts.starts_with(&told), "{facts}");
+        let reported = format!("None TCP {streams} {}", if reverse { "True" } else { "False" });
+        assert!(facts.starts_with(&reported), "{facts}");
         let bytes: Vec<u64> = facts.split(' ').skip(4).map(|n| n.parse().unwrap()).collect();
         assert!(bytes.contains(&flow.bytes), "{facts}: {flow:?}");
         let rates: Vec<f64> = rates.split(' ').take(2).map(|n| n.parse().unwrap()).collect();

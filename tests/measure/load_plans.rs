@@ -54,9 +54,9 @@ fn a_condition_that_is_met_ends_with_99_and_is_told() {
     let conditions = ["--fail-if", "p50>10ms", "--fail-if", "error_rate>1%"];
     let output = tollway(&[&["load", "http", &url], &quick[..], &conditions].concat());
     assert_eq!(output.status.code(), Some(99), "{output:?}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("FAILED  p50>10ms: "), "{told}");
-    assert!(told.contains("ok      error_rate>1%"), "{told}");
+    let reported = String::from_utf8(output.stdout).unwrap();
+    assert!(reported.contains("FAILED  p50>10ms: "), "{reported}");
+    assert!(reported.contains("ok      error_rate>1%"), "{reported}");
 
     let conditions = ["--fail-if", "p50<10ms", "--json", "-"];
     let output = tollway(&[&["load", "http", &url], &quick[..], &conditions].concat());
@@ -161,9 +161,9 @@ fn pushed_messages_are_told_by_message_and_by_stream() {
     let push = ["--stream", "push", "--messages", "10", "--streams", "2", "--in-flight", "4"];
     let size = ["--message-size", "1000", "-c", "1", "-n", "40", "--warm-up", "0s"];
     let output = tollway(&[&["load", "grpc", &target], &push[..], &size].concat());
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("push streams of 10 messages: 4 complete, 0 failed"), "{told}");
-    assert!(told.contains("messages/s of 1.00 kB"), "{told}");
+    let reported = String::from_utf8(output.stdout).unwrap();
+    assert!(reported.contains("push streams of 10 messages: 4 complete, 0 failed"), "{reported}");
+    assert!(reported.contains("messages/s of 1.00 kB"), "{reported}");
 }
 
 #[test]

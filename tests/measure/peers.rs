@@ -177,8 +177,8 @@ fn a_missing_peer_is_left_out_with_how_to_get_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     let planned = tollway(&["lab", "run", scenario.to_str().unwrap(), "--dry-run"]);
-    let told = "ghost: no working program `no-such-proxy` was found; ask somebody for it";
-    assert!(planned.contains(told), "{planned}");
+    let reported = "ghost: no working program `no-such-proxy` was found; ask somebody for it";
+    assert!(planned.contains(reported), "{planned}");
     let listed: Value = serde_json::from_str(&tollway(&["lab", "list", "--json"])).unwrap();
     let subjects = listed["subjects"].as_array().unwrap();
     let ghost = subjects.iter().find(|subject| subject["name"] == "ghost").unwrap();

@@ -10,9 +10,9 @@ use tollway_tests::program;
 #[test]
 fn a_report_is_written_beside_its_record() {
     let dir = with_run();
-    let told = tollway(dir.path(), &["lab", "report", "run.json"]);
-    assert!(told.status.success(), "{told:?}");
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "Report: run.html\n");
+    let reported = tollway(dir.path(), &["lab", "report", "run.json"]);
+    assert!(reported.status.success(), "{reported:?}");
+    assert_eq!(String::from_utf8_lossy(&reported.stdout), "Report: run.html\n");
     let page = std::fs::read_to_string(dir.path().join("run.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("svg class=\"still\""));
 }
@@ -20,18 +20,21 @@ fn a_report_is_written_beside_its_record() {
 #[test]
 fn a_report_goes_where_it_is_told_to() {
     let dir = with_run();
-    let told = tollway(dir.path(), &["lab", "report", "run.json", "-o", "-"]);
-    assert!(String::from_utf8_lossy(&told.stdout).starts_with("<!DOCTYPE html>"), "{told:?}");
+    let reported = tollway(dir.path(), &["lab", "report", "run.json", "-o", "-"]);
+    assert!(
+        String::from_utf8_lossy(&reported.stdout).starts_with("<!DOCTYPE html>"),
+        "{reported:?}"
+    );
     assert!(!dir.path().join("run.html").exists());
-    let told = tollway(dir.path(), &["lab", "report", "run.json", "--output", "other.html"]);
-    assert!(told.status.success() && dir.path().join("other.html").exists(), "{told:?}");
+    let reported = tollway(dir.path(), &["lab", "report", "run.json", "--output", "other.html"]);
+    assert!(reported.status.success() && dir.path().join("other.html").exists(), "{reported:?}");
 }
 
 #[test]
 fn a_report_as_text_fits_a_terminal() {
     let dir = with_run();
-    let told = tollway(dir.path(), &["lab", "report", "run.json", "--text"]);
-    let text = String::from_utf8_lossy(&told.stdout);
+    let reported = tollway(dir.path(), &["lab", "report", "run.json", "--text"]);
+    let text = String::from_utf8_lossy(&reported.stdout);
     assert!(text.contains("Times, µs") && text.contains("response"), "{text}");
     assert!(!text.contains('\x1b'), "colours in a file");
     assert!(!dir.path().join("run.html").exists());
@@ -42,9 +45,9 @@ fn what_is_no_result_is_told_with_the_reason() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("other.json"), "{\"schema\": \"x/1\"}").unwrap();
     let check = |file: &str, parts: &[&str]| {
-        let told = tollway(dir.path(), &["lab", "report", file]);
-        assert_eq!(told.status.code(), Some(1), "{told:?}");
-        let text = String::from_utf8_lossy(&told.stderr);
+        let reported = tollway(dir.path(), &["lab", "report", file]);
+        assert_eq!(reported.status.code(), Some(1), "{reported:?}");
+        let text = String::from_utf8_lossy(&reported.stderr);
         assert!(text.starts_with("error: ") && text.contains("\nhint: "), "{text}");
         for part in parts {
             assert!(text.contains(part), "{part} is missing: {text}");
@@ -72,13 +75,13 @@ fn a_folder_is_served_until_a_signal() {
 #[test]
 fn a_folder_that_is_not_there_and_a_port_that_is_taken_are_told() {
     let dir = with_run();
-    let told = tollway(dir.path(), &["lab", "serve", "nowhere"]);
-    let text = String::from_utf8_lossy(&told.stderr);
+    let reported = tollway(dir.path(), &["lab", "serve", "nowhere"]);
+    let text = String::from_utf8_lossy(&reported.stderr);
     assert!(text.contains("nowhere") && text.contains("ERR_FILE_UNUSABLE"), "{text}");
     let server = serving(dir.path());
     let address = server.port("http").unwrap().to_string();
-    let told = tollway(dir.path(), &["lab", "serve", ".", "--listen", &address]);
-    let text = String::from_utf8_lossy(&told.stderr);
+    let reported = tollway(dir.path(), &["lab", "serve", ".", "--listen", &address]);
+    let text = String::from_utf8_lossy(&reported.stderr);
     assert!(text.contains("ERR_PORT_TAKEN") && text.contains("--listen"), "{text}");
 }
 

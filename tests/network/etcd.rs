@@ -55,11 +55,11 @@ impl Replicated {
 
     /// As [`Self::command`], once that succeeds.
     fn done(&self, name: &str, arguments: &[&str]) -> String {
-        let told = retry_until(PATIENCE, &format!("{arguments:?} at {name}"), || {
+        let reported = retry_until(PATIENCE, &format!("{arguments:?} at {name}"), || {
             let output = self.command(name, arguments);
             output.status.success().then_some(output.stdout)
         });
-        String::from_utf8(told.unwrap()).unwrap()
+        String::from_utf8(reported.unwrap()).unwrap()
     }
 
     fn sidecar(&self, control: &str, app: &str, port: u16) -> Sidecar {
@@ -170,9 +170,9 @@ fn etcd_that_is_not_there_is_named() {
         .arg(dir.path())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(&closed.address().to_string()), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains(&closed.address().to_string()), "{reported}");
 }
 
 #[test]
@@ -185,8 +185,8 @@ fn mistakes_in_where_the_store_is_are_told() {
         (&["--store", "etcd://a:1/x", "--admin-dir", "d", "--etcd-ca", "/no"], "cannot read /no"),
     ] {
         let output = Command::new(program()).arg("control").args(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && told.contains(said), "{arguments:?}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && reported.contains(said), "{arguments:?}: {reported}");
     }
 }
 

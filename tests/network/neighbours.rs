@@ -56,7 +56,7 @@ impl Control {
     }
 
     #[track_caller]
-    fn told(&self, words: &[&str]) -> String {
+    fn output_of(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -89,20 +89,23 @@ fn csv(count: u32) -> String {
 fn a_file_is_imported_listed_and_imported_again() {
     let control = Control::start();
     let file = control.file("neighbours.csv", &csv(3000));
-    let told = control.told(&["import", &file]);
-    assert!(told.starts_with("group racks: 3000 changed, 0 unchanged, revision "), "{told}");
-    let listed = control.told(&["list", "--json"]);
+    let reported = control.output_of(&["import", &file]);
+    assert!(
+        reported.starts_with("group racks: 3000 changed, 0 unchanged, revision "),
+        "{reported}"
+    );
+    let listed = control.output_of(&["list", "--json"]);
     assert_eq!(listed.lines().count(), 3000);
     let first: Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
     assert_eq!((&first["vni"], &first["ip"]), (&7.into(), &"10.0.0.1".into()));
     let again = control.file("again.json", &listed);
-    let told: Value =
-        serde_json::from_str(&control.told(&["import", "--json", "--wait", &again])).unwrap();
-    assert_eq!((&told["changed"], &told["unchanged"]), (&0.into(), &3000.into()));
-    assert_eq!((&told["held"], &told["agents"]), (&true.into(), &0.into()));
-    let told = control.told(&["import", "--delete", &file]);
-    assert!(told.starts_with("group racks: 3000 changed"), "{told}");
-    assert_eq!(control.told(&["list", "--json"]), "");
+    let reported: Value =
+        serde_json::from_str(&control.output_of(&["import", "--json", "--wait", &again])).unwrap();
+    assert_eq!((&reported["changed"], &reported["unchanged"]), (&0.into(), &3000.into()));
+    assert_eq!((&reported["held"], &reported["agents"]), (&true.into(), &0.into()));
+    let reported = control.output_of(&["import", "--delete", &file]);
+    assert!(reported.starts_with("group racks: 3000 changed"), "{reported}");
+    assert_eq!(control.output_of(&["list", "--json"]), "");
     let refused = control.refused(&["import", "--delete", &file]);
     let expected = format!("{file}:2: there is no neighbour vni 7, 10.0.0.1");
     assert!(refused.contains(&expected), "{refused}");
@@ -123,7 +126,7 @@ fn a_file_with_a_mistake_changes_nothing() {
         refused.contains(&format!("{file}:4: the field `mac`: `02:00:00` is not")),
         "{refused}"
     );
-    assert_eq!(control.told(&["list", "--json"]), "");
+    assert_eq!(control.output_of(&["list", "--json"]), "");
     let missing = control.refused(&["import", "/nowhere/neighbours.csv"]);
     assert!(missing.contains("cannot read /nowhere/neighbours.csv"), "{missing}");
 }
@@ -146,15 +149,16 @@ fn one_is_applied_found_and_deleted_while_a_watch_tells_it() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next = || -> Value { serde_json::from_str(&told.next().unwrap().unwrap()).unwrap() };
+    let mut reported = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next =
+        || -> Value { serde_json::from_str(&reported.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["host_ip"], "192.0.2.1");
     assert!(next()["told_up_to"].as_u64().unwrap() > 0);
     assert!(apply("2001:db8::9", &["--update"]).status.success());
     assert_eq!(next()["host_ip"], "2001:db8::9");
     next();
-    assert!(control.told(&["get", "--vni", "7", "2001:db8::1"]).contains("2001:db8::9"));
-    control.told(&["delete", "--vni", "7", "2001:db8::1"]);
+    assert!(control.output_of(&["get", "--vni", "7", "2001:db8::1"]).contains("2001:db8::9"));
+    control.output_of(&["delete", "--vni", "7", "2001:db8::1"]);
     let gone = next();
     assert_eq!((&gone["ip"], &gone["deleted"]), (&"2001:db8::1".into(), &true.into()));
     watch.kill().unwrap();
@@ -162,7 +166,7 @@ fn one_is_applied_found_and_deleted_while_a_watch_tells_it() {
     let missing = control.refused(&["get", "--vni", "7", "2001:db8::1"]);
     assert!(missing.contains("there is no neighbour vni 7, 2001:db8::1"), "{missing}");
     control.refused(&["delete", "--vni", "7", "2001:db8::1"]);
-    control.told(&["delete", "--ignore-missing", "--vni", "7", "2001:db8::1"]);
+    control.output_of(&["delete", "--ignore-missing", "--vni", "7", "2001:db8::1"]);
 }
 
 /// The neighbour of a number as of a round.

@@ -133,8 +133,8 @@ async fn what_an_app_keeps_is_bounded() {
     let control = Control::start().await;
     let store = control.store("default", "web", "i-1").await;
     let refused = async |set: Set, words: &str| {
-        let told = store.set(set).await.unwrap_err();
-        let StateError::TooLarge { what, .. } = &told else { panic!("{told:?}") };
+        let reported = store.set(set).await.unwrap_err();
+        let StateError::TooLarge { what, .. } = &reported else { panic!("{reported:?}") };
         assert!(what.contains(words), "{what}");
     };
     refused(bytes(&"k".repeat(801), vec![1]), "a key in bytes").await;

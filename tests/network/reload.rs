@@ -171,9 +171,9 @@ impl Load {
     }
 }
 
-fn http_load(version: Version, door: SocketAddr, stop: &AtomicBool, count: &AtomicU64) {
+fn http_load(version: Version, listener: SocketAddr, stop: &AtomicBool, count: &AtomicU64) {
     runtime().block_on(async {
-        let mut client = Client::connect(version, door).await;
+        let mut client = Client::connect(version, listener).await;
         let uri = "http://sidecar/v1.0/invoke/echo.default.east/method/echo";
         while !stop.load(Ordering::Relaxed) {
             let answer = client.exchange(Request::get(uri).body(empty()).unwrap()).await;

@@ -64,8 +64,8 @@ fn requests_are_let_in_by_caller_method_and_path() {
         "  allow:\n    - from: [caller.default.west]\n      methods: [GET]\n      \
          paths: [\"/status/{code}\", /headers/**]\n  deny:\n    - paths: [/headers/secret/**]",
     );
-    let told = mesh.east.apply(&readers);
-    assert_eq!(told, "policy default/readers created\napplied by 1 of 1 sidecars\n");
+    let reported = mesh.east.apply(&readers);
+    assert_eq!(reported, "policy default/readers created\napplied by 1 of 1 sidecars\n");
     check(&caller, "GET /status/201", 201);
     check(&caller, "GET /headers?a=b", 200);
     check(&caller, "POST /status/201", 403);
@@ -137,8 +137,8 @@ fn changes_hold_for_open_connections(mesh: &Mesh, caller: &Sidecar, readers: &st
             assert_eq!(client.exchange(request()).await.status, 204, "{version:?}");
         }
     });
-    let told = mesh.east.done(&["delete", "policy", "readers", "--wait"], "");
-    assert_eq!(told, "policy default/readers deleted\napplied by 1 of 1 sidecars\n");
+    let reported = mesh.east.done(&["delete", "policy", "readers", "--wait"], "");
+    assert_eq!(reported, "policy default/readers deleted\napplied by 1 of 1 sidecars\n");
     check(caller, "GET /healthz", 200);
     let again = mesh.east.command(&["delete", "policy", "readers"], "");
     assert!(!again.status.success());
@@ -272,10 +272,10 @@ fn a_sidecar_that_has_not_applied_a_policy_is_named() {
     app.sidecar.process.signal(Signal::STOP).unwrap();
     let open = policy("open", "echo", "  allow: [{}]");
     let late = mesh.east.command(&["apply", "-f", "-", "--wait", "--timeout-s", "1"], &open);
-    let told = String::from_utf8_lossy(&late.stderr).into_owned();
+    let reported = String::from_utf8_lossy(&late.stderr).into_owned();
     app.sidecar.process.signal(Signal::CONT).unwrap();
     assert!(!late.status.success());
-    assert!(told.contains("replica-7.echo.default"), "{told}");
+    assert!(reported.contains("replica-7.echo.default"), "{reported}");
     assert_eq!(
         String::from_utf8_lossy(&late.stdout),
         "policy default/open created\napplied by 0 of 1 sidecars\n"
@@ -289,9 +289,9 @@ fn mistakes_in_a_file_change_nothing() {
     let good = policy("good", "echo", "  allow: []");
     let bad = policy("bad", "echo", "  alow: []");
     let refused = mesh.east.command(&["apply", "-f", "-"], &format!("{good}---\n{bad}"));
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(told.contains("standard input:15:3: unknown field `alow`"), "{told}");
-    assert!(told.contains("did you mean `allow`?"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(reported.contains("standard input:15:3: unknown field `alow`"), "{reported}");
+    assert!(reported.contains("did you mean `allow`?"), "{reported}");
     let dry = mesh.east.done(&["apply", "-f", "-", "--dry-run"], &good);
     assert_eq!(dry, "policy default/good created (dry run)\n");
     assert_eq!(mesh.east.done(&["get", "policies", "-o", "json"], ""), "[]\n");
@@ -301,10 +301,10 @@ fn mistakes_in_a_file_change_nothing() {
     std::fs::write(folder.path().join("b.yml"), good.replace("good", "other")).unwrap();
     std::fs::write(folder.path().join("notes.txt"), "not a policy").unwrap();
     let files = folder.path().to_str().unwrap();
-    let told = mesh.east.done(&["apply", "-f", files, "--json"], "");
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["policies"][1]["policy"], "default/other");
-    assert_eq!(told["policies"][1]["outcome"], "created");
-    let told = mesh.east.done(&["delete", "-f", files], "");
-    assert_eq!(told, "policy default/good deleted\npolicy default/other deleted\n");
+    let reported = mesh.east.done(&["apply", "-f", files, "--json"], "");
+    let reported: serde_json::Value = serde_json::from_str(&reported).unwrap();
+    assert_eq!(reported["policies"][1]["policy"], "default/other");
+    assert_eq!(reported["policies"][1]["outcome"], "created");
+    let reported = mesh.east.done(&["delete", "-f", files], "");
+    assert_eq!(reported, "policy default/good deleted\npolicy default/other deleted\n");
 }

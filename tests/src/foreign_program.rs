@@ -17,24 +17,24 @@ pub fn beside<'a>(sidecar: &Sidecar, program: &'a mut Command) -> &'a mut Comman
 /// The same program with more arguments.
 pub fn with_arguments(program: &Command, arguments: &[&str]) -> Command {
     let mut other = Command::new(program.get_program());
-    other.args(program.get_args()).args(arguments).envs(told(program));
+    other.args(program.get_args()).args(arguments).envs(variables(program));
     other
 }
 
 pub fn started(program: &Command) -> Process {
     let start = Start::new(program.get_program()).args(program.get_args());
-    told(program).fold(start, |start, (name, value)| start.env(name, value)).start().unwrap()
+    variables(program).fold(start, |start, (name, value)| start.env(name, value)).start().unwrap()
 }
 
 /// What it prints; it has to succeed.
 #[track_caller]
 pub fn printed(program: &mut Command) -> String {
     let output = program.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program:?}: {}\n{told}", output.status);
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?}: {}\n{reported}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn told(program: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+fn variables(program: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
     program.get_envs().filter_map(|(name, value)| Some((name, value?)))
 }

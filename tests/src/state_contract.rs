@@ -60,9 +60,9 @@ async fn etag(store: &dyn StateStore, key: &str) -> String {
 
 #[track_caller]
 fn mismatch(outcome: Result<(), StateError>) {
-    let told = outcome.unwrap_err();
-    assert!(told.is_mismatch(), "{told}");
-    assert!(told.to_string().starts_with("possible etag mismatch. error from state store"));
+    let reported = outcome.unwrap_err();
+    assert!(reported.is_mismatch(), "{reported}");
+    assert!(reported.to_string().starts_with("possible etag mismatch. error from state store"));
 }
 
 async fn what_is_written_is_read(store: &dyn StateStore) {
@@ -232,8 +232,8 @@ async fn a_transaction_happens_as_a_whole(store: &dyn StateStore) {
 
     transact(store, Vec::new()).await.unwrap();
     let many = (0..=TRANSACTION_OPS).map(|_| Op::Delete(Delete::new("tx-a"))).collect();
-    let told = transact(store, many).await.unwrap_err();
-    assert!(told.is_callers_fault(), "{told}");
+    let reported = transact(store, many).await.unwrap_err();
+    assert!(reported.is_callers_fault(), "{reported}");
     let most: Vec<Op> =
         (0..TRANSACTION_OPS).map(|number| Op::Set(set(&format!("tx-{number}"), "1"))).collect();
     transact(store, most).await.unwrap();
@@ -269,8 +269,8 @@ async fn fenced(
 async fn a_fence_only_grows(store: &dyn StateStore) {
     let write = |text: &str| vec![Op::Set(set("cart", text))];
     let shut_out = async |number| {
-        let told = fenced(store, number, "cart", write("0")).await.unwrap_err();
-        assert!(matches!(told, StateError::Fenced { .. }), "{told}");
+        let reported = fenced(store, number, "cart", write("0")).await.unwrap_err();
+        assert!(matches!(reported, StateError::Fenced { .. }), "{reported}");
     };
     fenced(store, 9, "cart", write("1")).await.unwrap();
     fenced(store, 9, "cart", write("2")).await.unwrap();
@@ -344,7 +344,7 @@ async fn counts_are_not_lost(store: &Arc<dyn StateStore>) {
                 let next = set("count", &(count + 1).to_string());
                 match store.set(Set { etag: entry.etag, ..next }).await {
                     Ok(()) => done += 1,
-                    Err(told) => assert!(told.is_mismatch(), "{told:?}"),
+                    Err(reported) => assert!(reported.is_mismatch(), "{reported:?}"),
                 }
             }
         });

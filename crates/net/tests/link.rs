@@ -148,10 +148,10 @@ fn turn() -> std::sync::MutexGuard<'static, ()> {
 
 /// A namespace, or the reason why this machine gives none.
 fn namespace(name: &str) -> Result<NetNs, String> {
-    let told = |error: &dyn std::error::Error| error.to_string();
-    let ns = NetNs::create(name).map_err(|error| told(&error))?;
+    let reported = |error: &dyn std::error::Error| error.to_string();
+    let ns = NetNs::create(name).map_err(|error| reported(&error))?;
     let probe = ns.run(|| Tun::open(&end("probe", WEST, EAST, true)));
-    probe.map_err(|error| told(&error))?.map_err(|error| told(&error))?;
+    probe.map_err(|error| reported(&error))?.map_err(|error| reported(&error))?;
     Ok(ns)
 }
 

@@ -93,8 +93,10 @@ fn rows_are_chosen_on_the_overlay_and_followed_through_time() {
 
     browser.open(&site.url("/trend?q=cross-network&row=same-network/http1/tollway")).unwrap();
     browser.until("document.querySelectorAll('figure.live').length === 2").unwrap();
-    let told = browser.evaluate("document.querySelector('.verdict').textContent").unwrap();
-    assert!(told.as_str().unwrap().starts_with("same-network/http1/tollway: 2 results, median"));
+    let reported = browser.evaluate("document.querySelector('.verdict').textContent").unwrap();
+    assert!(
+        reported.as_str().unwrap().starts_with("same-network/http1/tollway: 2 results, median")
+    );
     let plot = "JSON.parse(document.querySelector('#chart-0 script.plot').textContent)";
     let days = browser.evaluate(&format!("{plot}.xs")).unwrap();
     assert_eq!(days, json!([1_767_323_045, 1_767_409_445]), "a day apart");

@@ -103,8 +103,8 @@ fn packets_go_where_the_control_plane_says() {
     fabric.neighbours(&["delete", "--wait", "--vni", "1000", "10.0.0.1"]);
     assert_eq!(fabric.status()["neighbours"], 3);
     drop(agent);
-    let told = fabric.detach();
-    assert!(told.contains("took off") && told.contains("removed the table"), "{told}");
+    let reported = fabric.detach();
+    assert!(reported.contains("took off") && reported.contains("removed the table"), "{reported}");
     assert!(fabric.detach().contains("there is no forwarder of group"));
 }
 
@@ -267,8 +267,8 @@ fn full_disk_costs_the_journal_and_nothing_else() {
     fabric.teach();
     fabric.settled();
     fabric.tunnels.ping(Side::A, "10.0.0.2");
-    let told = || agent.log().contains("the journal is not kept").then_some(());
-    retry_until(PATIENCE, "a word about the journal", told).unwrap();
+    let reported = || agent.log().contains("the journal is not kept").then_some(());
+    retry_until(PATIENCE, "a word about the journal", reported).unwrap();
     let log = agent.log();
     assert_eq!(log.matches("the journal is not kept").count(), 1, "told once: {log}");
     assert!(log.contains("No space left on device"), "{log}");

@@ -103,8 +103,8 @@ impl Fabric {
     #[track_caller]
     pub(crate) fn done(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {reported}");
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -124,9 +124,9 @@ impl Fabric {
     /// The one agent in `tollway fabric status --agents`, once it `is` as awaited.
     pub(crate) fn agent_that(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         retry_until(PATIENCE, what, || {
-            let told =
+            let reported =
                 self.command(&["fabric", "status", "--agents", "--json", "--group", &self.group]);
-            let status: Value = serde_json::from_slice(&told.stdout).ok()?;
+            let status: Value = serde_json::from_slice(&reported.stdout).ok()?;
             let agent = status["agents"].get(0).cloned()?;
             is(&agent).then_some(agent)
         })

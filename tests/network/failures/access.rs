@@ -81,8 +81,8 @@ fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
     let short = network.token(&["--ttl-s", "1"]);
     let expired = retry_until(PATIENCE, "the token's end", || {
         std::thread::sleep(Duration::from_millis(1100));
-        let told = refused(&address, &short);
-        told.exit.is_some().then_some(told)
+        let reported = refused(&address, &short);
+        reported.exit.is_some().then_some(reported)
     });
     expired.unwrap().check("ERR_TOKEN_EXPIRED", &["expired", "ago", "tollway token create"]);
 }
@@ -90,8 +90,8 @@ fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
 #[test]
 fn a_control_plane_of_another_mesh_gets_no_token() {
     let (ours, other) = (Network::start(), Network::start());
-    let told = refused(&other.address(), &ours.token(&[]));
-    told.check("ERR_CONTROL_FOREIGN", &[&other.address(), "another root"]);
+    let reported = refused(&other.address(), &ours.token(&[]));
+    reported.check("ERR_CONTROL_FOREIGN", &[&other.address(), "another root"]);
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn commands_say_that_no_control_plane_runs_over_a_store() {
     let files = TempDir::new().unwrap();
     let store = files.path().to_str().unwrap();
     for command in [["get", "services"], ["token", "create"], ["join", "export"]] {
-        let told = tollway([&command[..], &["--store", store]].concat());
-        told.check("ERR_NO_CONTROL_PLANE", &[store, "tollway control --store"]);
+        let reported = tollway([&command[..], &["--store", store]].concat());
+        reported.check("ERR_NO_CONTROL_PLANE", &[store, "tollway control --store"]);
     }
 }
 
@@ -137,18 +137,18 @@ fn a_bundle_that_cannot_be_accepted_is_refused_with_its_reason() {
     let file = network.files.path().join("bundle");
     std::fs::write(&file, "{}").unwrap();
     let file = file.to_str().unwrap();
-    let told = tollway(["join", "accept", "--store", &network.store(), file]);
-    told.check("ERR_JOIN_REFUSED", &["bundle"]);
+    let reported = tollway(["join", "accept", "--store", &network.store(), file]);
+    reported.check("ERR_JOIN_REFUSED", &["bundle"]);
 }
 
 #[test]
 fn what_a_control_plane_refuses_is_told_with_its_words() {
     let network = Network::start();
     let (store, forever) = (network.store(), u32::MAX.to_string());
-    let told = tollway(["token", "create", "--store", &store, "--ttl-s", &forever]);
-    told.check("ERR_ADMIN_REFUSED", &["the longest life is 366 days"]);
-    let told = tollway(["join", "remove", "--store", &store, "east"]);
-    told.check("ERR_ADMIN_REFUSED", &["east", "tollway join list"]);
+    let reported = tollway(["token", "create", "--store", &store, "--ttl-s", &forever]);
+    reported.check("ERR_ADMIN_REFUSED", &["the longest life is 366 days"]);
+    let reported = tollway(["join", "remove", "--store", &store, "east"]);
+    reported.check("ERR_ADMIN_REFUSED", &["east", "tollway join list"]);
 }
 
 #[test]

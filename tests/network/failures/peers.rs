@@ -20,11 +20,11 @@ use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, tollway};
 #[track_caller]
 fn until_told(caller: &Sidecar, service: &str, code: &str) -> String {
     let mut last = String::new();
-    let told = retry_until(PATIENCE, code, || {
+    let reported = retry_until(PATIENCE, code, || {
         last = call(caller, service, "/");
         last.contains(&format!("\"{code}\"")).then(|| last.clone())
     });
-    told.unwrap_or_else(|_| panic!("never {code}; the last answer was:\n{last}"))
+    reported.unwrap_or_else(|_| panic!("never {code}; the last answer was:\n{last}"))
 }
 
 #[test]

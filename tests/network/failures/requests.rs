@@ -216,10 +216,10 @@ fn a_sidecar_without_descriptors_stays_up_and_says_how_to_raise_the_limit() {
     let caller = mesh.west.sidecar_by(few.ready_within(PATIENCE), "caller", &[]);
     caller.until_served("echo.default.east");
     let crowd: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(caller.http())).collect();
-    let told = retry_until(PATIENCE, "a word about it", || {
+    let reported = retry_until(PATIENCE, "a word about it", || {
         caller.process.log().contains("ERR_OUT_OF_DESCRIPTORS").then(|| caller.process.log())
     });
-    let log = told.unwrap();
+    let log = reported.unwrap();
     assert!(log.contains("64") && log.contains("ulimit -n"), "{log}");
     drop(crowd);
     caller.until_served("echo.default.east");
@@ -254,8 +254,8 @@ fn a_full_sidecar_and_a_tcp_call_of_an_http_service_say_so() {
     let tcp = caller.upstream("echo.default.west");
     let heard = RawClient::exchange(tcp, "hello", PATIENCE).unwrap();
     assert!(heard.bytes.is_empty(), "bytes came from nowhere: {heard:?}");
-    let told = retry_until(PATIENCE, "a word about it", || {
+    let reported = retry_until(PATIENCE, "a word about it", || {
         caller.process.log().contains("ERR_NOT_TCP").then_some(())
     });
-    told.unwrap();
+    reported.unwrap();
 }

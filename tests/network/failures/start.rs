@@ -21,20 +21,20 @@ fn a_taken_port_names_its_holder_and_the_option() {
     let files = TempDir::new().unwrap();
     let own_pid = format!("(pid {})", std::process::id());
     let parts = [taken.as_str(), &own_pid, "port 0"];
-    let told = tollway(control(&files.path().join("store"), &taken));
-    told.check("ERR_PORT_TAKEN", &[&parts[..], &["--listen"]].concat());
-    let told = tollway(["sidecar", "--app-id", "web", "--http-listen", &taken]);
-    told.check("ERR_PORT_TAKEN", &[&parts[..], &["--http-listen"]].concat());
-    let told = tollway(["gateway", "--listen", &taken]);
-    told.check("ERR_PORT_TAKEN", &[&parts[..], &["--listen"]].concat());
+    let reported = tollway(control(&files.path().join("store"), &taken));
+    reported.check("ERR_PORT_TAKEN", &[&parts[..], &["--listen"]].concat());
+    let reported = tollway(["sidecar", "--app-id", "web", "--http-listen", &taken]);
+    reported.check("ERR_PORT_TAKEN", &[&parts[..], &["--http-listen"]].concat());
+    let reported = tollway(["gateway", "--listen", &taken]);
+    reported.check("ERR_PORT_TAKEN", &[&parts[..], &["--listen"]].concat());
 }
 
 #[test]
 fn an_address_of_another_machine_is_no_place_to_listen() {
     let files = TempDir::new().unwrap();
     // Reserved for documentation (RFC 5737): unused.
-    let told = tollway(control(&files.path().join("store"), "192.0.2.1:0"));
-    told.check("ERR_ADDRESS_NOT_HERE", &["192.0.2.1:0", "ip address"]);
+    let reported = tollway(control(&files.path().join("store"), "192.0.2.1:0"));
+    reported.check("ERR_ADDRESS_NOT_HERE", &["192.0.2.1:0", "ip address"]);
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn a_file_that_cannot_be_used_is_named() {
     let files = TempDir::new().unwrap();
     let missing = files.path().join("nothing");
     let missing = missing.to_str().unwrap();
-    let told = tollway(["join", "accept", "--store", missing, missing]);
-    told.check("ERR_FILE_UNUSABLE", &[missing, "No such file"]);
+    let reported = tollway(["join", "accept", "--store", missing, missing]);
+    reported.check("ERR_FILE_UNUSABLE", &[missing, "No such file"]);
     let mut arguments = control(&files.path().join("store"), "127.0.0.1:0");
     arguments.extend(["--ports-file".to_owned(), format!("{missing}/ports")]);
     tollway(arguments).check("ERR_FILE_UNUSABLE", &[missing]);
@@ -78,23 +78,23 @@ fn a_setting_that_cannot_be_meant_is_refused() {
     let sidecar = |options: &[&str]| {
         tollway([&["sidecar", "--app-id", "web"][..], &listeners[..], options].concat())
     };
-    let told = sidecar(&["--inbound-listen", "0.0.0.0:0"]);
-    told.check("ERR_BAD_CONFIGURATION", &["0.0.0.0", "--advertise"]);
+    let reported = sidecar(&["--inbound-listen", "0.0.0.0:0"]);
+    reported.check("ERR_BAD_CONFIGURATION", &["0.0.0.0", "--advertise"]);
 }
 
 #[test]
 fn an_unknown_option_and_a_bad_name_are_errors_of_usage() {
-    let told = tollway(["sidecar", "--app-id", "a b"]);
-    assert_eq!(told.exit, Some(2), "{}", told.text);
-    assert!(told.text.contains("the character ' '"), "{}", told.text);
+    let reported = tollway(["sidecar", "--app-id", "a b"]);
+    assert_eq!(reported.exit, Some(2), "{}", reported.text);
+    assert!(reported.text.contains("the character ' '"), "{}", reported.text);
     assert_eq!(tollway(["sidecar", "--nonsense"]).exit, Some(2));
     assert_eq!(tollway(["nonsense"]).exit, Some(2));
 }
 
 #[test]
 fn errors_are_json_where_the_output_is() {
-    let told = tollway(["get", "services", "--json", "--store", "/nowhere"]);
-    let error: serde_json::Value = serde_json::from_str(&told.text).unwrap();
+    let reported = tollway(["get", "services", "--json", "--store", "/nowhere"]);
+    let error: serde_json::Value = serde_json::from_str(&reported.text).unwrap();
     assert_eq!(error["errorCode"], "ERR_NO_CONTROL_PLANE");
     assert!(error["message"].as_str().unwrap().contains("/nowhere"), "{error}");
     assert!(error["hint"].is_string(), "{error}");

@@ -48,10 +48,10 @@ fn a_store_that_is_not_there_is_said_not_to_be_there() {
     let nowhere = TempDir::new().unwrap().path().join("store");
     let file = nowhere.join(FILE);
     let check = |command: &str, before: &str| {
-        let told = tollway(["store", command, "--store", nowhere.to_str().unwrap()]);
+        let reported = tollway(["store", command, "--store", nowhere.to_str().unwrap()]);
         let wanted = format!("{before}there is no store {}", file.display());
-        told.check("ERR_FILE_UNUSABLE", &["--store"]);
-        assert!(told.text.starts_with(&format!("error: {wanted} [")), "{}", told.text);
+        reported.check("ERR_FILE_UNUSABLE", &["--store"]);
+        assert!(reported.text.starts_with(&format!("error: {wanted} [")), "{}", reported.text);
     };
     check("check", "");
     check("repair", "the store was not repaired: ");
@@ -63,8 +63,8 @@ fn a_store_in_use_is_not_opened_twice() {
     let files = TempDir::new().unwrap();
     let store = files.path().join("store");
     let _first = start_control(&store);
-    let told = control(&store, &[]);
-    told.check("ERR_STORE_LOCKED", &[store.to_str().unwrap(), "another process"]);
+    let reported = control(&store, &[]);
+    reported.check("ERR_STORE_LOCKED", &[store.to_str().unwrap(), "another process"]);
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn a_damaged_store_is_refused_at_its_place_and_not_changed() {
     // In the first record; what follows it is whole, so this is no cut-off end.
     bytes[80] ^= 0xff;
     std::fs::write(&file, &bytes).unwrap();
-    let told = control(&store, &[]);
-    told.check("ERR_STORE_CORRUPT", &[file.to_str().unwrap(), "damaged at byte", "copy"]);
+    let reported = control(&store, &[]);
+    reported.check("ERR_STORE_CORRUPT", &[file.to_str().unwrap(), "damaged at byte", "copy"]);
     assert_eq!(std::fs::read(&file).unwrap(), bytes);
 }
 
@@ -85,8 +85,8 @@ fn a_damaged_store_is_refused_at_its_place_and_not_changed() {
 fn the_store_of_somebody_else_is_refused() {
     let files = TempDir::new().unwrap();
     let store = used_store(&files);
-    let told = control(&store, &["--network", "west"]);
-    told.check("ERR_STORE_FOREIGN", &["local", "west", "--store"]);
+    let reported = control(&store, &["--network", "west"]);
+    reported.check("ERR_STORE_FOREIGN", &["local", "west", "--store"]);
     std::fs::write(store.join(FILE), "#!/bin/sh\necho this is something else entirely\n").unwrap();
     control(&store, &[]).check("ERR_STORE_FOREIGN", &["not a Tollway store"]);
 }

@@ -111,10 +111,10 @@ pub(crate) fn lose_network(world: &mut World, loss: Loss, rate_rps: u32) -> Lost
 /// The answer to a call, if there is one soon.
 fn ask(listener: std::net::SocketAddr) -> Option<String> {
     const SOON: Duration = Duration::from_millis(500);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, reported) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // Nobody listens any more when the answer comes late.
         let _ = tell.send(get(listener, &format!("/v1.0/invoke/{SERVICE}/method/healthz")));
     });
-    told.recv_timeout(SOON).ok()
+    reported.recv_timeout(SOON).ok()
 }

@@ -55,9 +55,9 @@ fn everything() {
         schema: "tollway.reliability/1",
         rate_rps: RATE_RPS,
         pause_s: strike::PAUSE.as_secs(),
-        kill_rounds: told("kill rounds", kill_under_writes(40, SEED)),
-        damaged_store: told("damaged store", damage()),
-        full_disk: told("full disk", fill_disk(FULL_FOR)),
+        kill_rounds: printed("kill rounds", kill_under_writes(40, SEED)),
+        damaged_store: printed("damaged store", damage()),
+        full_disk: printed("full disk", fill_disk(FULL_FOR)),
         matrix: run_matrix(&mut World::start(&[]), &Victim::ALL),
         through_own_gateway: run_matrix(&mut World::start(BY_GATEWAY), &Victim::ALL),
         lost_network: lose_all(&mut World::start(&[])),
@@ -100,7 +100,7 @@ fn lose_all(world: &mut World) -> Vec<LostNetwork> {
     losses.collect()
 }
 
-fn told<T: std::fmt::Debug>(what: &str, found: T) -> T {
+fn printed<T: std::fmt::Debug>(what: &str, found: T) -> T {
     println!("{what}: {found:#?}");
     found
 }

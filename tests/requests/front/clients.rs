@@ -51,10 +51,10 @@ fn the_app_is_told_who_the_client_is() {
         let resumed = world.app.requests(path);
         let hash = hash_of(&pair);
         let subject = r#"Subject="CN=robot\\; \\\"x\\\"""#;
-        let told = format!("Hash={hash};{subject};URI=spiffe://people/robot;DNS=robot.example");
+        let reported = format!("Hash={hash};{subject};URI=spiffe://people/robot;DNS=robot.example");
         assert_eq!(resumed.len(), 2);
         for seen in resumed {
-            assert_eq!(seen.values(FIELD), [&told]);
+            assert_eq!(seen.values(FIELD), [&reported]);
         }
     }
 }
@@ -158,8 +158,8 @@ impl Stranger {
             let line = |line: &str| line.contains(code) && line.contains(reason);
             front.log().lines().any(line).then_some(())
         };
-        let told = retry_until(PATIENCE, "the reason", is_told);
-        assert!(told.is_ok(), "{name}: no {code} `{reason}` in\n{}", front.log());
+        let reported = retry_until(PATIENCE, "the reason", is_told);
+        assert!(reported.is_ok(), "{name}: no {code} `{reason}` in\n{}", front.log());
     }
 }
 

@@ -20,7 +20,7 @@ fn curl_gets_its_answer_over_each_version_of_tls_and_http() {
     let curl = need_tool!("curl");
     let echo = Echo::start("http");
     let port = echo.port();
-    for (tls, http, told) in [
+    for (tls, http, reported) in [
         ("1.2", "--http1.1", "200 1.1 0 hello"),
         ("1.2", "--http2", "200 2 0 hello"),
         ("1.3", "--http1.1", "200 1.1 0 hello"),
@@ -36,7 +36,7 @@ fn curl_gets_its_answer_over_each_version_of_tls_and_http() {
         let output = command.output().unwrap();
         let said =
             String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, told, "TLS {tls} {http}");
+        assert_eq!(said, reported, "TLS {tls} {http}");
     }
     let old = Command::new(&curl)
         .args(["-sS", "--tls-max", "1.1", "--tlsv1.0", "-k", "--ciphers", "ALL:@SECLEVEL=0"])

@@ -120,12 +120,12 @@ fn the_app_is_told_who_a_client_over_http2_is() {
             });
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
-        let told =
+        let reported =
             format!("Hash={};Subject=\"CN=robot\";URI=spiffe://people/robot", hash_of(&pair));
         let requests = world.app.requests(path);
         assert_eq!(requests.len(), 2);
         for seen in requests {
-            assert_eq!(seen.values(FIELD), [&told], "{}", seen.head);
+            assert_eq!(seen.values(FIELD), [&reported], "{}", seen.head);
             assert!(!seen.head.contains("Hash=wors"), "{}", seen.head);
         }
     }

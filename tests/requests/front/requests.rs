@@ -62,9 +62,9 @@ fn a_client_cannot_say_what_the_front_says() {
 /// An app cannot claim to be the front either.
 #[test]
 fn answers_pass_but_for_what_only_the_data_plane_says() {
-    let told =
+    let reported =
         b"HTTP/1.1 418 Teapot\r\ncontent-length: 2\r\nx-a: b\r\nx-tollway-error: evil\r\n\r\nhi";
-    let script = Script::from([("/told", Reply { bytes: told.to_vec(), then: Then::GoOn })]);
+    let script = Script::from([("/told", Reply { bytes: reported.to_vec(), then: Then::GoOn })]);
     let world = World::start(script, &[]);
     let answer = world.ask(world.files.client(), &get("/told")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 418 ") && answer.ends_with("\r\n\r\nhi"), "{answer}");

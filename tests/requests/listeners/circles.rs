@@ -74,8 +74,8 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     // Without control planes, which probe each other, only the test's connections come.
     west.network.control.kill().unwrap();
     east.control.kill().unwrap();
-    let door = &west.listeners()[1];
-    let honest = west.honest("web", door);
+    let entrance = &west.listeners()[1];
+    let honest = west.honest("web", entrance);
     let idle = || {
         let open = [&west.gateway, &east_gateway].map(|g| metric(g, "tollway_connections"));
         (open == [0, 0]).then_some(())
@@ -103,7 +103,7 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
             scope.spawn(|| refused(NORTH));
         }
         for _ in 0..5 {
-            let answer = door.call(Arc::clone(&honest));
+            let answer = entrance.call(Arc::clone(&honest));
             assert!(answer.is_ok(), "{answer:?}");
         }
     });

@@ -37,9 +37,9 @@ fn gateway_refuses_names_it_does_not_serve() {
     let refused = metric(&west.gateway, "tollway_gateway_connections_refused_total") - before;
     assert_eq!(refused, names.len() as u64);
     let listener = &west.listeners()[1];
-    let told =
+    let reported =
         call(dial(gateway, PATIENCE), names[0], west.honest("web", listener), b"x").unwrap_err();
-    assert!(told.contains("does not have the name that was dialled"), "{told}");
+    assert!(reported.contains("does not have the name that was dialled"), "{reported}");
 }
 
 #[test]

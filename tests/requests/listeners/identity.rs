@@ -32,12 +32,13 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_listener() {
         for Stranger { name, shown, reason } in &callers {
             let before = count(&listener.judge.log(), reason);
             let answer = listener.call(trusting(Some(Arc::clone(shown)), listener.alpn));
-            let told = answer.expect_err(&format!("{name} was accepted at the {}", listener.name));
+            let reported =
+                answer.expect_err(&format!("{name} was accepted at the {}", listener.name));
             // What the caller had sent by then the listener leaves unread, so that a reset may overtake
             // the alert; why it was refused the listener's own log has in any case.
             let is_refusal =
-                told.contains("received fatal alert") || told.contains("Connection reset");
-            assert!(is_refusal, "{name} at the {}: {told}", listener.name);
+                reported.contains("received fatal alert") || reported.contains("Connection reset");
+            assert!(is_refusal, "{name} at the {}: {reported}", listener.name);
             listener.check_log(name, reason, before);
         }
         let accepted = listener.call(west.honest("web", &listener));
@@ -50,8 +51,8 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_listener() {
 fn callers_without_a_certificate_are_refused_or_may_only_join() {
     let west = West::start();
     for listener in &west.listeners()[..2] {
-        let told = listener.call(trusting(None, listener.alpn)).unwrap_err();
-        assert!(told.contains("demands a certificate"), "{}: {told}", listener.name);
+        let reported = listener.call(trusting(None, listener.alpn)).unwrap_err();
+        assert!(reported.contains("demands a certificate"), "{}: {reported}", listener.name);
         listener.check_log("nobody", "peer sent no certificates", 0);
     }
     for listener in &west.listeners()[2..] {
@@ -89,9 +90,9 @@ fn callees_refuse_names_that_are_not_their_own() {
             "other.stock.default.west.mesh",
             "example.org",
         ] {
-            let told = listener.call_as(name, west.honest_for_any(listener)).unwrap_err();
+            let reported = listener.call_as(name, west.honest_for_any(listener)).unwrap_err();
             let says = "does not have the name that was dialled";
-            assert!(told.contains(says), "{name} at the {}: {told}", listener.name);
+            assert!(reported.contains(says), "{name} at the {}: {reported}", listener.name);
         }
         let mut nameless = (*west.honest_for_any(listener)).clone();
         nameless.enable_sni = false;
@@ -129,8 +130,8 @@ fn peering_takes_no_workload_for_a_control_plane() {
         let mut named = Forge::workload("web", "west");
         named.dns.push(CONTROL.to_owned());
         let shown = named.sign(&west.network.authority());
-        let told = listener.call(trusting(Some(shown), H2)).unwrap_err();
-        assert!(told.contains("names are not acceptable"), "{}: {told}", listener.name);
+        let reported = listener.call(trusting(Some(shown), H2)).unwrap_err();
+        assert!(reported.contains("names are not acceptable"), "{}: {reported}", listener.name);
     }
 }
 
@@ -240,9 +241,9 @@ fn control_planes_with_a_wrong_certificate_are_not_believed() {
         ("rootless", control().sign(&authority), another_root),
     ] {
         impostor.show(Some(shown));
-        let told = east.failing_command(&["join", "accept", "-"], &bundle);
-        assert!(told.contains(reason), "{who}: {told}");
-        assert!(told.contains(&place), "{who}: {told}");
+        let reported = east.failing_command(&["join", "accept", "-"], &bundle);
+        assert!(reported.contains(reason), "{who}: {reported}");
+        assert!(reported.contains(&place), "{who}: {reported}");
     }
     assert_eq!(east.command(&["join", "list", "--json"], b""), b"[]\n");
 }

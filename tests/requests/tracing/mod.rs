@@ -30,8 +30,8 @@ impl World {
         let mesh = Mesh::start();
         let grpc = format!("http://{}", collector.grpc);
         let http = format!("http://{}/v1/traces", collector.http);
-        let told = ["--trace-endpoint", &http, "--trace-ratio", "0"];
-        let app = mesh.east.app_with("echo", "a", protocol, &told);
+        let reported = ["--trace-endpoint", &http, "--trace-ratio", "0"];
+        let app = mesh.east.app_with("echo", "a", protocol, &reported);
         let caller = mesh.west.caller(&["--trace-endpoint", &grpc, "--trace-ratio", ratio]);
         Self { _mesh: mesh, app, caller }
     }
@@ -148,9 +148,9 @@ fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
         &["--trace-endpoint", &http, "--trace-ca", ca, "--trace-ratio", "0"],
     );
     let grpc = format!("https://localhost:{}", collector.grpc.port());
-    let told = ["--trace-endpoint", &grpc, "--trace-ratio", "1"];
-    let trusting = mesh.west.caller(&[&told[..], &["--trace-ca", ca]].concat());
-    let other = mesh.west.app_with("other", "b", AppProtocol::Http, &told);
+    let reported = ["--trace-endpoint", &grpc, "--trace-ratio", "1"];
+    let trusting = mesh.west.caller(&[&reported[..], &["--trace-ca", ca]].concat());
+    let other = mesh.west.app_with("other", "b", AppProtocol::Http, &reported);
     trusting.until_served(SERVICE);
     let spans = collector.until(2);
     assert!([2, 3].iter().all(|kind| spans.iter().any(|span| span.kind == *kind)), "{spans:#?}");

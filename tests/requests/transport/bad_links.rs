@@ -396,7 +396,7 @@ fn across<T: Send>(
     let mut way = ReplaceableLink { networks: &networks, link: None };
     way.lay(good());
     let [west, east] = &networks;
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let (over, is_over) = mpsc::channel::<()>();
     thread::scope(|scope| {
         // Processes end with the thread that started them: it waits for the end of the check.
@@ -408,7 +408,7 @@ fn across<T: Send>(
         let way = &mut way;
         let run = move || {
             let _over = over;
-            check(World::start(told.recv().unwrap(), options), way)
+            check(World::start(reported.recv().unwrap(), options), way)
         };
         west.run(run).unwrap()
     })

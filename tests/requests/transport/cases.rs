@@ -597,6 +597,6 @@ fn tally(answers: impl Iterator<Item = String>) -> String {
     for answer in answers {
         *counts.entry(answer).or_default() += 1;
     }
-    let told = counts.iter().map(|(answer, count)| format!("{count} × {answer}"));
-    told.collect::<Vec<_>>().join(", ")
+    let reported = counts.iter().map(|(answer, count)| format!("{count} × {answer}"));
+    reported.collect::<Vec<_>>().join(", ")
 }

@@ -57,8 +57,8 @@ fn a_silent_crowd_keeps_nobody_out() {
 fn check_silent_crowd(world: &World, listener: Listener, few: &Few<'_>) {
     let began = Instant::now();
     let crowd = crowd(&world.attacker(listener));
-    let told = || few.process.log().contains(CODE).then_some(());
-    retry_until(PATIENCE, "a word about descriptors", told).unwrap();
+    let reported = || few.process.log().contains(CODE).then_some(());
+    retry_until(PATIENCE, "a word about descriptors", reported).unwrap();
     let (aim, ask) = (world.honest(listener), world.ask(listener));
     for _ in 0..3 {
         let seen = EarlyCaller::open(&aim, &ask).ask_for(Duration::ZERO);
@@ -114,8 +114,8 @@ fn a_control_plane_without_descriptors_rests_counts_and_goes_on() {
     let stranger = known.bare().from(ATTACKER);
     let few = Few::leave(&network.control, LEFT);
     let strangers = crowd(&stranger);
-    let told = || network.control.log().contains(CODE).then_some(());
-    retry_until(PATIENCE, "a word about descriptors", told).unwrap();
+    let reported = || network.control.log().contains(CODE).then_some(());
+    retry_until(PATIENCE, "a word about descriptors", reported).unwrap();
     // A client that authenticates gets the permit of one that does not.
     let first = enter(&known);
     drop(strangers);

@@ -39,7 +39,7 @@ fn everything() {
     let size = Size::whole();
     let mut outcomes = Vec::new();
     for (case, listener) in all() {
-        outcomes.push(told(case.run(&case.world(), listener, &size)));
+        outcomes.push(printed(case.run(&case.world(), listener, &size)));
     }
     let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
     let descriptor_limit = cases::descriptor_limit();
@@ -60,7 +60,7 @@ fn some_cases() {
     for (case, listener) in all() {
         let name = format!("{}:{}", case.words(), listener.words());
         if wanted.iter().any(|text| name.starts_with(text)) {
-            told(case.run(&case.world(), listener, &Size::whole()));
+            printed(case.run(&case.world(), listener, &Size::whole()));
         }
     }
 }
@@ -69,7 +69,7 @@ fn all() -> impl Iterator<Item = (Case, Listener)> {
     Case::ALL.into_iter().flat_map(|case| case.listeners().iter().map(move |at| (case, *at)))
 }
 
-fn told(outcome: Outcome) -> Outcome {
+fn printed(outcome: Outcome) -> Outcome {
     println!("{}", outcome.line());
     for wrong in &outcome.wrong {
         println!("         {wrong}");
@@ -100,7 +100,7 @@ fn check(world: &World, cases: impl Iterator<Item = (Case, Listener)>) {
         let running: Vec<_> = cases
             .map(|(case, at)| scope.spawn(move || case.run(world, at, &Size::reduced())))
             .collect();
-        running.into_iter().map(|case| told(case.join().unwrap())).collect()
+        running.into_iter().map(|case| printed(case.join().unwrap())).collect()
     });
     let wrong: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

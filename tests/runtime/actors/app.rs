@@ -232,8 +232,8 @@ impl Inner {
             });
             turns.len() - 1
         };
-        let (status, told) = self.act(kind, id, what, fields, &text).await;
-        let mut answer = said(status, &told);
+        let (status, reported) = self.act(kind, id, what, fields, &text).await;
+        let mut answer = said(status, &reported);
         if what == "soft" {
             answer.headers_mut().insert("x-daprerrorresponseheader", "true".parse().unwrap());
         }
@@ -241,7 +241,7 @@ impl Inner {
             answer.headers_mut().insert("x-daprremindercancel", "true".parse().unwrap());
         }
         if let Some(turn) = turns(&self.log).get_mut(place) {
-            (turn.ended, turn.answer) = (Some(Instant::now()), told);
+            (turn.ended, turn.answer) = (Some(Instant::now()), reported);
         }
         answer
     }

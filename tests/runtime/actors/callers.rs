@@ -40,14 +40,14 @@ impl Callers {
                     let actor = format!("{of}/{nth}");
                     let (status, text) = invoke(listener, &actor, "slow", &turn_ms).await;
                     let took = began.elapsed();
-                    let told = if status == 200 {
+                    let reported = if status == 200 {
                         waited.longest = took.saturating_sub(TURN).max(waited.longest);
                         String::new()
                     } else {
                         waited.longest_failed = took.max(waited.longest_failed);
                         text
                     };
-                    *waited.answers.entry(told).or_insert(0) += 1;
+                    *waited.answers.entry(reported).or_insert(0) += 1;
                 }
                 waited
             })

@@ -83,9 +83,9 @@ async fn apps_see_the_call_and_callers_the_answer() {
         ("missing", 500, "ERR_ACTOR_INVOKE_METHOD", "actor method not found: no such method"),
     ];
     for (method, status, code, words) in cases {
-        let (told, text) = invoke(caller.http(), "Cart/7", method, "").await;
+        let (reported, text) = invoke(caller.http(), "Cart/7", method, "").await;
         let (word, message) = envelope(&text);
-        assert_eq!((told, word.as_str()), (status, code), "{text}");
+        assert_eq!((reported, word.as_str()), (status, code), "{text}");
         assert!(message.contains(words), "{message}");
     }
     let path = "/v1.0/actors/Cart/7/method/soft";

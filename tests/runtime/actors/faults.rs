@@ -71,9 +71,9 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_INVOKE_METHOD"), "{text}");
     assert!(message.contains("the actor is at another host now"), "{message}");
     one.sidecar.process.signal(Signal::CONT).unwrap();
-    let told = Instant::now();
+    let reported = Instant::now();
     while !turns(&log).iter().any(|turn| turn.body == "500 1" && turn.ended.is_some()) {
-        assert!(told.elapsed() < LONGER_THAN_A_LEASE, "the paused turn has not ended");
+        assert!(reported.elapsed() < LONGER_THAN_A_LEASE, "the paused turn has not ended");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let (_, text) = invoke(listener, &actor, "api", "GET /state/value ").await;
@@ -105,7 +105,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn told(&self, blow: &str) -> serde_json::Value {
+    fn to_json(&self, blow: &str) -> serde_json::Value {
         let ms = |times: &[Duration]| {
             let mut times: Vec<u64> = times.iter().map(|time| time.as_millis() as u64).collect();
             times.sort_unstable();
@@ -174,7 +174,7 @@ async fn no_turns_overlap_whatever_befalls_a_host() {
             // More would have ended the run.
             "overlapping_turns": 0,
             "outcomes":
-                outcomes.iter().map(|(blow, of)| of.told(blow.word())).collect::<Vec<_>>(),
+                outcomes.iter().map(|(blow, of)| of.to_json(blow.word())).collect::<Vec<_>>(),
         });
         std::fs::write(path, record.to_string()).unwrap();
     }

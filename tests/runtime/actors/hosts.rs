@@ -19,8 +19,8 @@ const LONGER_THAN_A_DRAIN: Duration = Duration::from_millis(2500);
 
 /// Actors in the metadata.
 async fn actor_runtime(host: &Replica) -> Value {
-    let (_, _, told) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
-    serde_json::from_str::<Value>(&told).unwrap()["actorRuntime"].clone()
+    let (_, _, reported) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
+    serde_json::from_str::<Value>(&reported).unwrap()["actorRuntime"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,8 +36,11 @@ async fn an_app_that_knows_nothing_of_actors_hosts_none() {
         assert!(began.elapsed() < PATIENCE, "it is not well, or not asked: {status} {text}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let told = actor_runtime(&app).await;
-    assert_eq!((&told["runtimeStatus"], &told["hostReady"]), (&"DISABLED".into(), &false.into()));
+    let reported = actor_runtime(&app).await;
+    assert_eq!(
+        (&reported["runtimeStatus"], &reported["hostReady"]),
+        (&"DISABLED".into(), &false.into())
+    );
     for (path, status, code) in [
         ("method/hello", 404, "ERR_ACTOR_NO_ADDRESS"),
         ("reminders/r", 403, "ERR_ACTOR_REMINDER_NON_HOSTED"),

@@ -120,7 +120,7 @@ async fn until_hosted(listener: SocketAddr, actor: &str) {
 /// Code and message of an envelope.
 #[track_caller]
 fn envelope(text: &str) -> (String, String) {
-    let told: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"));
-    let word = |name: &str| told[name].as_str().unwrap().to_owned();
+    let reported: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"));
+    let word = |name: &str| reported[name].as_str().unwrap().to_owned();
     (word("errorCode"), word("message"))
 }

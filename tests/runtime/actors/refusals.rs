@@ -189,8 +189,8 @@ async fn check_reminders_out_of_reach(host: &Replica) {
         dapr.list_actor_reminders(list),
     );
     let codes = ["GET", "CREATE", "DELETE"].map(|what| format!("ERR_ACTOR_REMINDER_{what}"));
-    for (told, code) in [got, made, deleted].into_iter().zip(&codes) {
-        assert_eq!(told, (500, code.clone()));
+    for (reported, code) in [got, made, deleted].into_iter().zip(&codes) {
+        assert_eq!(reported, (500, code.clone()));
     }
     check(&by_get.unwrap_err(), Code::Internal, &codes[0]);
     check(&by_list.unwrap_err(), Code::Internal, &codes[0]);
@@ -213,8 +213,8 @@ async fn reminders_of_a_type_are_told_by_all_of_its_hosts_or_not_at_all() {
     }
     let mut dapr = client(one.sidecar.grpc()).await;
     let of_type = ListActorRemindersRequest { actor_type: "Cart".into(), actor_id: None };
-    let told = dapr.list_actor_reminders(of_type.clone()).await.unwrap().into_inner();
-    assert_eq!(told.reminders.len(), 20);
+    let reported = dapr.list_actor_reminders(of_type.clone()).await.unwrap().into_inner();
+    assert_eq!(reported.reminders.len(), 20);
     tokio::task::block_in_place(|| two.sidecar.process.kill().unwrap());
     let status = dapr.list_actor_reminders(of_type).await.unwrap_err();
     check(&status, Code::Internal, "ERR_ACTOR_REMINDER_GET");

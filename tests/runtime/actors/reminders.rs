@@ -30,9 +30,9 @@ async fn reminders_are_registered_told_and_deleted() {
             (status.as_u16(), fields["content-type"].as_bytes()),
             (200, &b"application/json"[..])
         );
-        let told: Value = serde_json::from_str(&text).unwrap();
+        let reported: Value = serde_json::from_str(&text).unwrap();
         let expected = r#"{"actorID":"1","actorType":"Cart","dueTime":"1h","period":"R5/PT2H","ttl":"100h","data":{"a":[1,"b"]}}"#;
-        assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
+        assert_eq!(reported, serde_json::from_str::<Value>(expected).unwrap());
         let again = r#"{"dueTime":"2h","overwrite":false}"#;
         let (status, _, text) = call(asks.api(), "PUT", BELL, &[], again).await;
         assert_eq!(
@@ -85,9 +85,9 @@ async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
     let rung = until_turns(&log, "Cart/1", "remind/bell", 3).await;
     assert!(rung[0].began - began >= Duration::from_millis(300), "never early");
     assert!(rung[2].began - began >= Duration::from_millis(700), "never early");
-    let told: Value = serde_json::from_str(&rung[0].body).unwrap();
+    let reported: Value = serde_json::from_str(&rung[0].body).unwrap();
     let expected = r#"{"data":"ding","dueTime":"300ms","period":"R3/PT0.2S"}"#;
-    assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
+    assert_eq!(reported, serde_json::from_str::<Value>(expected).unwrap());
     until_reminder_due(listener, &log, 600).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/bell").len(), 3);
     assert_eq!(call(listener, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");

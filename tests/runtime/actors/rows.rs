@@ -34,7 +34,7 @@ async fn each_route_answers_with_its_status() {
     };
     let (late, ever) = (save("k", r#","metadata":{"ttlInSeconds":"100"}"#), save("l", ""));
     let none = "ERR_NOT_SERVED";
-    for (method, path, body, status, told) in [
+    for (method, path, body, status, reported) in [
         ("GET", "method/hello", "", 200, "one: "),
         ("POST", "method/hello", "x", 200, "one: x"),
         ("PUT", "method/hello", "x", 200, "one: x"),
@@ -63,7 +63,7 @@ async fn each_route_answers_with_its_status() {
         let path = format!("/v1.0/actors/Cart/{IN_PATH}/{path}");
         let (got, fields, text) = call(host.api(), method, &path, &[], body.to_owned()).await;
         assert_eq!(got.as_u16(), status, "{method} {path}: {text}");
-        assert!(text.contains(told), "{method} {path}: {text}");
+        assert!(text.contains(reported), "{method} {path}: {text}");
         assert!(status != 204 || text.is_empty(), "{method} {path}: {text}");
         let end = fields.get("metadata.ttlexpiretime");
         assert_eq!(end.is_some(), path.ends_with("state/k"), "{method} {path}: {fields:?}");
@@ -228,9 +228,9 @@ async fn each_call_of_grpc_does_what_its_route_does() {
 
     // Bytes are text of base 64 to an app over HTTP.
     for what in ["timer/t", "remind/r"] {
-        let told = &until_turns(&log, &format!("Cart/{IN_PATH}"), what, 1).await[0].body;
-        let told: serde_json::Value = serde_json::from_str(told).unwrap();
-        assert_eq!(told["data"], "Ynl0ZXMgAP8=", "{what}");
+        let reported = &until_turns(&log, &format!("Cart/{IN_PATH}"), what, 1).await[0].body;
+        let reported: serde_json::Value = serde_json::from_str(reported).unwrap();
+        assert_eq!(reported["data"], "Ynl0ZXMgAP8=", "{what}");
     }
 }
 
@@ -238,8 +238,8 @@ async fn each_call_of_grpc_does_what_its_route_does() {
 #[track_caller]
 pub(crate) fn check(refused: &Status, code: Code, word: &str) {
     let info = refused.get_details_error_info().unwrap();
-    let told = (refused.code(), info.reason.as_str(), info.domain.as_str());
-    assert_eq!(told, (code, word, "dapr.io"), "{refused}");
+    let reported = (refused.code(), info.reason.as_str(), info.domain.as_str());
+    assert_eq!(reported, (code, word, "dapr.io"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,8 +25,11 @@ async fn state_is_kept_from_turn_to_turn() {
     let other = invoke(listener, "Cart/2", "api", "GET /state/items ").await;
     assert_eq!(other.1, "204 No Content ");
     let wrong = r#"POST /state [{"operation":"increment","request":{"key":"items"}}]"#;
-    let (_, told) = api(wrong).await;
-    assert!(told.starts_with("400 ") && told.contains("ERR_MALFORMED_REQUEST"), "{told}");
+    let (_, reported) = api(wrong).await;
+    assert!(
+        reported.starts_with("400 ") && reported.contains("ERR_MALFORMED_REQUEST"),
+        "{reported}"
+    );
     assert!(api("POST /state {}").await.1.contains("ERR_MALFORMED_REQUEST"));
 }
 

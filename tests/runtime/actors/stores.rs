@@ -103,8 +103,8 @@ impl Store {
             }
             Self::Postgres(server) => {
                 let sql = format!("SELECT value, xmin FROM state WHERE key = '{key}'");
-                let told = server.query(&sql).unwrap();
-                let (value, etag) = told.rsplit_once('|').unwrap_or_default();
+                let reported = server.query(&sql).unwrap();
+                let (value, etag) = reported.rsplit_once('|').unwrap_or_default();
                 (value.to_owned(), etag.to_owned())
             }
         };

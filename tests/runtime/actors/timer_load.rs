@@ -33,18 +33,18 @@ fn every_firing_that_was_due_is_told_of() {
     let port = echo.port("http").unwrap().port();
     let sidecar = mesh.west.sidecar_of("cart", port, AppProtocol::Http);
     let hosted = retry_until(PATIENCE, "actors", || {
-        let told = get(sidecar.http(), "/v1.0/metadata");
-        told.contains(r#""hostReady":true"#).then_some(())
+        let reported = get(sidecar.http(), "/v1.0/metadata");
+        reported.contains(r#""hostReady":true"#).then_some(())
     });
     hosted.map_err(|error| error.context(get(sidecar.http(), "/v1.0/metadata"))).unwrap();
     for options in [&["--kind", "timer"][..], &["--kind", "reminder"], &["--state"]] {
-        let told = load(&sidecar, "40", options).unwrap();
-        let count = |name: &str| told[name].as_u64().unwrap();
-        assert_eq!(count("requests") + count("errors"), 80, "{options:?}: {told}");
-        assert!(count("requests") > 0, "{options:?}: {told}");
-        let kinds = told["errors_by_kind"].as_object();
-        assert!(kinds.is_none_or(|kinds| kinds.keys().all(|kind| kind == "missed")), "{told}");
-        assert!(told["latency_us"]["max"].as_f64().unwrap() > 0.0, "{told}");
+        let reported = load(&sidecar, "40", options).unwrap();
+        let count = |name: &str| reported[name].as_u64().unwrap();
+        assert_eq!(count("requests") + count("errors"), 80, "{options:?}: {reported}");
+        assert!(count("requests") > 0, "{options:?}: {reported}");
+        let kinds = reported["errors_by_kind"].as_object();
+        assert!(kinds.is_none_or(|kinds| kinds.keys().all(|kind| kind == "missed")), "{reported}");
+        assert!(reported["latency_us"]["max"].as_f64().unwrap() > 0.0, "{reported}");
         let state = get(sidecar.http(), "/v1.0/actors/Echo/7/state/fired");
         let is_written = state.starts_with("HTTP/1.1 200");
         assert_eq!(is_written, options == ["--state"], "{options:?}: {state}");

@@ -44,10 +44,10 @@ async fn timers_fire_as_turns_until_they_are_over() {
     let ticks = until_turns(&log, "Cart/1", "timer/clock", 3).await;
     assert!(ticks[0].began - began >= Duration::from_millis(200), "never early");
     assert!(ticks[2].began - began >= Duration::from_millis(400), "never early");
-    let told: Value = serde_json::from_str(&ticks[0].body).unwrap();
+    let reported: Value = serde_json::from_str(&ticks[0].body).unwrap();
     let expected =
         r#"{"callback":"onTick","data":{"n":[1]},"dueTime":"200ms","period":"R3/PT0.1S"}"#;
-    assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
+    assert_eq!(reported, serde_json::from_str::<Value>(expected).unwrap());
     until_timer_due(listener, &log, "Cart/1", 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "timer/clock").len(), 3);
     // One that is deleted fires no more; one that is not there is as good.
@@ -78,15 +78,15 @@ async fn an_idle_actor_is_let_go_and_its_timers_with_it() {
     until_hosted(host.api(), "Cart/1").await;
     let timer = r#"POST /timers/late {"dueTime":"1h"}"#;
     assert_eq!(invoke(host.api(), "Cart/1", "api", timer).await.1, "204 No Content ");
-    let (_, _, told) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
-    assert!(told.contains(r#"{"count":1,"type":"Cart"}"#), "{told}");
+    let (_, _, reported) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
+    assert!(reported.contains(r#"{"count":1,"type":"Cart"}"#), "{reported}");
     until_turns(&log, "Cart/1", "", 1).await;
     let began = Instant::now();
     loop {
-        let (_, _, told) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
-        if told.contains(r#"{"count":0,"type":"Cart"}"#) {
+        let (_, _, reported) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
+        if reported.contains(r#"{"count":0,"type":"Cart"}"#) {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{told}");
+        assert!(began.elapsed() < PATIENCE, "{reported}");
     }
 }

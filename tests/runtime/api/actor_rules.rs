@@ -17,8 +17,9 @@ fn until_hosted(ruled: &Ruled, actor_type: &str) {
 /// Has methods of actors of a type fail three times, so that breakers open.
 fn fail_thrice(ruled: &Ruled, actor_type: &str, ids: [u8; 3]) {
     for id in ids {
-        let (status, told) = ruled.call(&format!("actors/{actor_type}/{id}/method/fails/9/x"), "");
-        assert!(status == 500 && told.contains("ERR_ACTOR_INVOKE_METHOD"), "{told}");
+        let (status, reported) =
+            ruled.call(&format!("actors/{actor_type}/{id}/method/fails/9/x"), "");
+        assert!(status == 500 && reported.contains("ERR_ACTOR_INVOKE_METHOD"), "{reported}");
     }
 }
 
@@ -26,27 +27,27 @@ fn fail_thrice(ruled: &Ruled, actor_type: &str, ids: [u8; 3]) {
 #[track_caller]
 fn check_open(ruled: &Ruled, actor: &str, breaker: &str) {
     let key = actor.replace('/', "-");
-    let (status, told) = ruled.call(&format!("actors/{actor}/method/fails/0/{key}"), "");
-    assert!(status == 503 && told.contains("ERR_CIRCUIT_OPEN"), "{told}");
-    assert!(told.contains(breaker), "{told}");
+    let (status, reported) = ruled.call(&format!("actors/{actor}/method/fails/0/{key}"), "");
+    assert!(status == 503 && reported.contains("ERR_CIRCUIT_OPEN"), "{reported}");
+    assert!(reported.contains(breaker), "{reported}");
     assert_eq!(ruled.app.seen(&key), 0, "{actor}");
 }
 
 #[track_caller]
 fn check_called(ruled: &Ruled, actor: &str) {
-    let (status, told) = ruled.call(&format!("actors/{actor}/method/fails/0/y"), "hello");
-    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    let (status, reported) = ruled.call(&format!("actors/{actor}/method/fails/0/y"), "hello");
+    assert!(status == 200 && reported.starts_with("hello of caller"), "{reported}");
 }
 
 #[test]
 fn a_method_that_fails_is_called_again_as_the_file_says() {
     let ruled = Ruled::start();
     until_hosted(&ruled, "Cart");
-    let (status, told) = ruled.call("actors/Cart/1/method/fails/2/a", "hello");
-    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    let (status, reported) = ruled.call("actors/Cart/1/method/fails/2/a", "hello");
+    assert!(status == 200 && reported.starts_with("hello of caller"), "{reported}");
     assert_eq!(ruled.app.seen("a"), 3);
-    let (status, told) = ruled.call("actors/Cart/1/method/fails/9/b", "");
-    assert!(status == 500 && told.contains("ERR_ACTOR_INVOKE_METHOD"), "{told}");
+    let (status, reported) = ruled.call("actors/Cart/1/method/fails/9/b", "");
+    assert!(status == 500 && reported.contains("ERR_ACTOR_INVOKE_METHOD"), "{reported}");
     assert_eq!(ruled.app.seen("b"), 4);
     // Others are not.
     let (status, _) = ruled.call("actors/Other/1/method/fails/2/c", "");
@@ -57,12 +58,15 @@ fn a_method_that_fails_is_called_again_as_the_file_says() {
 fn a_method_that_takes_too_long_ends_for_its_caller() {
     let ruled = Ruled::start();
     until_hosted(&ruled, "Slow");
-    let (status, told) = ruled.call("actors/Slow/1/method/slow/1/a", "");
-    assert!(status == 504 && told.contains("ERR_TIMED_OUT") && told.contains("400ms"), "{told}");
+    let (status, reported) = ruled.call("actors/Slow/1/method/slow/1/a", "");
+    assert!(
+        status == 504 && reported.contains("ERR_TIMED_OUT") && reported.contains("400ms"),
+        "{reported}"
+    );
     assert_eq!(ruled.app.seen("a"), 1);
     // The turn continues: the next one waits for it, and others for none.
-    let (status, told) = ruled.call("actors/Slow/1/method/slow/0/b", "");
-    assert!(status == 504 && told.contains("ERR_TIMED_OUT"), "{told}");
+    let (status, reported) = ruled.call("actors/Slow/1/method/slow/0/b", "");
+    assert!(status == 504 && reported.contains("ERR_TIMED_OUT"), "{reported}");
     assert_eq!(ruled.app.seen("b"), 0);
     check_called(&ruled, "Slow/2");
 }

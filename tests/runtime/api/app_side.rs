@@ -128,12 +128,12 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn at(door: SocketAddr) -> Self {
+    fn at(entrance: SocketAddr) -> Self {
         let has_begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&has_begun);
         let answer = tokio::spawn(async move {
-            let path = format!("http://{door}/v1.0/invoke/busy.default.east/method/work");
-            let mut client = Client::connect(Version::Http1, door).await;
+            let path = format!("http://{entrance}/v1.0/invoke/busy.default.east/method/work");
+            let mut client = Client::connect(Version::Http1, entrance).await;
             let request = Request::get(path).body(full("")).unwrap();
             let (head, body) = client.send(request).await.into_parts();
             begins.store(true, Ordering::Relaxed);
@@ -154,18 +154,21 @@ fn an_app_has_as_many_requests_at_a_time_as_it_may() {
         let sidecar = beside(&mesh, port, protocol, &options);
         let caller = mesh.west.caller(&[]);
         caller.until_served("busy.default.east");
-        let door = caller.http();
+        let entrance = caller.http();
         runtime.block_on(async {
-            let mut calls: Vec<_> = (0..9).map(|_| Waiting::at(door)).collect();
+            let mut calls: Vec<_> = (0..9).map(|_| Waiting::at(entrance)).collect();
             // Two have begun their answers and not ended them, four wait, and no more may.
             let mut refused = 0;
             while refused < 3 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 let over = calls.iter().position(|call| call.answer.is_finished());
                 let Some(over) = over else { continue };
-                let (status, told) = calls.remove(over).answer.await.unwrap();
-                assert_eq!(status, 503, "{told}");
-                assert!(told.contains("ERR_OVERLOADED") && told.contains("(4)"), "{told}");
+                let (status, reported) = calls.remove(over).answer.await.unwrap();
+                assert_eq!(status, 503, "{reported}");
+                assert!(
+                    reported.contains("ERR_OVERLOADED") && reported.contains("(4)"),
+                    "{reported}"
+                );
                 refused += 1;
             }
             let has_begun = |call: &Waiting| call.has_begun.load(Ordering::Relaxed);
@@ -205,9 +208,9 @@ fn calls_that_are_translated_count_too() {
     let caller = mesh.west.caller(&[]);
     caller.until_served("busy.default.east");
     runtime.block_on(async {
-        let door = caller.grpc();
+        let entrance = caller.grpc();
         let calls: Vec<_> = (0..8)
-            .map(|_| tokio::spawn(invoke(door, "busy.default.east", message("slow", "x"))))
+            .map(|_| tokio::spawn(invoke(entrance, "busy.default.east", message("slow", "x"))))
             .collect();
         for call in calls {
             assert_eq!(text_of(&call.await.unwrap().unwrap().into_inner()), "x");
@@ -236,15 +239,16 @@ fn an_ill_app_is_called_by_nobody_until_it_is_well() {
         let health = if is_well { "HTTP/1.1 204" } else { "HTTP/1.1 500" };
         let answered = if is_well { "HTTP/1.1 200" } else { "HTTP/1.1 503" };
         let done = retry_until(PATIENCE, what, || {
-            let told = get(sidecar.http(), "/v1.0/healthz");
+            let reported = get(sidecar.http(), "/v1.0/healthz");
             let called = get(caller.http(), "/v1.0/invoke/busy.default.east/method/work");
-            (told.starts_with(health) && called.starts_with(answered)).then_some((told, called))
+            (reported.starts_with(health) && called.starts_with(answered))
+                .then_some((reported, called))
         });
         done.map_err(|error| error.context(sidecar.process.log())).unwrap()
     };
     until("a well app", true);
-    let (told, called) = until("an ill app", false);
-    assert!(told.contains("dapr is not ready: [app]"), "{told}");
+    let (reported, called) = until("an ill app", false);
+    assert!(reported.contains("dapr is not ready: [app]"), "{reported}");
     assert!(called.contains("ERR_NO_READY_ENDPOINT"), "{called}");
     until("an app that is well again", true);
     let shown = get(sidecar.http(), "/v1.0/metadata");
@@ -260,10 +264,10 @@ fn an_app_of_grpc_is_asked_in_its_own_way() {
     let checked = ["--enable-app-health-check", "--app-health-probe-interval-ms", "50"];
     let sidecar = beside(&mesh, address.port(), "grpc", &checked);
     let until = |status: &str| {
-        let told = retry_until(PATIENCE, status, || {
+        let reported = retry_until(PATIENCE, status, || {
             get(sidecar.http(), "/v1.0/healthz").starts_with(status).then_some(())
         });
-        told.map_err(|error| error.context(sidecar.process.log())).unwrap();
+        reported.map_err(|error| error.context(sidecar.process.log())).unwrap();
     };
     until("HTTP/1.1 204");
     app.be_ill(true);
@@ -307,19 +311,19 @@ fn an_app_may_speak_tls_with_any_certificate() {
         caller.until_served("busy.default.east");
         runtime().block_on(async {
             let path = "/v1.0/invoke/busy.default.east/method/order";
-            let (status, _, told) = call(caller.http(), "POST", path, &[], "one").await;
-            assert_eq!((status.as_u16(), told.as_str()), (200, "order one"), "{protocol}");
+            let (status, _, reported) = call(caller.http(), "POST", path, &[], "one").await;
+            assert_eq!((status.as_u16(), reported.as_str()), (200, "order one"), "{protocol}");
             let asked = invoke(caller.grpc(), "busy.default.east", message("order", "two")).await;
             assert_eq!(text_of(&asked.unwrap().into_inner()), "order two", "{protocol}");
             if protocol == "grpcs" {
-                let door = format!("http://{}", caller.grpc());
-                let endpoint = tonic::transport::Endpoint::from_shared(door).unwrap();
+                let entrance = format!("http://{}", caller.grpc());
+                let endpoint = tonic::transport::Endpoint::from_shared(entrance).unwrap();
                 let mut proxied = AppCallbackClient::new(endpoint.connect().await.unwrap());
                 let asked = InvokeRequest { method: "order".to_owned(), ..Default::default() };
                 let mut request = tonic::Request::new(asked);
                 request.metadata_mut().insert("dapr-app-id", "busy.default.east".parse().unwrap());
-                let told = proxied.on_invoke(request).await.unwrap().into_inner();
-                assert_eq!(text_of(&told), "order ");
+                let reported = proxied.on_invoke(request).await.unwrap().into_inner();
+                assert_eq!(text_of(&reported), "order ");
             }
         });
         let shown = get(sidecar.http(), "/v1.0/metadata");

@@ -102,13 +102,13 @@ fn firings_of_actors_are_counted_under_daprs_names() {
         ["flaky", "picky", "broken"].into_iter().map(of).sum()
     };
     let reminder = r#"{"dueTime": "1h", "period": "", "data": 1}"#;
-    let (status, told) = ruled.call_host("actors/Cart/1/reminders/later", reminder);
-    assert_eq!(status, 204, "{told}");
+    let (status, reported) = ruled.call_host("actors/Cart/1/reminders/later", reminder);
+    assert_eq!(status, 204, "{reported}");
     assert_eq!(all("dapr_runtime_actor_reminders", ""), 1.0);
     assert_eq!(all("dapr_runtime_actor_pending_actor_calls", ""), 0.0);
     let reminder = r#"{"dueTime": "0s", "period": "", "data": 1}"#;
-    let (status, told) = ruled.call_host("actors/Cart/1/reminders/now", reminder);
-    assert_eq!(status, 204, "{told}");
+    let (status, reported) = ruled.call_host("actors/Cart/1/reminders/now", reminder);
+    assert_eq!(status, 204, "{reported}");
     let fired = retry_until(PATIENCE, "a firing that is counted", || {
         let taken = all("dapr_runtime_actor_reminders_fired_total", ",success=\"true\"");
         (taken == 1.0).then_some(())

@@ -153,8 +153,9 @@ fn two_daprds_and_pythons_sdk_need_no_configuration() {
     let echo_port = echo.port("http").unwrap().port().to_string();
     let greeter = Daprd::start(&user, "greeter", &["--app-port", &port, "--app-protocol", "grpc"]);
     let caller = Daprd::start(&user, "caller", &["-app-port", &echo_port, "-enable-mtls"]);
-    let (code, _, told) = ended(&user, &["--wait", "--dapr-http-port", &caller.http.to_string()]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, _, reported) =
+        ended(&user, &["--wait", "--dapr-http-port", &caller.http.to_string()]);
+    assert_eq!(code, Some(0), "{reported}");
     caller.until_served("greeter");
     for protocol in ["http", "grpc"] {
         let mut client = Command::new(&python);
@@ -162,8 +163,8 @@ fn two_daprds_and_pythons_sdk_need_no_configuration() {
         client.env("DAPR_HTTP_PORT", caller.http.to_string());
         client.env("DAPR_GRPC_PORT", caller.grpc.to_string());
         client.env("DAPR_API_METHOD_INVOCATION_PROTOCOL", protocol);
-        let told = printed(&mut client);
-        assert_eq!(told, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
+        let reported = printed(&mut client);
+        assert_eq!(reported, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
     }
     // The reverse, to an app with HTTP.
     greeter.until_served("caller.default");
@@ -239,7 +240,7 @@ fn spans_go_where_the_configuration_says() {
     );
     let otel = file(&user, "otel.yaml", &otel);
     let daprd = Daprd::start(&user, "observed-web", &["--config", &otel]);
-    let told = retry_until(PATIENCE, "spans", || {
+    let reported = retry_until(PATIENCE, "spans", || {
         let path = "/v1.0/invoke/nobody/method/x";
         listens(daprd.http()).then(|| get(daprd.http(), path))?;
         // Another test checks their content; this one checks their owner.
@@ -247,7 +248,7 @@ fn spans_go_where_the_configuration_says() {
         let is_ours = |body: &Bytes| body.windows(12).any(|part| part == b"observed-web");
         taken.iter().any(|(path, body)| path == "/v1/traces" && is_ours(body)).then_some(())
     });
-    told.map_err(|error| error.context(daprd.process.log())).unwrap();
+    reported.map_err(|error| error.context(daprd.process.log())).unwrap();
     daprd.end();
 }
 
@@ -265,14 +266,17 @@ fn a_configuration_says_which_parts_of_the_api_there_are() {
     ready.map_err(|error| error.context(daprd.process.log())).unwrap();
     assert!(get(daprd.http(), "/v1.0/metadata").starts_with("HTTP/1.1 200"));
     for path in ["/v1.0/invoke/nobody/method/x", "/v1.0/shutdown", "/x"] {
-        let told = get(daprd.http(), path);
-        assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
+        let reported = get(daprd.http(), path);
+        assert!(
+            reported.starts_with("HTTP/1.1 404") && reported.contains("ERR_NOT_SERVED"),
+            "{reported}"
+        );
     }
     runtime().block_on(async {
-        let door = SocketAddr::from(([127, 0, 0, 1], daprd.grpc));
-        let told = invoke(door, "nobody", message("x", "")).await.unwrap_err();
-        assert_eq!(told.code(), Code::Unimplemented, "{told}");
-        client(door).await.get_metadata(GetMetadataRequest {}).await.unwrap();
+        let entrance = SocketAddr::from(([127, 0, 0, 1], daprd.grpc));
+        let reported = invoke(entrance, "nobody", message("x", "")).await.unwrap_err();
+        assert_eq!(reported.code(), Code::Unimplemented, "{reported}");
+        client(entrance).await.get_metadata(GetMetadataRequest {}).await.unwrap();
     });
     daprd.end();
 }
@@ -300,8 +304,8 @@ fn a_configuration_says_who_may_ask_what_of_the_app() {
     for path in
         ["/method/a", "/method/orders/mine", "/method/orders/MINE", "/method/orders/a/../mine"]
     {
-        let told = asked(&caller, path);
-        assert!(!told.contains("x-tollway-error"), "{path}: {told}");
+        let reported = asked(&caller, path);
+        assert!(!reported.contains("x-tollway-error"), "{path}: {reported}");
     }
     for path in [
         "/method/orders/a",
@@ -309,23 +313,26 @@ fn a_configuration_says_who_may_ask_what_of_the_app() {
         "/method/a/../orders/a",
         "/method/orders/mine/../a",
     ] {
-        let told = asked(&caller, path);
-        assert!(told.starts_with("HTTP/1.1 403") && told.contains("ERR_POLICY_DENIED"), "{told}");
-        assert!(told.contains("policy default/accessControl denies it"), "{told}");
+        let reported = asked(&caller, path);
+        assert!(
+            reported.starts_with("HTTP/1.1 403") && reported.contains("ERR_POLICY_DENIED"),
+            "{reported}"
+        );
+        assert!(reported.contains("policy default/accessControl denies it"), "{reported}");
     }
     let known = retry_until(PATIENCE, "the app being known", || {
-        let told = asked(&stranger, "/method/a");
-        told.contains("ERR_POLICY_DENIED").then_some(told)
+        let reported = asked(&stranger, "/method/a");
+        reported.contains("ERR_POLICY_DENIED").then_some(reported)
     });
     assert!(known.unwrap().contains("no rule allows it"));
     runtime().block_on(async {
-        let door = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
-        let told = invoke(door, "guarded", message("echo", "")).await;
-        assert!(told.is_ok(), "{told:?}");
+        let entrance = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
+        let reported = invoke(entrance, "guarded", message("echo", "")).await;
+        assert!(reported.is_ok(), "{reported:?}");
         let mut asked = message("orders/a", "");
         asked.http_extension.as_mut().unwrap().set_verb(Verb::Get);
-        let told = invoke(door, "guarded", asked).await.unwrap_err();
-        assert_eq!(told.code(), Code::PermissionDenied, "{told}");
+        let reported = invoke(entrance, "guarded", asked).await.unwrap_err();
+        assert_eq!(reported.code(), Code::PermissionDenied, "{reported}");
     });
     let page = get(guarded.metrics(), "/metrics");
     let counted = |which: &str, caller: &str| {
@@ -357,8 +364,8 @@ fn a_larger_message_is_translated_where_it_is_asked_for() {
     let path = "/v1.0/invoke/greeter/method/order";
     let sent = |size: usize| {
         let body = "x".repeat(size << 20);
-        let (status, _, told) = runtime.block_on(call(caller.http(), "POST", path, &[], body));
-        (status.as_u16(), told.len() >> 20)
+        let (status, _, reported) = runtime.block_on(call(caller.http(), "POST", path, &[], body));
+        (status.as_u16(), reported.len() >> 20)
     };
     assert_eq!(sent(6), (200, 6));
     assert_eq!(sent(9), (413, 0));
@@ -375,10 +382,10 @@ fn what_daprd_would_refuse_is_refused_in_its_way() {
         (&["--app-id"], "flag needs an argument: --app-id"),
         (&["-x"], "unknown shorthand flag: 'x' in -x"),
     ] {
-        let (code, out, told) = ended(&user, words);
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{told}");
-        assert!(told.starts_with(&format!("{message}\nUsage of daprd:\n")), "{told}");
-        assert!(told.ends_with(&format!("{message}\n")), "{told}");
+        let (code, out, reported) = ended(&user, words);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{reported}");
+        assert!(reported.starts_with(&format!("{message}\nUsage of daprd:\n")), "{reported}");
+        assert!(reported.ends_with(&format!("{message}\n")), "{reported}");
     }
     let denied = "kind: Configuration\nspec: {accessControl: {defaultAction: 'no'}}\n";
     let denied = file(&user, "denied.yaml", denied);
@@ -403,20 +410,20 @@ fn what_daprd_would_refuse_is_refused_in_its_way() {
         ),
         (&["--app-id", "web", "--config", "/nowhere"], "cannot read /nowhere"),
     ] {
-        let (code, _, told) = ended(&user, words);
-        assert_eq!(code, Some(1), "{words:?}: {told}");
-        assert!(told.contains(part) && told.contains("error: "), "{words:?}: {told}");
+        let (code, _, reported) = ended(&user, words);
+        assert_eq!(code, Some(1), "{words:?}: {reported}");
+        assert!(reported.contains(part) && reported.contains("error: "), "{words:?}: {reported}");
     }
     let (code, out, _) = ended(&user, &["--version"]);
     assert_eq!((code, out), (Some(0), format!("{}\n", env!("CARGO_PKG_VERSION"))));
-    let (code, _, told) = ended(&user, &[&web[..], &["--help"]].concat());
-    assert!(code == Some(0) && told.starts_with("Usage of daprd:\n"), "{told}");
-    let told = user.tollway(&["sidecar", "--dapr", "--bogus"]);
-    assert_eq!(told.code, Some(2), "{}", told.stderr);
-    assert!(told.stderr.starts_with("unknown flag: --bogus\n"), "{}", told.stderr);
+    let (code, _, reported) = ended(&user, &[&web[..], &["--help"]].concat());
+    assert!(code == Some(0) && reported.starts_with("Usage of daprd:\n"), "{reported}");
+    let reported = user.tollway(&["sidecar", "--dapr", "--bogus"]);
+    assert_eq!(reported.code, Some(2), "{}", reported.stderr);
+    assert!(reported.stderr.starts_with("unknown flag: --bogus\n"), "{}", reported.stderr);
     // A join token that is for another control plane than the local one.
     let mut elsewhere = user.plain_command(&program(&user));
-    let told = elsewhere.args(web).env("TOLLWAY_TOKEN", "tollway1.x").output().unwrap();
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(told.contains("--control-plane-address HOST:PORT"), "{told}");
+    let reported = elsewhere.args(web).env("TOLLWAY_TOKEN", "tollway1.x").output().unwrap();
+    let reported = String::from_utf8(reported.stderr).unwrap();
+    assert!(reported.contains("--control-plane-address HOST:PORT"), "{reported}");
 }

@@ -93,8 +93,8 @@ fn each_event_is_at_the_caller_before_the_next_is_sent() {
                 assert_eq!(rest, "", "with the app's stream the answer ends");
             };
             let followed = async { tokio::time::timeout(PATIENCE, follow).await };
-            let told = runtime.block_on(followed);
-            told.unwrap_or_else(|_| panic!("{protocol:?} {version:?}: an event does not come"));
+            let reported = runtime.block_on(followed);
+            reported.unwrap_or_else(|_| panic!("{protocol:?} {version:?}: an event does not come"));
         }
     }
 }

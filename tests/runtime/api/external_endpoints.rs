@@ -133,12 +133,13 @@ fn endpoints_and_urls_are_called_by_their_own_names() {
     let chunked = "POST /v1.0/invoke/plain/method/c HTTP/1.1\r\nhost: a\r\ntransfer-encoding: \
                    chunked\r\nconnection: close\r\n\r\n2\r\nhi\r\n3\r\n you\r\n0\r\n\r\n";
     let chunked = chunked.replace("3\r\n you", "4\r\n you");
-    let told = RawClient::exchange(caller.http(), chunked, PATIENCE).unwrap().text();
-    assert!(told.contains("\"body\": \"hi you\""), "{told}");
+    let reported = RawClient::exchange(caller.http(), chunked, PATIENCE).unwrap().text();
+    assert!(reported.contains("\"body\": \"hi you\""), "{reported}");
     // By message.
     let listener = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
-    let told = runtime().block_on(invoke(listener, "plain", message("m", "by message"))).unwrap();
-    let asked: Value = serde_json::from_str(&text_of(told.get_ref())).unwrap();
+    let reported =
+        runtime().block_on(invoke(listener, "plain", message("m", "by message"))).unwrap();
+    let asked: Value = serde_json::from_str(&text_of(reported.get_ref())).unwrap();
     assert_eq!((asked["path"].as_str(), asked["body"].as_str()), (Some("/m"), Some("by message")));
     let metadata = get(caller.http(), "/v1.0/metadata");
     assert!(
@@ -179,14 +180,14 @@ fn endpoints_over_tls_prove_who_they_are_and_are_shown_a_certificate() {
         ("other-name", &["ERR_UNREACHABLE"], "certificate"),
         (&url, &["ERR_UNREACHABLE"], "failed to invoke, id: https://localhost"),
     ] {
-        let (status, code, told) =
+        let (status, code, reported) =
             ask(&caller, &format!("/v1.0/invoke/{target}/method/a"), &[], "");
         assert!(
             (502..=503).contains(&status) && codes.contains(&code.as_str()),
-            "{target}: {told}"
+            "{target}: {reported}"
         );
-        assert_eq!(told["errorCode"].as_str(), Some(code.as_str()), "{told}");
-        assert!(told["message"].as_str().unwrap().contains(part), "{target}: {told}");
+        assert_eq!(reported["errorCode"].as_str(), Some(code.as_str()), "{reported}");
+        assert!(reported["message"].as_str().unwrap().contains(part), "{target}: {reported}");
     }
 }
 
@@ -213,19 +214,19 @@ fn an_endpoint_that_fails_is_under_rules_by_its_name() {
         "{asked}"
     );
     assert_eq!(ask(&caller, &path("steady", "b"), &[], "").0, 503);
-    let (status, code, told) = ask(&caller, "/v1.0/invoke/away/method/x", &[], "");
-    assert_eq!((status, code.as_str()), (503, "ERR_UNREACHABLE"), "{told}");
-    let text = told["message"].as_str().unwrap();
+    let (status, code, reported) = ask(&caller, "/v1.0/invoke/away/method/x", &[], "");
+    assert_eq!((status, code.as_str()), (503, "ERR_UNREACHABLE"), "{reported}");
+    let text = reported["message"].as_str().unwrap();
     assert!(text.starts_with("failed to invoke, id: away, err: "), "{text}");
     // An invalid URL is refused, and reaches no server.
     for (target, part) in
         [("http://", "no URL"), ("http://me:word@127.0.0.1", "a name or a password")]
     {
         let encoded = target.replace(':', "%3A").replace('/', "%2F");
-        let (status, code, told) =
+        let (status, code, reported) =
             ask(&caller, &format!("/v1.0/invoke/{encoded}/method/x"), &[], "");
-        assert_eq!((status, code.as_str()), (400, "ERR_BAD_NAME"), "{told}");
-        assert!(told["message"].as_str().unwrap().contains(part), "{told}");
+        assert_eq!((status, code.as_str()), (400, "ERR_BAD_NAME"), "{reported}");
+        assert!(reported["message"].as_str().unwrap().contains(part), "{reported}");
     }
 }
 
@@ -233,6 +234,9 @@ fn an_endpoint_that_fails_is_under_rules_by_its_name() {
 fn only_in_daprds_place_does_anything_leave_the_mesh() {
     let mesh = tollway_tests::mesh::Mesh::start();
     let caller = mesh.west.caller(&[]);
-    let told = get(caller.http(), "/v1.0/invoke/http://127.0.0.1:1/method/x");
-    assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_DIRECT_INVOKE"), "{told}");
+    let reported = get(caller.http(), "/v1.0/invoke/http://127.0.0.1:1/method/x");
+    assert!(
+        reported.starts_with("HTTP/1.1 404") && reported.contains("ERR_DIRECT_INVOKE"),
+        "{reported}"
+    );
 }

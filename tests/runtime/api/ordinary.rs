@@ -51,24 +51,30 @@ fn a_sidecar_keeps_to_the_files_that_it_is_given() {
     for name in ["flaky", "picky"] {
         caller.until_served(name);
     }
-    let (status, told) = post(caller.http(), "/v1.0/invoke/flaky/method/fails/2/a");
-    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    let (status, reported) = post(caller.http(), "/v1.0/invoke/flaky/method/fails/2/a");
+    assert!(status == 200 && reported.starts_with("hello of caller"), "{reported}");
     assert_eq!(app.seen("a"), 3);
     assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/fails/2/b").0, 503);
     assert_eq!(app.seen("b"), 1);
     // The listener that daprd does not have.
     let asked = "POST /fails/2/c HTTP/1.1\r\nhost: flaky.mesh\r\nconnection: close\r\n\
                  content-length: 2\r\n\r\nhi";
-    let told = RawClient::exchange(caller.outbound(), asked, PATIENCE).unwrap().text();
-    assert!(told.starts_with("HTTP/1.1 200") && told.contains("hi of caller"), "{told}");
+    let reported = RawClient::exchange(caller.outbound(), asked, PATIENCE).unwrap().text();
+    assert!(
+        reported.starts_with("HTTP/1.1 200") && reported.contains("hi of caller"),
+        "{reported}"
+    );
     assert_eq!(app.seen("c"), 3);
     let noted = format!("{config}: `features` of the Configuration is left out");
     let log = caller.process.log();
     assert!(log.contains(&noted), "{log}");
-    let told = get(caller.http(), "/v1.0/metadata");
-    assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
-    let (status, told) = post(caller.http(), "/v1.0/invoke/flaky/method/closed");
-    assert!(status == 403 && told.contains("accessControl denies it"), "{told}");
+    let reported = get(caller.http(), "/v1.0/metadata");
+    assert!(
+        reported.starts_with("HTTP/1.1 404") && reported.contains("ERR_NOT_SERVED"),
+        "{reported}"
+    );
+    let (status, reported) = post(caller.http(), "/v1.0/invoke/flaky/method/closed");
+    assert!(status == 403 && reported.contains("accessControl denies it"), "{reported}");
     assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/closed").0, 200);
 }
 
@@ -84,15 +90,18 @@ fn an_app_that_is_run_is_under_the_files_too() {
     let given = ["--resources-path", &folder, "--configuration", &config];
     let run = user.run(&[options, given].concat(), "sleep 1000");
     let served = retry_until(PATIENCE, "the callee", || {
-        let told = get(listener, "/v1.0/invoke/flaky/method/healthz");
-        told.starts_with("HTTP/1.1 200").then_some(())
+        let reported = get(listener, "/v1.0/invoke/flaky/method/healthz");
+        reported.starts_with("HTTP/1.1 200").then_some(())
     });
     served.map_err(|error| error.context(run.log())).unwrap();
-    let (status, told) = post(listener, "/v1.0/invoke/flaky/method/fails/2/a");
-    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    let (status, reported) = post(listener, "/v1.0/invoke/flaky/method/fails/2/a");
+    assert!(status == 200 && reported.starts_with("hello of caller"), "{reported}");
     assert_eq!(app.seen("a"), 3);
-    let told = get(listener, "/v1.0/metadata");
-    assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
+    let reported = get(listener, "/v1.0/metadata");
+    assert!(
+        reported.starts_with("HTTP/1.1 404") && reported.contains("ERR_NOT_SERVED"),
+        "{reported}"
+    );
 }
 
 #[test]

@@ -22,21 +22,21 @@ fn metadata_is_the_same_over_both_apis() {
         let put = call(sidecar.http(), "PUT", "/v1.0/metadata/by-http", &[], "two").await;
         assert_eq!(put.0.as_u16(), 204);
 
-        let told = grpc.get_metadata(GetMetadataRequest {}).await.unwrap().into_inner();
-        assert_eq!((told.id.as_str(), told.extended_metadata.len()), ("web", 2));
-        assert_eq!(told.extended_metadata["by-http"], "two");
-        let app = told.app_connection_properties.unwrap();
+        let reported = grpc.get_metadata(GetMetadataRequest {}).await.unwrap().into_inner();
+        assert_eq!((reported.id.as_str(), reported.extended_metadata.len()), ("web", 2));
+        assert_eq!(reported.extended_metadata["by-http"], "two");
+        let app = reported.app_connection_properties.unwrap();
         assert_eq!((app.port, app.protocol.as_str()), (4711, "h2c"));
 
-        let told = grpc.set_metadata(set("", "x".to_owned())).await.unwrap_err();
-        assert_eq!(told.code(), Code::InvalidArgument, "{told}");
-        let told = grpc.set_metadata(set("k", "x".repeat(64 * 1024 + 1))).await.unwrap_err();
-        assert_eq!(told.code(), Code::InvalidArgument, "{told}");
+        let reported = grpc.set_metadata(set("", "x".to_owned())).await.unwrap_err();
+        assert_eq!(reported.code(), Code::InvalidArgument, "{reported}");
+        let reported = grpc.set_metadata(set("k", "x".repeat(64 * 1024 + 1))).await.unwrap_err();
+        assert_eq!(reported.code(), Code::InvalidArgument, "{reported}");
         for number in 2..128 {
             grpc.set_metadata(set(&number.to_string(), "x".to_owned())).await.unwrap();
         }
-        let told = grpc.set_metadata(set("one more", "x".to_owned())).await.unwrap_err();
-        assert_eq!(told.code(), Code::ResourceExhausted, "{told}");
+        let reported = grpc.set_metadata(set("one more", "x".to_owned())).await.unwrap_err();
+        assert_eq!(reported.code(), Code::ResourceExhausted, "{reported}");
         grpc.set_metadata(set("by-grpc", "again".to_owned())).await.unwrap();
     });
     let shown = get(sidecar.http(), "/v1.0/metadata");
@@ -51,10 +51,10 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
     let mesh = Mesh::start();
     let app = ["--app-port", "4711", "--app-protocol", "h2c", "--app-max-concurrency", "7"];
     let sidecar = mesh.west.sidecar("web", &[&app[..], &["--enable-app-health-check"]].concat());
-    let (status, _, told) =
+    let (status, _, reported) =
         runtime().block_on(call(sidecar.http(), "GET", "/v1.0/metadata", &[], ""));
-    assert_eq!(status, 200, "{told}");
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(status, 200, "{reported}");
+    let reported: serde_json::Value = serde_json::from_str(&reported).unwrap();
     for (place, value) in [
         ("/id", json!("web")),
         ("/runtimeVersion", json!(env!("CARGO_PKG_VERSION"))),
@@ -79,11 +79,11 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
         ("/actorRuntime/activeActors", json!([])),
         ("/actorRuntime/placement", json!("")),
     ] {
-        assert_eq!(told.pointer(place), Some(&value), "{place} of {told}");
+        assert_eq!(reported.pointer(place), Some(&value), "{place} of {reported}");
     }
-    let capabilities = told.pointer("/components/0/capabilities").unwrap();
+    let capabilities = reported.pointer("/components/0/capabilities").unwrap();
     for word in ["ETAG", "TRANSACTIONAL", "ACTOR", "TTL"] {
-        assert!(capabilities.as_array().unwrap().contains(&json!(word)), "{word} of {told}");
+        assert!(capabilities.as_array().unwrap().contains(&json!(word)), "{word} of {reported}");
     }
     // Dapr's members but for those of what is not served, and what it has no word for.
     for (place, members) in [
@@ -96,8 +96,8 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
         ("/appConnectionProperties", "channelAddress health maxConcurrency port protocol"),
         ("/actorRuntime", "activeActors hostReady placement runtimeStatus"),
     ] {
-        let told = told.pointer(place).and_then(serde_json::Value::as_object).unwrap();
-        let mut names: Vec<&str> = told.keys().map(String::as_str).collect();
+        let reported = reported.pointer(place).and_then(serde_json::Value::as_object).unwrap();
+        let mut names: Vec<&str> = reported.keys().map(String::as_str).collect();
         names.sort_unstable();
         assert_eq!(names.join(" "), members, "{place}");
     }
@@ -114,16 +114,16 @@ fn health_is_asked_for_by_the_name_of_an_app() {
     runtime().block_on(async {
         for query in ["appid=caller", "a=b&appid=caller", ""] {
             let path = format!("/v1.0/healthz?{query}");
-            let (status, _, told) = call(sidecar.http(), "GET", &path, &[], "").await;
-            assert_eq!((status.as_u16(), told.as_str()), (204, ""), "{query}");
+            let (status, _, reported) = call(sidecar.http(), "GET", &path, &[], "").await;
+            assert_eq!((status.as_u16(), reported.as_str()), (204, ""), "{query}");
         }
         let path = "/v1.0/healthz?appid=other";
-        let (status, fields, told) = call(sidecar.http(), "GET", path, &[], "").await;
-        assert_eq!(status.as_u16(), 500, "{told}");
+        let (status, fields, reported) = call(sidecar.http(), "GET", path, &[], "").await;
+        assert_eq!(status.as_u16(), 500, "{reported}");
         assert_eq!(fields["content-type"], "application/json");
-        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(told["errorCode"], "ERR_HEALTH_APPID_NOT_MATCH", "{told}");
-        assert_eq!(told["message"], "dapr app-id does not match", "{told}");
+        let reported: serde_json::Value = serde_json::from_str(&reported).unwrap();
+        assert_eq!(reported["errorCode"], "ERR_HEALTH_APPID_NOT_MATCH", "{reported}");
+        assert_eq!(reported["message"], "dapr app-id does not match", "{reported}");
     });
 }
 
@@ -154,7 +154,7 @@ fn what_is_not_served_is_told_so() {
         client.ready().await.unwrap();
         let path = "/dapr.proto.runtime.v1.Dapr/PublishEvent".parse().unwrap();
         let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        let told = client.unary(tonic::Request::new(()), path, codec).await.unwrap_err();
-        assert_eq!(told.code(), Code::Unimplemented, "{told}");
+        let reported = client.unary(tonic::Request::new(()), path, codec).await.unwrap_err();
+        assert_eq!(reported.code(), Code::Unimplemented, "{reported}");
     });
 }

@@ -38,20 +38,20 @@ fn a_client_that_knows_no_service_asks_the_app_or_the_sidecar() {
     // Of the app, in whose words a call of it is written.
     let callback = "dapr.proto.runtime.v1.AppCallback";
     let question = json!({"method": "order"});
-    let told =
+    let reported =
         reflected(&python, &caller, (&format!("{callback}/OnInvoke"), question), &["greeter"]);
-    assert_eq!(told["services"], json!([callback, "grpc.reflection.v1alpha.ServerReflection"]));
-    assert_eq!(told["answer"]["contentType"], "answer of order");
+    assert_eq!(reported["services"], json!([callback, "grpc.reflection.v1alpha.ServerReflection"]));
+    assert_eq!(reported["answer"]["contentType"], "answer of order");
 
     // Without a name, of the sidecar.
     let dapr = "dapr.proto.runtime.v1.Dapr";
-    let told = reflected(&python, &caller, (&format!("{dapr}/GetMetadata"), json!({})), &[]);
-    let services = told["services"].as_array().unwrap();
+    let reported = reflected(&python, &caller, (&format!("{dapr}/GetMetadata"), json!({})), &[]);
+    let services = reported["services"].as_array().unwrap();
     assert!(services.contains(&json!(dapr)), "{services:?}");
     assert!(!services.contains(&json!(callback)), "{services:?}");
-    let methods = told["methods"].as_array().unwrap();
+    let methods = reported["methods"].as_array().unwrap();
     for method in ["InvokeService", "InvokeActor", "GetState", "Shutdown"] {
         assert!(methods.contains(&json!(method)), "{method}: {methods:?}");
     }
-    assert_eq!(told["answer"]["id"], "caller");
+    assert_eq!(reported["answer"]["id"], "caller");
 }

@@ -83,15 +83,15 @@ impl Flaky {
                 r#"{"entities":["Cart","Slow","ById","ByType","ByBoth"]}"#,
             );
         }
-        let told = |name: &str| {
+        let reported = |name: &str| {
             let values = request.headers().get_all(name).iter();
             values.map(|value| value.to_str().unwrap()).collect::<Vec<_>>().join("|")
         };
         let who = format!(
             "{} {} {}",
-            told("dapr-caller-app-id"),
-            told("x-forwarded-for"),
-            told("dapr-app-id")
+            reported("dapr-caller-app-id"),
+            reported("x-forwarded-for"),
+            reported("dapr-app-id")
         );
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let body = format!("{} of {who}", String::from_utf8_lossy(&body));
@@ -175,7 +175,7 @@ impl Ruled {
         &self.callees[at]
     }
 
-    fn door(&self) -> SocketAddr {
+    fn entrance(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.caller.grpc))
     }
 }
@@ -192,8 +192,11 @@ fn calls_that_fail_are_tried_again_as_the_file_says() {
     // Each attempt has its time.
     assert_eq!(ruled.call("invoke/flaky/method/slow/2/c", "hello"), well("hello"));
     assert_eq!(ruled.app.seen("c"), 3);
-    let (status, told) = ruled.call("invoke/flaky/method/slow/9/d", "");
-    assert!(status == 504 && told.contains("ERR_TIMED_OUT") && told.contains("400ms"), "{told}");
+    let (status, reported) = ruled.call("invoke/flaky/method/slow/9/d", "");
+    assert!(
+        status == 504 && reported.contains("ERR_TIMED_OUT") && reported.contains("400ms"),
+        "{reported}"
+    );
     assert_eq!(ruled.app.seen("d"), 4);
     // A status that is not among those that are named is no reason.
     assert_eq!(ruled.call("invoke/picky/method/fails/2/e", "").0, 503);
@@ -201,13 +204,16 @@ fn calls_that_fail_are_tried_again_as_the_file_says() {
     // A body without a length streams, once.
     let chunked = "POST /v1.0/invoke/flaky/method/fails/1/f HTTP/1.1\r\nhost: a\r\ntransfer-encoding: \
                    chunked\r\nconnection: close\r\n\r\n2\r\nhi\r\n0\r\n\r\n";
-    let told = RawClient::exchange(ruled.caller.http(), chunked, PATIENCE).unwrap().text();
-    assert!(told.starts_with("HTTP/1.1 503") && ruled.app.seen("f") == 1, "{told}");
-    let told = RawClient::exchange(ruled.caller.http(), chunked, PATIENCE).unwrap().text();
-    assert!(told.starts_with("HTTP/1.1 200") && told.contains("hi of caller"), "{told}");
+    let reported = RawClient::exchange(ruled.caller.http(), chunked, PATIENCE).unwrap().text();
+    assert!(reported.starts_with("HTTP/1.1 503") && ruled.app.seen("f") == 1, "{reported}");
+    let reported = RawClient::exchange(ruled.caller.http(), chunked, PATIENCE).unwrap().text();
+    assert!(
+        reported.starts_with("HTTP/1.1 200") && reported.contains("hi of caller"),
+        "{reported}"
+    );
     // A call by message.
     let asked = message("fails/2/g", "hello");
-    let answer = ruled.runtime.block_on(invoke(ruled.door(), "flaky", asked)).unwrap();
+    let answer = ruled.runtime.block_on(invoke(ruled.entrance(), "flaky", asked)).unwrap();
     assert!(text_of(answer.get_ref()).starts_with("hello of caller"), "{answer:?}");
     assert_eq!(ruled.app.seen("g"), 3);
     // By a host's name and by the header it is the same app.
@@ -224,15 +230,18 @@ fn a_breaker_makes_no_calls_until_its_rest_is_over() {
         assert_eq!(ruled.call(path, "").0, 503);
     }
     for _ in 0..5 {
-        let (status, told) = ruled.call(path, "");
-        assert!(status == 503 && told.contains("ERR_CIRCUIT_OPEN"), "{told}");
-        assert!(told.contains("broken.default.local /fails/3/a"), "{told}");
+        let (status, reported) = ruled.call(path, "");
+        assert!(status == 503 && reported.contains("ERR_CIRCUIT_OPEN"), "{reported}");
+        assert!(reported.contains("broken.default.local /fails/3/a"), "{reported}");
     }
     assert_eq!(ruled.app.seen("a"), 3);
-    let asked = invoke(ruled.door(), "broken", message("fails/3/a", ""));
-    let told = ruled.runtime.block_on(asked).unwrap_err();
-    assert_eq!(told.code(), Code::Unavailable, "{told}");
-    assert!(told.message().starts_with("failed to invoke, id: broken, err: too many"), "{told}");
+    let asked = invoke(ruled.entrance(), "broken", message("fails/3/a", ""));
+    let reported = ruled.runtime.block_on(asked).unwrap_err();
+    assert_eq!(reported.code(), Code::Unavailable, "{reported}");
+    assert!(
+        reported.message().starts_with("failed to invoke, id: broken, err: too many"),
+        "{reported}"
+    );
     // Another method has another breaker.
     assert_eq!(ruled.call("invoke/broken/method/fails/0/b", "").0, 200);
     let again = retry_until(PATIENCE, "calls being made again", || {
@@ -254,8 +263,8 @@ fn proxied_calls_of_grpc_are_under_rules_too() {
     let caller = Daprd::listening(&user, "caller", &["--resources-path", folder]);
     caller.until_served("picky");
     runtime.block_on(async {
-        let door = format!("http://127.0.0.1:{}", caller.grpc);
-        let endpoint = Endpoint::from_shared(door).unwrap();
+        let entrance = format!("http://127.0.0.1:{}", caller.grpc);
+        let endpoint = Endpoint::from_shared(entrance).unwrap();
         let mut proxied = AppCallbackClient::new(endpoint.connect().await.unwrap());
         for (method, stream, code, calls) in [
             ("order", None, Code::Ok, 1),
@@ -272,12 +281,12 @@ fn proxied_calls_of_grpc_are_under_rules_too() {
             if let Some(stream) = stream {
                 request.metadata_mut().insert("dapr-stream", stream.parse().unwrap());
             }
-            let told = proxied.on_invoke(request).await;
-            let got = told.as_ref().map_or_else(tonic::Status::code, |_| Code::Ok);
+            let reported = proxied.on_invoke(request).await;
+            let got = reported.as_ref().map_or_else(tonic::Status::code, |_| Code::Ok);
             assert_eq!(
                 (got, app.all_asked().len()),
                 (code, calls),
-                "{method} {stream:?}: {told:?}"
+                "{method} {stream:?}: {reported:?}"
             );
         }
     });
@@ -304,20 +313,20 @@ fn calls_under_rules_that_go_in_a_circle_end() {
 
 /// Begins a call of gRPC of `picky` with a message of which `mib` are sent, and more never.
 fn begin(caller: &Daprd, mib: usize) -> (mpsc::Sender<Bytes>, impl Future<Output = String>) {
-    let door = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
+    let entrance = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
     let (sender, chunks) = mpsc::channel(1);
     let body = StreamBody::new(ReceiverStream::new(chunks).map(|chunk| Ok(Frame::data(chunk))));
     let path = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
     let request = Request::builder()
         .method("POST")
-        .uri(format!("http://{door}{path}"))
+        .uri(format!("http://{entrance}{path}"))
         .header("content-type", "application/grpc")
         .header("dapr-app-id", "picky")
         .body(BodyExt::boxed(body))
         .unwrap();
     let filling = sender.clone();
     let asked = async move {
-        let mut client = Client::connect(Version::Http2, door).await;
+        let mut client = Client::connect(Version::Http2, entrance).await;
         let fill = async {
             let announced = [&[0][..], &(64_u32 << 20).to_be_bytes()].concat();
             let chunks = (0..mib).map(|_| Bytes::from(vec![0; 1 << 20]));
@@ -361,7 +370,7 @@ fn what_is_read_of_calls_of_grpc_to_be_repeated_is_bounded_over_all() {
     });
     // Both have gone, and what they held.
     let served = retry_until(PATIENCE, "room again", || {
-        let told = runtime.block_on(async {
+        let reported = runtime.block_on(async {
             let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", caller.grpc));
             let channel = endpoint.unwrap().connect().await.unwrap();
             let mut proxied = AppCallbackClient::new(channel);
@@ -372,7 +381,7 @@ fn what_is_read_of_calls_of_grpc_to_be_repeated_is_bounded_over_all() {
             request.metadata_mut().insert("dapr-app-id", "picky".parse().unwrap());
             proxied.on_invoke(request).await.map(drop)
         });
-        told.ok()
+        reported.ok()
     });
     served.unwrap();
 }

@@ -41,7 +41,7 @@ async fn tell(request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let field = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap());
-    let told = json!({
+    let reported = json!({
         "method": head.method.as_str(),
         "target": head.uri.to_string(),
         "body": String::from_utf8_lossy(&body),
@@ -49,7 +49,7 @@ async fn tell(request: Request<Incoming>) -> Response<Full<Bytes>> {
         "authorization": field("authorization"),
     });
     let status = head.uri.path().rsplit('/').next().and_then(|last| last.parse().ok());
-    let mut answer = Response::new(Full::from(told.to_string()));
+    let mut answer = Response::new(Full::from(reported.to_string()));
     *answer.status_mut() = status.unwrap_or(StatusCode::OK);
     answer.headers_mut().insert("x-method", head.method.as_str().parse().unwrap());
     answer
@@ -104,20 +104,20 @@ fn an_app_is_named_by_header_then_by_credentials_then_by_the_path() {
     ];
     far.runtime.block_on(async {
         for (path, fields, target) in cases {
-            let (status, _, told) = call(far.caller.http(), "GET", &path, &fields, "").await;
-            assert_eq!(status, 200, "{path}: {told}");
-            let told: Value = serde_json::from_str(&told).unwrap();
-            assert_eq!(told["target"], target, "{path}");
-            assert_eq!(told["app_id"], Value::Null, "{path}");
+            let (status, _, reported) = call(far.caller.http(), "GET", &path, &fields, "").await;
+            assert_eq!(status, 200, "{path}: {reported}");
+            let reported: Value = serde_json::from_str(&reported).unwrap();
+            assert_eq!(reported["target"], target, "{path}");
+            assert_eq!(reported["app_id"], Value::Null, "{path}");
             // Credentials by which the app was found are not its business; others are.
             let shown = fields.iter().find(|field| field.0 == authorization && field.1 != to_app);
-            assert_eq!(told["authorization"], json!(shown.map(|field| field.1)), "{path}");
+            assert_eq!(reported["authorization"], json!(shown.map(|field| field.1)), "{path}");
         }
         // Within a network and a namespace the rest of the name may be left out.
         for short in ["teller", "teller.default", APP] {
             let path = format!("/v1.0/invoke/{short}/method/a");
-            let (status, _, told) = call(far.sidecar.http(), "GET", &path, &[], "").await;
-            assert_eq!(status, 200, "{short}: {told}");
+            let (status, _, reported) = call(far.sidecar.http(), "GET", &path, &[], "").await;
+            assert_eq!(status, 200, "{short}: {reported}");
         }
     });
 }
@@ -130,11 +130,11 @@ fn each_verb_arrives_as_it_is() {
         for verb in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "REPORT"]
         {
             let body = if matches!(verb, "HEAD" | "TRACE") { "" } else { "hello" };
-            let (status, fields, told) = call(far.caller.http(), verb, &path, &[], body).await;
+            let (status, fields, reported) = call(far.caller.http(), verb, &path, &[], body).await;
             assert_eq!((status.as_u16(), fields["x-method"].to_str().unwrap()), (200, verb));
             if verb != "HEAD" {
-                let told: Value = serde_json::from_str(&told).unwrap();
-                assert_eq!((&told["method"], &told["body"]), (&json!(verb), &json!(body)));
+                let reported: Value = serde_json::from_str(&reported).unwrap();
+                assert_eq!((&reported["method"], &reported["body"]), (&json!(verb), &json!(body)));
             }
         }
         for (verb, method) in [
@@ -183,9 +183,10 @@ fn each_status_of_an_app_is_its_callers() {
     far.runtime.block_on(async {
         for (status, code) in statuses {
             let path = format!("/v1.0/invoke/{APP}/method/status/{status}");
-            let (got, fields, told) = call(far.caller.http(), "POST", &path, &[], "hello").await;
-            assert_eq!(got.as_u16(), status, "{told}");
-            assert!(told.contains("\"body\":\"hello\""), "{status}: {told}");
+            let (got, fields, reported) =
+                call(far.caller.http(), "POST", &path, &[], "hello").await;
+            assert_eq!(got.as_u16(), status, "{reported}");
+            assert!(reported.contains("\"body\":\"hello\""), "{status}: {reported}");
             assert!(!fields.contains_key("x-tollway-error"), "{status}: {fields:?}");
 
             let method = format!("status/{status}");
@@ -208,15 +209,15 @@ fn each_status_of_an_app_is_its_callers() {
             assert_eq!(info.domain, "dapr.io");
             assert_eq!(info.metadata["http.code"], status.to_string());
             // As much of the body as Dapr returns.
-            let told = &info.metadata["http.error_message"];
-            assert!(told.len() <= 63 && told.starts_with("{\"app_id\""), "{told}");
+            let reported = &info.metadata["http.error_message"];
+            assert!(reported.len() <= 63 && reported.starts_with("{\"app_id\""), "{reported}");
         }
     });
 }
 
 /// What a proxied call of gRPC is refused with.
-async fn proxied(door: SocketAddr, id: Option<&str>) -> Status {
-    let endpoint = Endpoint::from_shared(format!("http://{door}")).unwrap();
+async fn proxied(entrance: SocketAddr, id: Option<&str>) -> Status {
+    let endpoint = Endpoint::from_shared(format!("http://{entrance}")).unwrap();
     let mut app = AppCallbackClient::new(endpoint.connect().await.unwrap());
     let mut request = tonic::Request::new(InvokeRequest::default());
     if let Some(id) = id {
@@ -250,9 +251,12 @@ fn names_that_lead_nowhere_are_refused_alike_on_every_way() {
             let escaped = id.replace('/', "%2F").replace(' ', "%20");
             let path = format!("/v1.0/invoke/{escaped}/method/x");
             for (path, fields) in [(path.as_str(), vec![]), ("/x", vec![("dapr-app-id", id)])] {
-                let (got, _, told) = call(http, "GET", path, &fields, "").await;
-                assert_eq!(got.as_u16(), status, "{path} {id}: {told}");
-                assert!(told.contains(&format!("\"errorCode\":\"{code}\"")), "{id}: {told}");
+                let (got, _, reported) = call(http, "GET", path, &fields, "").await;
+                assert_eq!(got.as_u16(), status, "{path} {id}: {reported}");
+                assert!(
+                    reported.contains(&format!("\"errorCode\":\"{code}\"")),
+                    "{id}: {reported}"
+                );
             }
             let refused = proxied(grpc, Some(id)).await;
             let number = if status == 400 { Code::InvalidArgument } else { Code::Unimplemented };

@@ -80,13 +80,13 @@ fn pythons_clients_show_the_token_and_its_apps_are_shown_theirs() {
     let id = "greeter.default.east";
     tokens::until_served(&caller, id);
     for protocol in ["http", "grpc"] {
-        let mut told = client(&python, &caller, protocol, id);
-        told.env("DAPR_API_TOKEN", tokens::API);
-        let greeter = printed(&mut told);
+        let mut reported = client(&python, &caller, protocol, id);
+        reported.env("DAPR_API_TOKEN", tokens::API);
+        let greeter = printed(&mut reported);
         assert_eq!(greeter, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
-        let shown = printed(told.env("METHOD", "token"));
+        let shown = printed(reported.env("METHOD", "token"));
         assert!(shown.ends_with(&format!(": {}\n", tokens::APP)), "{protocol}: {shown}");
-        let refused = told.env("DAPR_API_TOKEN", "guess").output().unwrap();
+        let refused = reported.env("DAPR_API_TOKEN", "guess").output().unwrap();
         assert!(!refused.status.success(), "{protocol}");
     }
 }

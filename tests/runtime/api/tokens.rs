@@ -95,10 +95,13 @@ fn the_http_api_answers_who_shows_its_token() {
             ("POST", "/v1.0/shutdown", &[wrong]),
             ("GET", "/nothing", &[]),
         ] {
-            let (status, told, body) = call(api, method, path, fields, "").await;
+            let (status, reported, body) = call(api, method, path, fields, "").await;
             assert_eq!((status.as_u16(), body.as_str()), (401, "invalid api token\n"), "{path}");
-            assert!(told["content-type"].to_str().unwrap().starts_with("text/plain"), "{told:?}");
-            assert_eq!(told["x-tollway-error"], "ERR_API_TOKEN");
+            assert!(
+                reported["content-type"].to_str().unwrap().starts_with("text/plain"),
+                "{reported:?}"
+            );
+            assert_eq!(reported["x-tollway-error"], "ERR_API_TOKEN");
         }
         for path in ["/v1.0/healthz", "/v1.0/healthz?appid=caller", "/v1.0/healthz/outbound"] {
             assert_eq!(call(api, "GET", path, &[], "").await.0, 204, "{path}");
@@ -132,17 +135,17 @@ fn the_grpc_api_answers_who_shows_its_token() {
     runtime.block_on(async {
         let listener = caller.grpc();
         let mut api = client(listener).await;
-        let told = api.get_metadata(GetMetadataRequest {}).await.unwrap_err();
-        assert_eq!(told.code(), Code::Unauthenticated, "{told}");
-        assert_eq!(told.metadata().get("x-tollway-error").unwrap(), "ERR_API_TOKEN");
+        let reported = api.get_metadata(GetMetadataRequest {}).await.unwrap_err();
+        assert_eq!(reported.code(), Code::Unauthenticated, "{reported}");
+        assert_eq!(reported.metadata().get("x-tollway-error").unwrap(), "ERR_API_TOKEN");
         api.get_metadata(with(&[(FIELD, API)], GetMetadataRequest {})).await.unwrap();
 
         let asked = || InvokeServiceRequest {
             id: "greeter.default.east".to_owned(),
             message: Some(message("order", "hello")),
         };
-        let told = api.invoke_service(with(&[(FIELD, APP)], asked())).await.unwrap_err();
-        assert_eq!(told.code(), Code::Unauthenticated, "{told}");
+        let reported = api.invoke_service(with(&[(FIELD, APP)], asked())).await.unwrap_err();
+        assert_eq!(reported.code(), Code::Unauthenticated, "{reported}");
         api.invoke_service(with(&[(FIELD, API)], asked())).await.unwrap();
         shown_to_app();
 
@@ -153,8 +156,8 @@ fn the_grpc_api_answers_who_shows_its_token() {
         let to = ("dapr-app-id", "greeter.default.east");
         let asked = || InvokeRequest { method: "order".to_owned(), ..InvokeRequest::default() };
         for fields in [&[to][..], &[to, (FIELD, "guess")]] {
-            let told = proxied.on_invoke(with(fields, asked())).await.unwrap_err();
-            assert_eq!(told.code(), Code::Unauthenticated, "{told}");
+            let reported = proxied.on_invoke(with(fields, asked())).await.unwrap_err();
+            assert_eq!(reported.code(), Code::Unauthenticated, "{reported}");
         }
         proxied.on_invoke(with(&[to, (FIELD, API)], asked())).await.unwrap();
         shown_to_app();
@@ -175,21 +178,21 @@ fn a_token_is_printed_nowhere_and_checked_at_the_start() {
         let mut command = Command::new(program());
         command.args(["sidecar", "--app-id", "web", "--api-token-file", token]).args(more);
         let output = command.env("APP_API_TOKEN", variable).output().unwrap();
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(told).unwrap())
+        let reported = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(reported).unwrap())
     };
-    let (code, told) = run(&token, &["--print-config"], APP);
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains(&format!("api_token_file: {token}")), "{told}");
-    assert!(!told.contains("sesame"), "{told}");
-    let (code, told) = run("/nowhere/token", &[], APP);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("cannot read the token in /nowhere/token"), "{told}");
-    let (code, told) = run(&token, &[], "sesame\u{1}");
-    assert_eq!(code, Some(1), "{told}");
+    let (code, reported) = run(&token, &["--print-config"], APP);
+    assert_eq!(code, Some(0), "{reported}");
+    assert!(reported.contains(&format!("api_token_file: {token}")), "{reported}");
+    assert!(!reported.contains("sesame"), "{reported}");
+    let (code, reported) = run("/nowhere/token", &[], APP);
+    assert_eq!(code, Some(1), "{reported}");
+    assert!(reported.contains("cannot read the token in /nowhere/token"), "{reported}");
+    let (code, reported) = run(&token, &[], "sesame\u{1}");
+    assert_eq!(code, Some(1), "{reported}");
     assert!(
-        told.contains("the token in APP_API_TOKEN cannot be used: it has a character"),
-        "{told}"
+        reported.contains("the token in APP_API_TOKEN cannot be used: it has a character"),
+        "{reported}"
     );
-    assert!(!told.contains("sesame"), "{told}");
+    assert!(!reported.contains("sesame"), "{reported}");
 }

@@ -132,17 +132,18 @@ fn the_status_of_an_app_that_speaks_grpc_reaches_either_caller() {
         ];
         for (code, status) in codes {
             let method = format!("fail/{code}");
-            let told = invoke(far.caller.grpc(), GRPC_APP, message(&method, "")).await.unwrap_err();
-            assert_eq!((i32::from(told.code()), told.message()), (code, "it fails"));
-            assert_eq!(told.details(), DETAILS);
-            assert_eq!(told.metadata().get("x-why").unwrap(), "asked for");
+            let reported =
+                invoke(far.caller.grpc(), GRPC_APP, message(&method, "")).await.unwrap_err();
+            assert_eq!((i32::from(reported.code()), reported.message()), (code, "it fails"));
+            assert_eq!(reported.details(), DETAILS);
+            assert_eq!(reported.metadata().get("x-why").unwrap(), "asked for");
             far.app.asked();
 
             let path = format!("/v1.0/invoke/{GRPC_APP}/method/{method}");
             let (got, _, body) = call(far.caller.http(), "GET", &path, &[], "").await;
             assert_eq!(got.as_u16(), status, "{code}");
-            let told: serde_json::Value = serde_json::from_str(&body).unwrap();
-            assert_eq!(told, serde_json::json!({ "code": code, "message": "it fails" }));
+            let reported: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(reported, serde_json::json!({ "code": code, "message": "it fails" }));
             far.app.asked();
         }
     });
@@ -188,14 +189,14 @@ fn failures_of_the_mesh_say_whether_to_try_again() {
             ("a.b.c.d", Code::InvalidArgument, "a.b.c.d"),
             ("gone.default.east", Code::Unavailable, "gone.default.east"),
         ] {
-            let told = invoke(caller.grpc(), id, message("echo", "")).await.unwrap_err();
-            assert_eq!(told.code(), code, "{id}: {told}");
-            assert!(told.message().starts_with(&format!("failed to invoke, id: {id}, err: ")));
-            assert!(told.message().contains(said), "{told}");
+            let reported = invoke(caller.grpc(), id, message("echo", "")).await.unwrap_err();
+            assert_eq!(reported.code(), code, "{id}: {reported}");
+            assert!(reported.message().starts_with(&format!("failed to invoke, id: {id}, err: ")));
+            assert!(reported.message().contains(said), "{reported}");
         }
         let mut connect = message("echo", "");
         connect.http_extension.as_mut().unwrap().set_verb(Verb::Connect);
-        let told = invoke(caller.grpc(), HTTP_APP, connect).await.unwrap_err();
-        assert_eq!(told.code(), Code::InvalidArgument, "{told}");
+        let reported = invoke(caller.grpc(), HTTP_APP, connect).await.unwrap_err();
+        assert_eq!(reported.code(), Code::InvalidArgument, "{reported}");
     });
 }

@@ -99,8 +99,8 @@ impl Network {
     #[track_caller]
     pub fn done(&self, arguments: &[&str], input: &str) -> String {
         let output = self.command(arguments, input);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {told}\n{input}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {reported}\n{input}");
         String::from_utf8(output.stdout).unwrap()
     }
 

@@ -203,9 +203,9 @@ fn nobody_gets_anything_by_saying_that_it_holds_it() {
     let shard = Shard::of("x");
     for epoch in [Epoch(100), Epoch(101), Epoch(u64::MAX)] {
         let held = Held::from([("cart".to_owned(), BTreeMap::from([(shard, epoch)]))]);
-        let told = placement.enter(&"liar", &held, AT_ONCE);
+        let reported = placement.enter(&"liar", &held, AT_ONCE);
         let shards = [shard].into_iter().collect();
-        assert_eq!(told, [Order::GiveBack { actor_type: "cart".into(), shards }], "{epoch:?}");
+        assert_eq!(reported, [Order::GiveBack { actor_type: "cart".into(), shards }], "{epoch:?}");
         assert!(!placement.holds(&"liar", "cart", shard, epoch));
     }
     assert!(placement.holds(&"a", "cart", shard, Epoch(101)));

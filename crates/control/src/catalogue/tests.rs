@@ -229,8 +229,8 @@ fn a_network_being_joined_is_not_served_yet() {
     script.check("stock.default.east", "UnknownNetwork");
     assert_eq!(script.catalogue.trust().bundles.len(), 1);
     assert!(script.catalogue.joined_by_trust_domain(&trust.trust_domain).is_none());
-    let told = script.catalogue.network_update(&label("east"));
-    assert!(matches!(told.state, NetworkState::Joined { .. }), "gateways must know the way");
+    let reported = script.catalogue.network_update(&label("east"));
+    assert!(matches!(reported.state, NetworkState::Joined { .. }), "gateways must know the way");
 }
 
 #[test]

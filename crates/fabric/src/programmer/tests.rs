@@ -76,15 +76,18 @@ async fn orders_are_carried_out_in_turn_and_told() {
     programmer.order(Order::BeginListing { compare: false, epoch: 0 }).await.unwrap();
     programmer.order(puts(1..=5)).await.unwrap();
     programmer.order(Order::EndListing(5)).await.unwrap();
-    let told = reach(&mut progress, 5).await;
-    assert_eq!((told.written, told.listings, told.whole_through, told.entries), (5, 1, 5, 5));
+    let reported = reach(&mut progress, 5).await;
+    assert_eq!(
+        (reported.written, reported.listings, reported.whole_through, reported.entries),
+        (5, 1, 5, 5)
+    );
     programmer.order(Order::BeginListing { compare: true, epoch: 0 }).await.unwrap();
     table.entries.lock().unwrap().pop_first();
     programmer.order(puts([1, 3, 5, 7])).await.unwrap();
     programmer.order(Order::EndListing(9)).await.unwrap();
-    let told = reach(&mut progress, 9).await;
+    let reported = reach(&mut progress, 9).await;
     assert_eq!(table.revisions(), [1, 3, 5, 7]);
-    assert_eq!(told.repaired, 4, "one was gone, one is new, two are too many");
+    assert_eq!(reported.repaired, 4, "one was gone, one is new, two are too many");
 }
 
 #[tokio::test]
@@ -106,8 +109,8 @@ async fn revisions_of_another_table_say_nothing() {
     let programmer = Programmer::start(Shared::default(), found).unwrap();
     let mut progress = programmer.progress();
     programmer.order(Order::BeginListing { compare: false, epoch: 1 }).await.unwrap();
-    let told = progress.wait_for(|progress| progress.epoch == 1).await.unwrap().clone();
-    assert_eq!((told.through, told.whole_through, told.is_whole), (0, 0, false));
+    let reported = progress.wait_for(|progress| progress.epoch == 1).await.unwrap().clone();
+    assert_eq!((reported.through, reported.whole_through, reported.is_whole), (0, 0, false));
     programmer.order(Order::EndListing(4)).await.unwrap();
     assert_eq!(reach(&mut progress, 4).await.whole_through, 4);
 }
@@ -120,12 +123,12 @@ async fn lasting_trouble_is_told_and_nothing_is_lost_by_it() {
     table.refuse(Some(libc::EPERM));
     programmer.order(puts(1..=5)).await.unwrap();
     programmer.order(Order::Through(5)).await.unwrap();
-    let told = progress.wait_for(|progress| progress.trouble.is_some()).await.unwrap().clone();
-    assert_eq!(told.trouble.unwrap().trouble, Trouble::Privilege);
-    assert_eq!(told.through, 0, "what is not in the table is not said to be");
+    let reported = progress.wait_for(|progress| progress.trouble.is_some()).await.unwrap().clone();
+    assert_eq!(reported.trouble.unwrap().trouble, Trouble::Privilege);
+    assert_eq!(reported.through, 0, "what is not in the table is not said to be");
     table.refuse(None);
-    let told = reach(&mut progress, 5).await;
-    assert_eq!((told.trouble, table.revisions()), (None, vec![1, 2, 3, 4, 5]));
+    let reported = reach(&mut progress, 5).await;
+    assert_eq!((reported.trouble, table.revisions()), (None, vec![1, 2, 3, 4, 5]));
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ impl Store {
             words.extend(words.clone());
             words.sort_by_key(|word| u64::from(word.key.vni().number()) ^ hash(&word.key));
         }
-        let mut told: Vec<_> = words
+        let mut reported: Vec<_> = words
             .chunks(1000)
             .map(|words| {
                 let mut packed = Vec::new();
@@ -144,8 +144,8 @@ impl Store {
                 v1::WatchNeighboursResponse { packed: packed.into(), ..Default::default() }
             })
             .collect();
-        told.push(v1::WatchNeighboursResponse { revision, ..Default::default() });
-        (told, revision)
+        reported.push(v1::WatchNeighboursResponse { revision, ..Default::default() });
+        (reported, revision)
     }
 
     async fn tell(
@@ -176,9 +176,9 @@ impl Store {
             return;
         }
         loop {
-            let (told, reached) = self.told_since(from, !is_list);
+            let (reported, reached) = self.told_since(from, !is_list);
             if is_list || reached > from {
-                for message in told {
+                for message in reported {
                     if self.with(|state| state.breaks) != breaks
                         || to.send(Ok(message)).await.is_err()
                     {

@@ -44,8 +44,8 @@ fn a_leaf_starts_a_little_early_and_ends_on_time() {
 fn the_issuers_clock_is_told_from_a_certificate() {
     for ttl in [SHORTEST_TTL, Duration::from_secs(200), HOUR] {
         let issued = west().issue(&request("stock", ttl), now()).unwrap();
-        let told = issued_at(issued.not_before, issued.not_after);
-        let off = told.duration_since(now()).unwrap_or_else(|early| early.duration());
+        let reported = issued_at(issued.not_before, issued.not_after);
+        let off = reported.duration_since(now()).unwrap_or_else(|early| early.duration());
         assert!(off <= Duration::from_secs(1), "{ttl:?}: {off:?}");
     }
 }

@@ -279,8 +279,8 @@ fn interrupted_says_how() -> Result<(), Failed> {
     let error = experiment.run_until(&Catalogue::built_in(), &cancel, &mut progress).unwrap_err();
     let LabError::Interrupted { dir: folder, .. } = &error else { panic!("{error}") };
     assert!(error.is_cancelled());
-    let told = format!("go on with: tollway lab run --resume {}", folder.display());
-    assert!(error.to_string().ends_with(&told), "{error}");
+    let reported = format!("go on with: tollway lab run --resume {}", folder.display());
+    assert!(error.to_string().ends_with(&reported), "{error}");
     let left: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["journal"]);
     assert_eq!(processes_of(dir.path()), 0);
@@ -317,8 +317,8 @@ fn missing_subject() -> Result<(), Failed> {
     let experiment = experiment_of(&text, &catalogue, dir.path(), loopback());
     let record = experiment.run_until(&catalogue, &Cancel::new()?, &mut Silent)?;
     assert_eq!(record.rows.len(), 1);
-    let told = "fake: it is not installed; look for it at the market".to_owned();
-    assert!(record.not_measured.contains(&told), "{:?}", record.not_measured);
+    let reported = "fake: it is not installed; look for it at the market".to_owned();
+    assert!(record.not_measured.contains(&reported), "{:?}", record.not_measured);
     Ok(())
 }
 
@@ -395,12 +395,12 @@ impl Subject for Fake {
         let mut started = StartedSubject { config, ..StartedSubject::default() };
         for leg in legs {
             let name = ground.process(leg.network, "fake");
-            let door = ground.free_port(leg.network, false)?;
+            let listener = ground.free_port(leg.network, false)?;
             let app = ground.app(leg.network, leg)?;
             let program = ground.commands().program.clone();
             let spec = ground.spec(leg.network, "fake", &program);
-            ground.start(&spec.args(["forward", &door.to_string(), &app.to_string()]))?;
-            let listeners = [("door".to_owned(), door)].into();
+            ground.start(&spec.args(["forward", &listener.to_string(), &app.to_string()]))?;
+            let listeners = [("door".to_owned(), listener)].into();
             ground.wait_listening(&name, leg.network, &listeners, READY_LIMIT)?;
             let address = ground.published(HOME, leg.network, "fake")?;
             let route = Route {
@@ -564,11 +564,11 @@ fn run_resumable(root: &Path) -> ExitCode {
 /// Running processes with a file under `root` in their arguments, apart from the lab itself.
 fn processes_of(root: &Path) -> usize {
     let root = format!("{}/", root.display());
-    let told = |entry: &fs::DirEntry| {
+    let reported = |entry: &fs::DirEntry| {
         fs::read(entry.path().join("cmdline"))
             .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&root))
     };
-    fs::read_dir("/proc").unwrap().filter_map(Result::ok).filter(told).count()
+    fs::read_dir("/proc").unwrap().filter_map(Result::ok).filter(reported).count()
 }
 
 fn nothing_left(root: &Path) -> bool {

@@ -111,15 +111,15 @@ fn bytes_pass_both_ways_wherever_they_are_cut() {
             let (mut client, mut server) = (End::client(&configs.0), End::server(&configs.1));
             shake(&mut client, &mut server, step);
             assert_eq!(client.tls.protocol_version(), Some(version.version));
-            let (asked, told) = (pattern(40_000), pattern(70_001));
+            let (asked, reported) = (pattern(40_000), pattern(70_001));
             for part in asked.chunks(9_000) {
                 client.send(part, false);
             }
-            server.send(&told, true);
+            server.send(&reported, true);
             assert!(!client.tls.peer_closed());
             carry(&mut client, &mut server, step);
             carry(&mut server, &mut client, step);
-            assert!(server.plain == asked && client.plain == told, "cut at {step}");
+            assert!(server.plain == asked && client.plain == reported, "cut at {step}");
             assert!(client.tls.peer_closed() && !server.tls.peer_closed());
             client.send(b"late", true);
             carry(&mut client, &mut server, step);
@@ -239,8 +239,8 @@ fn an_alert_can_be_sent_within_a_handshake_message() {
     server.feed(&begun).unwrap();
     assert_eq!(server.feed(b"no record"), Err(InvalidMessage::InvalidContentType.into()));
     server.tls.alert(&mut server.wire);
-    let told = std::mem::take(&mut server.wire);
-    assert_eq!(client.feed(&told), Err(Error::AlertReceived(AlertDescription::DecodeError)));
+    let reported = std::mem::take(&mut server.wire);
+    assert_eq!(client.feed(&reported), Err(Error::AlertReceived(AlertDescription::DecodeError)));
 }
 
 #[test]
@@ -287,6 +287,6 @@ fn the_peer_is_told_why_its_bytes_were_refused() {
     assert_eq!(server.feed(rest), Err(Error::DecryptError));
     assert!(server.wire.is_empty() && server.plain.is_empty());
     server.tls.alert(&mut server.wire);
-    let told = std::mem::take(&mut server.wire);
-    assert_eq!(client.feed(&told), Err(Error::AlertReceived(AlertDescription::BadRecordMac)));
+    let reported = std::mem::take(&mut server.wire);
+    assert_eq!(client.feed(&reported), Err(Error::AlertReceived(AlertDescription::BadRecordMac)));
 }

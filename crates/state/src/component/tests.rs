@@ -198,8 +198,8 @@ fn a_field_that_is_unknown_is_refused_where_it_stands() {
         written("state.in-memory", &[("a", "values: b")]),
         written("state.in-memory", &[("a", "value: [1]")]),
     ] {
-        let told = serde_saphyr::from_str::<Manifest>(&text).unwrap_err();
-        assert!(told.location().is_some_and(|place| place.line() >= 3), "{told}");
+        let reported = serde_saphyr::from_str::<Manifest>(&text).unwrap_err();
+        assert!(reported.location().is_some_and(|place| place.line() >= 3), "{reported}");
     }
 }
 

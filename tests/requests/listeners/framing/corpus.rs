@@ -36,7 +36,7 @@ impl Case {
             .collect();
         let passed_on = fields.iter().filter(|(name, _)| !of_connection.contains(&name.as_str()));
         let passed_on = passed_on.map(|(name, value)| (name.as_str(), value.as_bytes()));
-        told(self.method, &self.target(), &self.body, passed_on)
+        report_of(self.method, &self.target(), &self.body, passed_on)
     }
 
     /// Names in small letters and values, without space around them.
@@ -48,7 +48,7 @@ impl Case {
 
 /// The report of a request that a server has read: `METHOD TARGET BODY.`, the body in hexadecimal,
 /// and ` NAME=VALUE` for each field of a corpus's own, by name, its value in hexadecimal as well.
-pub(crate) fn told<'a>(
+pub(crate) fn report_of<'a>(
     method: &str,
     target: &str,
     body: &[u8],

@@ -4,7 +4,7 @@
 use tollway_testkit::{RawClient, need_tool};
 
 use super::chains::{Behind, Chain};
-use super::corpus::{Case, SMUGGLED, corpus, told};
+use super::corpus::{Case, SMUGGLED, corpus, report_of};
 use super::servers::Server;
 use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_frames::{
@@ -97,7 +97,7 @@ fn check_case(server: &Server, behind: &Behind, case: &Case, shape: Shape, way: 
     let read = server.read_until_fence(behind.http1, &what);
     let fields = fields(case);
     let fields = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let whole = told(case.method, &case.target(), &case.body, fields);
+    let whole = report_of(case.method, &case.target(), &case.body, fields);
     assert_eq!(read, [whole, format!("GET {end} .")], "{what}");
 }
 

@@ -112,8 +112,8 @@ fn alone(server: &Server, case: &Case) -> &'static str {
 }
 
 /// What a server does with fields of a connection is its own affair.
-fn without_fields(told: &str) -> &str {
-    told.split_once(". ").map_or(told, |(head, _)| head).trim_end_matches('.')
+fn without_fields(reported: &str) -> &str {
+    reported.split_once(". ").map_or(reported, |(head, _)| head).trim_end_matches('.')
 }
 
 /// The request behind a case, as which whatever is left over of it would be read.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tollway_testkit::{Process, Start, TempDir, free_address, retry_until};
 
-use super::corpus::told;
+use super::corpus::report_of;
 use tollway_tests::network::{PATIENCE, STOCK, until_status};
 use tollway_tests::scripted_app::{App, Script, chunked};
 
@@ -109,9 +109,9 @@ impl Server {
 
     /// What was read since the last of these fences: honest requests through `listener`, behind
     /// whatever was passed on before. No name is used twice.
-    pub(crate) fn read_until_fence(&self, door: SocketAddr, name: &str) -> Vec<String> {
+    pub(crate) fn read_until_fence(&self, listener: SocketAddr, name: &str) -> Vec<String> {
         let fence = format!("GET /fence-{name}");
-        until_status(door, &format!("{fence} HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
+        until_status(listener, &format!("{fence} HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
         let is_fence = |line: &String| line.starts_with("GET /fence-") || line.contains("/warm");
         retry_until(PATIENCE, &fence, || {
             let (all, end) = self.read();
@@ -155,7 +155,7 @@ fn passed_on_to(app: &App) -> Vec<String> {
             let lines = request.head.lines().skip(1);
             let fields = lines.filter_map(|line| line.split_once(':'));
             let fields = fields.map(|(name, value)| (name, value.trim().as_bytes()));
-            told(method, request.target(), body.as_ref().unwrap_or(&request.body), fields)
+            report_of(method, request.target(), body.as_ref().unwrap_or(&request.body), fields)
         })
         .collect()
 }

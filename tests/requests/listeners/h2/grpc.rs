@@ -107,9 +107,9 @@ fn a_call_ends_with_its_time() {
     let called_off = || way.app.was_called_off("/stuck").then_some(());
     retry_until(PATIENCE, "the end at the app", called_off).unwrap();
     // The app's time is no more than the caller allowed.
-    let told = way.app.calls("/stuck")[0].fields["grpc-timeout"].clone();
-    let told = timeout(told.to_str().unwrap());
-    assert!(told <= Duration::from_secs(2), "{told:?}");
+    let reported = way.app.calls("/stuck")[0].fields["grpc-timeout"].clone();
+    let reported = timeout(reported.to_str().unwrap());
+    assert!(reported <= Duration::from_secs(2), "{reported:?}");
     // Others keep their time.
     assert!(way.call("/other", "grpc-timeout: 30S\r\n").contains("grpc-status: 0\r\n"));
 }
@@ -132,9 +132,9 @@ fn time_that_a_call_waits_is_taken_off_its_own() {
         call.join().unwrap()
     });
     assert!(answer.contains("grpc-status: 0\r\n"), "{answer}");
-    let told = way.app.calls("/waits")[0].fields["grpc-timeout"].clone();
-    let told = timeout(told.to_str().unwrap());
-    assert!(told <= Duration::from_secs(30) - WAITED, "{told:?}");
+    let reported = way.app.calls("/waits")[0].fields["grpc-timeout"].clone();
+    let reported = timeout(reported.to_str().unwrap());
+    assert!(reported <= Duration::from_secs(30) - WAITED, "{reported:?}");
 }
 
 /// As gRPC writes it.
@@ -314,10 +314,10 @@ fn what_an_app_says_arrives_as_it_is_or_as_a_status() {
             let (status, in_head) = (head.status.as_u16(), field("grpc-status"));
             let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("an end");
             match hears {
-                Hears::All(http, told, bytes, in_trailers) => {
+                Hears::All(http, reported, bytes, in_trailers) => {
                     let body = body.unwrap_or_else(|error| panic!("{name}: {error}"));
                     let said = body.trailers().and_then(|t| t.get("grpc-status").cloned());
-                    assert_eq!((status, in_head), (http, told), "{name}");
+                    assert_eq!((status, in_head), (http, reported), "{name}");
                     assert_eq!(said.as_ref().map(|s| s.to_str().unwrap()), in_trailers, "{name}");
                     assert_eq!(body.to_bytes(), bytes, "{name}");
                     assert_eq!(field("x-tollway-error"), None, "{name}");

@@ -36,9 +36,9 @@ impl Counters {
     pub(crate) fn check(&self, name: &str, client: impl Fn(&str) -> Command) {
         let at_home = format!("{name} at home");
         for (sidecar, id) in [(&self.caller, name), (&self.host, &at_home)] {
-            let told = printed(beside(sidecar, &mut client(id)));
+            let reported = printed(beside(sidecar, &mut client(id)));
             // An SDK may print something first.
-            assert_eq!(told.lines().last(), Some("7"), "{id}: {told}");
+            assert_eq!(reported.lines().last(), Some("7"), "{id}: {reported}");
         }
     }
 }
@@ -47,8 +47,8 @@ impl Counters {
 /// load for a while on a busy machine.
 fn until_hosting(sidecar: &Sidecar) {
     let hosting = retry_until(PATIENCE * 4, "a host of actors", || {
-        let told = http::get(sidecar.http(), "/v1.0/metadata");
-        told.contains(r#""hostReady":true"#).then_some(())
+        let reported = http::get(sidecar.http(), "/v1.0/metadata");
+        reported.contains(r#""hostReady":true"#).then_some(())
     });
     hosting.unwrap();
 }

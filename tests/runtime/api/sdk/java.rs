@@ -17,7 +17,7 @@ fn javas_client_calls_its_apps_in_another_network() {
     let program = |arguments: &[&str]| with_arguments(&java, arguments);
     let shop = Shop::open(|protocol, port| program(&["app", protocol, port]));
     let asked = ["client", "call", HTTP, "call", GRPC, "call", NOBODY, "health", GRPC];
-    let told = shop.printed_by(&mut program(&asked));
+    let reported = shop.printed_by(&mut program(&asked));
     let order = r#"{"order":"7","caller":"caller","verb":"POST","body":{"id":1}}"#;
     let expected = [
         format!("{HTTP}: {order}"),
@@ -25,5 +25,5 @@ fn javas_client_calls_its_apps_in_another_network() {
         format!("{NOBODY}: failed: ERR_UNKNOWN_SERVICE: {UNKNOWN} (HTTP status code: 404)"),
         format!("{GRPC}: well"),
     ];
-    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(reported.lines().collect::<Vec<_>>(), expected);
 }

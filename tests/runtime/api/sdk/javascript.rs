@@ -15,7 +15,7 @@ fn javascripts_clients_call_its_apps_in_another_network() {
     node.arg(script("javascript/shop.js"));
     let program = |arguments: &[&str]| with_arguments(&node, arguments);
     let shop = Shop::open(|protocol, port| program(&["app", protocol, port]));
-    let told = shop.printed_by(&mut program(&["client", HTTP, GRPC, NOBODY]));
+    let reported = shop.printed_by(&mut program(&["client", HTTP, GRPC, NOBODY]));
     let order = r#""kind":"application/json","body":{"id":1}}"#;
     // The SDK passes metadata on over HTTP alone.
     let over_http = format!(r#"{{"order":"7","caller":"caller","query":"/order",{order}"#);
@@ -35,5 +35,5 @@ fn javascripts_clients_call_its_apps_in_another_network() {
             "grpc {NOBODY}: failed: [not_found] failed to invoke, id: {NOBODY}, err: {UNKNOWN}"
         ),
     ];
-    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(reported.lines().collect::<Vec<_>>(), expected);
 }

@@ -43,8 +43,8 @@ fn pythons_hosts_over_http_are_called_from_another_network() {
         let mut client = Command::new(&python);
         client.arg(script("web_client.py")).args(ids);
         client.env("DAPR_API_METHOD_INVOCATION_PROTOCOL", protocol);
-        let told = printed(beside(&caller, &mut client));
+        let reported = printed(beside(&caller, &mut client));
         let expected = ids.map(|id| format!("{id} order: {order}\n{id} fail: failed: {failed}\n"));
-        assert_eq!(told, expected.concat(), "{protocol}");
+        assert_eq!(reported, expected.concat(), "{protocol}");
     }
 }

@@ -23,20 +23,20 @@ fn metadata_tell_the_components() {
     let sidecar = sidecar(&mesh, &resources(&both));
     runtime().block_on(async {
         let (_, _, body) = call(sidecar.http(), "GET", "/v1.0/metadata", &[], "").await;
-        let told: Value = serde_json::from_str(&body).unwrap();
+        let reported: Value = serde_json::from_str(&body).unwrap();
         let plain = ["ETAG", "TRANSACTIONAL", "TTL"];
         let actor = ["ETAG", "TRANSACTIONAL", "TTL", "ACTOR"];
         let expected = json!([
             {"name": "a-store", "type": "state.in-memory", "version": "v1", "capabilities": plain},
             {"name": "b-store", "type": "state.sqlite", "version": "v1", "capabilities": actor},
         ]);
-        assert_eq!(told["components"], expected);
+        assert_eq!(reported["components"], expected);
         let mut client = crate::api::client(sidecar.grpc()).await;
         let request = tollway_wire::dapr::proto::runtime::v1::GetMetadataRequest {};
-        let told = client.get_metadata(request).await.unwrap().into_inner();
-        let told = &told.registered_components[1];
-        assert_eq!((told.name.as_str(), told.r#type.as_str()), ("b-store", "state.sqlite"));
-        assert_eq!(told.capabilities, actor);
+        let reported = client.get_metadata(request).await.unwrap().into_inner();
+        let reported = &reported.registered_components[1];
+        assert_eq!((reported.name.as_str(), reported.r#type.as_str()), ("b-store", "state.sqlite"));
+        assert_eq!(reported.capabilities, actor);
         let others = "/v1.0/state/others/k";
         assert_eq!(refused(sidecar.http(), "GET", others, &[], "").await.0, 400);
     });
@@ -125,8 +125,11 @@ fn a_store_that_goes_away_is_told_in_every_answer() {
         server.command(&["HSET", "caller||x", "data", "{not json", "version", "1"]).unwrap();
         let path = "/v1.0/state/statestore/bulk";
         let (_, _, body) = call(listener, "POST", path, &[], r#"{"keys":["x"]}"#).await;
-        let told: Value = serde_json::from_str(&body).unwrap();
-        assert!(told[0]["error"].as_str().unwrap().starts_with("the value is no JSON"), "{body}");
+        let reported: Value = serde_json::from_str(&body).unwrap();
+        assert!(
+            reported[0]["error"].as_str().unwrap().starts_with("the value is no JSON"),
+            "{body}"
+        );
         let wrong = r#"[{"key":"k","value":1,"etag":"no number"}]"#;
         let (status, code, ..) =
             refused(listener, "POST", "/v1.0/state/statestore", &[], wrong).await;
@@ -163,18 +166,19 @@ fn a_store_that_does_not_open_ends_the_start_unless_told_otherwise() {
             &path,
         ])
     };
-    let told = started(&folder).unwrap_err();
-    assert!(told.contains("ERR_STATE_STORE_UNUSABLE"), "{told}");
-    assert!(told.contains("the state store `broken` cannot be opened"), "{told}");
-    assert!(told.contains("/nowhere/at/all.db"), "{told}");
+    let reported = started(&folder).unwrap_err();
+    assert!(reported.contains("ERR_STATE_STORE_UNUSABLE"), "{reported}");
+    assert!(reported.contains("the state store `broken` cannot be opened"), "{reported}");
+    assert!(reported.contains("/nowhere/at/all.db"), "{reported}");
     let mistaken = resources(&[component("statestore", "state.redis", &[("redisHots", "a:1")])]);
-    let told = started(&mistaken).unwrap_err();
+    let reported = started(&mistaken).unwrap_err();
     assert!(
-        told.contains("stores.yaml:9:5: unknown metadata `redisHots`; did you mean `redisHost`?")
-            || told.contains("stores.yaml:6:9: the metadata `redisHost` are missing"),
-        "{told}"
+        reported
+            .contains("stores.yaml:9:5: unknown metadata `redisHots`; did you mean `redisHost`?")
+            || reported.contains("stores.yaml:6:9: the metadata `redisHost` are missing"),
+        "{reported}"
     );
-    assert!(told.contains("ERR_BAD_CONFIGURATION"), "{told}");
+    assert!(reported.contains("ERR_BAD_CONFIGURATION"), "{reported}");
     let ignored = broken.replace("  version: v1\n", "  version: v1\n  ignoreErrors: true\n");
     let good = component("good", "state.in-memory", &[]);
     let sidecar = sidecar(&mesh, &resources(&[ignored, good]));

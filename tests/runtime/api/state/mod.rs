@@ -35,8 +35,8 @@ async fn refused(
 ) -> (u16, String, String, Value) {
     let (status, fields, text) = call(listener, method, path, fields, body.to_owned()).await;
     assert_eq!(fields["content-type"], "application/json", "{text}");
-    let told: Value = serde_json::from_str(&text).unwrap();
-    let word = |name: &str| told[name].as_str().unwrap().to_owned();
+    let reported: Value = serde_json::from_str(&text).unwrap();
+    let word = |name: &str| reported[name].as_str().unwrap().to_owned();
     assert_eq!(fields["x-tollway-error"], word("errorCode"));
-    (status.as_u16(), word("errorCode"), word("message"), told["details"].clone())
+    (status.as_u16(), word("errorCode"), word("message"), reported["details"].clone())
 }

@@ -48,8 +48,8 @@ fn pythons_client_keeps_state_in_every_engine() {
             .env("DAPR_GRPC_PORT", sidecar.grpc().port().to_string())
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{store}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{store}: {reported}");
         assert_eq!(String::from_utf8(output.stdout).unwrap(), "done\n");
     }
 }

@@ -28,7 +28,7 @@ fn the_quick_plan_fits_its_budget_with_shorter_windows() {
 #[test]
 fn blocks_hold_every_cell_once_and_turn_the_subjects_round() {
     let plan = demo(3, 100.0).unwrap();
-    let told: Vec<String> = plan
+    let reported: Vec<String> = plan
         .runs
         .iter()
         .filter(|run| plan.cells[run.cell].topology != Topology::OtherNetwork)
@@ -36,7 +36,7 @@ fn blocks_hold_every_cell_once_and_turn_the_subjects_round() {
         .map(|run| format!("{}.{} {}", run.block, run.position, plan.cells[run.cell].id))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "0.0 same-network/http1/direct",
             "0.1 same-network/http1/tollway",
