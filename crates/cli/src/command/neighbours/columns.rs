@@ -61,7 +61,7 @@ pub(super) fn mark(out: &mut impl Write, revision: u64, json: bool) -> io::Resul
     if json {
         return print_json(out, &serde_json::json!({ "told_up_to": revision }));
     }
-    writeln!(out, "# told up to revision {revision}")
+    writeln!(out, "# complete up to revision {revision}")
 }
 
 /// Prints that the output so far is void.
