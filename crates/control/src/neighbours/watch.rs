@@ -174,8 +174,8 @@ impl Watcher {
     /// Sends neighbours, and the mark that with them everything up to `revision` was sent; 0 for no
     /// mark.
     async fn send_up_to(&self, packed: Bytes, revision: u64) -> Result<(), End> {
-        let told_ns = monotonic_ns();
-        let response = WatchNeighboursResponse { packed, revision, told_ns, ..Default::default() };
+        let sent_ns = monotonic_ns();
+        let response = WatchNeighboursResponse { packed, revision, sent_ns, ..Default::default() };
         self.send(response).await
     }
 

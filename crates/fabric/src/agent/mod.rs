@@ -73,7 +73,7 @@ pub struct Agent {
     /// The last attempt to write the journal failed, and that was reported.
     journal_failed: bool,
     /// When the last neighbours since a mark were sent and received.
-    last_told: Option<(u64, u64)>,
+    last_sent: Option<(u64, u64)>,
     is_connected: watch::Sender<bool>,
 }
 
@@ -100,7 +100,7 @@ impl Agent {
             known,
             listed: Instant::now(),
             journal_failed: false,
-            last_told: None,
+            last_sent: None,
             is_connected: watch::Sender::new(false),
         })
     }

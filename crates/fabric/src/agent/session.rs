@@ -158,7 +158,7 @@ impl Agent {
         }
         // A mark without neighbours of its own is of those that came before it.
         if !message.packed.is_empty() {
-            self.last_told = Some((message.told_ns, received_ns));
+            self.last_sent = Some((message.sent_ns, received_ns));
         }
         let changes = self.known.take(&message.packed, message.revision)?;
         if !changes.is_empty() {
@@ -166,8 +166,8 @@ impl Agent {
         }
         if message.revision != 0 {
             let is_listing = self.known.advance(message.revision);
-            let last_told = self.last_told.take();
-            let (sent_ns, received_ns) = last_told.unwrap_or((message.told_ns, received_ns));
+            let last_sent = self.last_sent.take();
+            let (sent_ns, received_ns) = last_sent.unwrap_or((message.sent_ns, received_ns));
             if let Some(marks) = &self.options.marks {
                 let mark = Mark {
                     revision: message.revision,

@@ -163,7 +163,7 @@ pub struct DataPlane {
     pub service: ::core::option::Option<ServiceName>,
     #[prost(string, tag = "2")]
     pub instance: ::prost::alloc::string::String,
-    /// Empty where it told none.
+    /// Empty if it sent none.
     #[prost(string, tag = "3")]
     pub version: ::prost::alloc::string::String,
 }
@@ -304,7 +304,7 @@ pub struct JoinStatus {
     /// Why it cannot be reached; empty when it can.
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
-    /// Version of its control plane's program; empty where it told none.
+    /// Version of its control plane's program; empty if it sent none.
     #[prost(string, tag = "8")]
     pub version: ::prost::alloc::string::String,
     /// When the last of its roots ends, 0 where that cannot be read.
@@ -753,7 +753,7 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "ListPolicies"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes policies, all at once; one that is not there is told as such.
+        /// Removes policies, all at once; the answer names missing ones.
         pub async fn delete_policies(
             &mut self,
             request: impl tonic::IntoRequest<super::DeletePoliciesRequest>,
@@ -864,7 +864,7 @@ pub mod admin_server {
             tonic::Response<super::ListPoliciesResponse>,
             tonic::Status,
         >;
-        /// Removes policies, all at once; one that is not there is told as such.
+        /// Removes policies, all at once; the answer names missing ones.
         async fn delete_policies(
             &self,
             request: tonic::Request<super::DeletePoliciesRequest>,
@@ -1570,7 +1570,7 @@ pub struct Ack {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchResponse {
-    /// The state is complete up to here for everything asked for so far.
+    /// The state is complete up to here for all subscriptions so far.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]
@@ -1643,8 +1643,8 @@ pub struct Remote {
     pub protocol: i32,
     #[prost(string, tag = "4")]
     pub trust_domain: ::prost::alloc::string::String,
-    /// Gateways of the service's network behind `gateways`, where these are the own network's. When
-    /// one of them has gone, connections are to be made anew.
+    /// Gateways of the service's network behind `gateways`, if these are the own network's. When
+    /// one of them goes, connections have to be replaced.
     #[prost(message, repeated, tag = "5")]
     pub beyond: ::prost::alloc::vec::Vec<Address>,
 }
@@ -2005,7 +2005,7 @@ pub struct IssueRequest {
     pub csr: ::prost::alloc::vec::Vec<u8>,
     #[prost(message, optional, tag = "2")]
     pub service: ::core::option::Option<ServiceName>,
-    /// Label that tells this instance from others of the service.
+    /// Label that distinguishes this instance from others of the service.
     #[prost(string, tag = "3")]
     pub instance: ::prost::alloc::string::String,
     /// Join token as printed; empty when renewing.
@@ -2125,8 +2125,8 @@ pub mod identity_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Issues a certificate: to the holder of a join token, or again to a workload that shows its
-        /// present certificate. The second way only renews the same service and instance.
+        /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
+        /// current certificate. A workload only renews its own service and instance.
         pub async fn issue(
             &mut self,
             request: impl tonic::IntoRequest<super::IssueRequest>,
@@ -2183,8 +2183,8 @@ pub mod identity_server {
     /// Generated trait containing gRPC methods that should be implemented for use with IdentityServer.
     #[async_trait]
     pub trait Identity: std::marker::Send + std::marker::Sync + 'static {
-        /// Issues a certificate: to the holder of a join token, or again to a workload that shows its
-        /// present certificate. The second way only renews the same service and instance.
+        /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
+        /// current certificate. A workload only renews its own service and instance.
         async fn issue(
             &self,
             request: tonic::Request<super::IssueRequest>,
@@ -2401,7 +2401,7 @@ pub mod identity_server {
 pub struct WriteNeighboursRequest {
     #[prost(string, tag = "1")]
     pub group: ::prost::alloc::string::String,
-    /// For neighbours; tombstones in `packed` are deleted whatever this says.
+    /// For neighbours; tombstones in `packed` are deletions with any value of this.
     #[prost(enumeration = "NeighbourOperation", tag = "2")]
     pub operation: i32,
     /// To be written, in this order, before those of `packed`. To delete one its key is enough.
@@ -2503,8 +2503,8 @@ pub struct ListNeighboursResponse {
     /// Neighbours only, no tombstones.
     #[prost(bytes = "bytes", tag = "1")]
     pub packed: ::prost::bytes::Bytes,
-    /// The same in every page of a list: where a watch begins. What changed since may be told as it
-    /// was or as it has become, by its revision.
+    /// The revision from which a watch begins, equal in every page of a list. Later changes may be in
+    /// the list or not, as their revisions show.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
 }
@@ -2527,18 +2527,18 @@ pub mod watch_neighbours_request {
 pub struct WatchNeighboursStart {
     #[prost(string, tag = "1")]
     pub group: ::prost::alloc::string::String,
-    /// Everything up to here is known; 0 for nothing: what comes first is then the whole group,
-    /// without tombstones, and its end is told as for any change.
+    /// The watcher has everything up to here; 0 for nothing: then the whole group comes first,
+    /// without tombstones, ended by a mark as for any change.
     #[prost(uint64, tag = "2")]
     pub from_revision: u64,
     /// Of the watcher's program.
     #[prost(string, tag = "3")]
     pub version: ::prost::alloc::string::String,
-    /// The `table` that told that revision; 0 with revision 0.
+    /// The `table` of that revision; 0 with revision 0.
     #[prost(uint64, tag = "4")]
     pub table: u64,
 }
-/// What an agent has. It says so when that changes, and every few seconds.
+/// An agent's report: sent when it changes, and every few seconds.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FabricAgentReport {
     /// Everything up to here is in its map, and can be read there.
@@ -2550,10 +2550,10 @@ pub struct FabricAgentReport {
     /// How many the map can hold; 0 for not known.
     #[prost(uint64, tag = "3")]
     pub capacity: u64,
-    /// Neighbours that it was told of and that are not in the map yet.
+    /// Neighbours that it has received and that are not in the map yet.
     #[prost(uint64, tag = "4")]
     pub pending: u64,
-    /// What keeps it from having all. At most 16.
+    /// Why it is not complete. At most 16.
     #[prost(message, repeated, tag = "5")]
     pub troubles: ::prost::alloc::vec::Vec<FabricAgentTrouble>,
 }
@@ -2562,7 +2562,7 @@ pub struct FabricAgentTrouble {
     /// Of the catalogue of failures, or empty.
     #[prost(string, tag = "1")]
     pub code: ::prost::alloc::string::String,
-    /// What failed, where, and what to do; at most 512 bytes are kept.
+    /// What failed, where, and the remedy; at most 512 bytes are stored.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
     /// How often since it began.
@@ -2571,43 +2571,43 @@ pub struct FabricAgentTrouble {
     #[prost(uint64, tag = "4")]
     pub since_unix_ms: u64,
 }
-/// Order within a stream: what is told up to one `revision` that is not 0 comes to the state of that
-/// revision, once all of it was taken. Before that a part of it may be of a later revision.
+/// Order within a stream: the records up to a `revision` that is not 0 give the state of that
+/// revision, once all are applied. Before that some may be of a later revision.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchNeighboursResponse {
     /// Changed neighbours and tombstones, packed, in any order. Empty for a mark of progress alone.
     #[prost(bytes = "bytes", tag = "1")]
     pub packed: ::prost::bytes::Bytes,
-    /// Everything up to here has been told. 0: more comes before that can be said.
+    /// Everything up to here has been sent. 0: more records come before the next mark.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
     /// Once at most before each such mark, and without neighbours: see there.
     #[prost(message, optional, tag = "3")]
     pub compacted: ::core::option::Option<NeighboursCompacted>,
-    /// In the first one, never 0: which table this is. Each store has another one, and revisions of
-    /// one say nothing of another.
+    /// In the first one, never 0: the number of this table. Each store has another one, and revisions
+    /// of two tables are not comparable.
     #[prost(uint64, tag = "4")]
     pub table: u64,
     /// With neighbours or a revision: when this was handed to the connection, in nanoseconds of the control
-    /// plane's CLOCK_MONOTONIC. It says something to watchers on the same machine only.
+    /// plane's CLOCK_MONOTONIC. Comparable on the same machine only.
     #[prost(uint64, tag = "5")]
-    pub told_ns: u64,
-    /// With `table` and with `compacted`: a revision that the group had come to before any of what
-    /// follows was read. Of what is not newer, a whole group holds one word about each address.
+    pub sent_ns: u64,
+    /// With `table` and with `compacted`: a revision that the group had reached before any of what
+    /// follows was read. A whole group has one record for each address that is not newer.
     #[prost(uint64, tag = "6")]
     pub base_revision: u64,
 }
-/// Deletions after the revision that was asked for, or reached, are no longer known. What follows
-/// up to the next mark is the whole group; what the watcher has and is not told of by then, and is
-/// not newer than the mark, is gone. Sent too where the revision has not happened here: the store is
-/// another one, or was taken back to a copy.
+/// Deletions after the requested revision, or the one reached, are no longer known. What follows
+/// up to the next mark is the whole group; records of the watcher that are not in it, and are
+/// not newer than the mark, are gone. Sent too if the revision has not happened here: the store is
+/// another one, or was restored from a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NeighboursCompacted {
     /// The oldest revision from which a watch may start.
     #[prost(uint64, tag = "1")]
     pub oldest_revision: u64,
-    /// The revision that was asked for has not happened here: revisions of what the watcher has say
-    /// nothing, and all of it is replaced.
+    /// The requested revision has not happened here: the revisions of the watcher's records are not
+    /// comparable, and all records are replaced.
     #[prost(bool, tag = "2")]
     pub unknown_revision: bool,
 }
@@ -2650,12 +2650,12 @@ pub struct FabricGroup {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FabricAgent {
-    /// As its certificate says.
+    /// From its certificate.
     #[prost(string, tag = "1")]
     pub instance: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
-    /// Whether it watches now; what is told of others is what they said last.
+    /// Whether it watches now; for others the last report follows.
     #[prost(bool, tag = "3")]
     pub is_connected: bool,
     /// When that began or ended.
@@ -2663,11 +2663,11 @@ pub struct FabricAgent {
     pub since_unix_ms: u64,
     #[prost(message, optional, tag = "5")]
     pub report: ::core::option::Option<FabricAgentReport>,
-    /// How long the oldest change that it does not hold has been durable; 0 where it holds all.
+    /// How long the oldest change that it lacks has been durable; 0 if it has all.
     #[prost(uint64, tag = "6")]
     pub lag_us: u64,
-    /// How often it was told the whole group, and how often it fell so far behind that it was told
-    /// what had changed from the table.
+    /// How often it was sent the whole group, and how often it fell so far behind that it was sent
+    /// the changes from the table.
     #[prost(uint64, tag = "7")]
     pub full_lists: u64,
     #[prost(uint64, tag = "8")]
@@ -2721,7 +2721,7 @@ pub enum NeighbourFailureReason {
     Exists = 1,
     /// It was to be updated or deleted, and there is none.
     NotFound = 2,
-    /// It is no neighbour: the text says which part is wrong.
+    /// It is no valid neighbour: the text names the wrong part.
     Invalid = 3,
     /// A limit was passed.
     Excess = 4,
@@ -2832,8 +2832,8 @@ pub mod neighbours_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Changes neighbours. What is answered is durable. Each change is made or not by itself: those
-        /// that were not are told. When the call fails, each may have been made or not.
+        /// Changes neighbours. Answered changes are durable. Each change succeeds or fails separately: the
+        /// answer lists those that failed. If the call fails, each may or may not have been made.
         pub async fn write_neighbours(
             &mut self,
             request: impl tonic::IntoRequest<super::WriteNeighboursRequest>,
@@ -2967,7 +2967,7 @@ pub mod neighbours_client {
                 .insert(GrpcMethod::new("tollway.v1.Neighbours", "WatchNeighbours"));
             self.inner.streaming(req, path, codec).await
         }
-        /// How groups stand, and which agents hold which revision of them.
+        /// The state of groups, and the revision of each agent.
         pub async fn get_fabric_status(
             &mut self,
             request: impl tonic::IntoRequest<super::GetFabricStatusRequest>,
@@ -3007,8 +3007,8 @@ pub mod neighbours_server {
     /// Generated trait containing gRPC methods that should be implemented for use with NeighboursServer.
     #[async_trait]
     pub trait Neighbours: std::marker::Send + std::marker::Sync + 'static {
-        /// Changes neighbours. What is answered is durable. Each change is made or not by itself: those
-        /// that were not are told. When the call fails, each may have been made or not.
+        /// Changes neighbours. Answered changes are durable. Each change succeeds or fails separately: the
+        /// answer lists those that failed. If the call fails, each may or may not have been made.
         async fn write_neighbours(
             &self,
             request: tonic::Request<super::WriteNeighboursRequest>,
@@ -3069,7 +3069,7 @@ pub mod neighbours_server {
             tonic::Response<Self::WatchNeighboursStream>,
             tonic::Status,
         >;
-        /// How groups stand, and which agents hold which revision of them.
+        /// The state of groups, and the revision of each agent.
         async fn get_fabric_status(
             &self,
             request: tonic::Request<super::GetFabricStatusRequest>,
@@ -3519,7 +3519,7 @@ pub struct FollowAck {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FollowResponse {
-    /// The caller knows everything up to here once it has applied this.
+    /// The caller has everything up to here once it has applied this.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]
@@ -3942,7 +3942,7 @@ pub mod host_request {
         KeepLease(super::KeepLease),
         #[prost(message, tag = "3")]
         GivenBack(super::GivenBack),
-        /// It is about to go: everything is asked back from it.
+        /// It is about to leave: all its shards are asked back.
         #[prost(message, tag = "4")]
         Retire(super::Retire),
         /// It holds nothing any more.
@@ -3958,8 +3958,8 @@ pub struct Enter {
     /// What it offers, and what it holds of that because its lease has not ended.
     #[prost(message, repeated, tag = "2")]
     pub types: ::prost::alloc::vec::Vec<HeldType>,
-    /// Rises with each conversation of a life. What was said in one that the host had given up may
-    /// come after what it said in the next: then it is refused.
+    /// Rises with each conversation of a life. A message of one that the host had given up may arrive
+    /// after those of the next: then it is refused.
     #[prost(uint64, tag = "3")]
     pub attempt: u64,
 }
@@ -4041,7 +4041,7 @@ pub struct GiveBack {
 pub struct Left {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchOwnersRequest {
-    /// Types to be told from now on.
+    /// Types to be sent from now on.
     #[prost(string, repeated, tag = "1")]
     pub add: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "2")]
@@ -4057,8 +4057,8 @@ pub struct Owners {
     /// Those that hold a shard.
     #[prost(message, repeated, tag = "3")]
     pub hosts: ::prost::alloc::vec::Vec<ActorHost>,
-    /// For each shard the place in `hosts`, counted from 1; 0 while nobody holds it. Empty where
-    /// nobody offers the type.
+    /// For each shard the index in `hosts`, counted from 1; 0 while no host holds it. Empty if no host
+    /// offers the type.
     #[prost(uint32, repeated, tag = "4")]
     pub shards: ::prost::alloc::vec::Vec<u32>,
 }
@@ -4175,8 +4175,8 @@ pub mod placement_client {
             req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Placement", "Host"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Who holds the shards of the actor types that the caller asks for, in its own namespace, as it
-        /// changes. A type is told when it is asked for, and again when it is another than told.
+        /// The holders of the shards of the requested actor types, in the caller's namespace, as they
+        /// change. A type is sent when it is requested, and again after each change.
         pub async fn watch_owners(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
@@ -4237,8 +4237,8 @@ pub mod placement_server {
             >
             + std::marker::Send
             + 'static;
-        /// Who holds the shards of the actor types that the caller asks for, in its own namespace, as it
-        /// changes. A type is told when it is asked for, and again when it is another than told.
+        /// The holders of the shards of the requested actor types, in the caller's namespace, as they
+        /// change. A type is sent when it is requested, and again after each change.
         async fn watch_owners(
             &self,
             request: tonic::Request<tonic::Streaming<super::WatchOwnersRequest>>,
@@ -4843,7 +4843,7 @@ pub mod registry_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WriteRemindersRequest {
-    /// Of the caller, as it said when it entered as a host.
+    /// Of the caller, as in its `Enter`.
     #[prost(uint64, tag = "1")]
     pub life: u64,
     #[prost(message, repeated, tag = "2")]
@@ -4937,7 +4937,7 @@ pub struct ReminderKey {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReminderRegistration {
-    /// As the app gave them, which is how they are told back; empty where it gave none.
+    /// As the app gave them, and as they are returned; empty if it gave none.
     #[prost(string, tag = "1")]
     pub due_time: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -5052,7 +5052,7 @@ pub struct ReminderExcess {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListRemindersRequest {
-    /// Of the caller, as it said when it entered as a host.
+    /// Of the caller, as in its `Enter`.
     #[prost(uint64, tag = "1")]
     pub life: u64,
     #[prost(string, tag = "2")]
@@ -5164,8 +5164,8 @@ pub mod reminders_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Makes changes one after the other; what is answered is durable. A change is made or not by
-        /// itself: its result says so. When the call fails, each may have been made or not.
+        /// Makes changes one after the other; answered ones are durable. Each change succeeds or fails
+        /// separately, as its result shows. If the call fails, each may or may not have been made.
         pub async fn write_reminders(
             &mut self,
             request: impl tonic::IntoRequest<super::WriteRemindersRequest>,
@@ -5190,8 +5190,8 @@ pub mod reminders_client {
                 .insert(GrpcMethod::new("tollway.v1.Reminders", "WriteReminders"));
             self.inner.unary(req, path, codec).await
         }
-        /// All reminders of some shards, with everything that was answered before to whoever held these
-        /// shards. What the caller itself changes meanwhile is told as it was or as it has become.
+        /// All reminders of some shards, with everything that was acknowledged to former holders of these
+        /// shards. A reminder that the caller changes meanwhile is in its old or its new state.
         pub async fn list_reminders(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRemindersRequest>,
@@ -5231,8 +5231,8 @@ pub mod reminders_server {
     /// Generated trait containing gRPC methods that should be implemented for use with RemindersServer.
     #[async_trait]
     pub trait Reminders: std::marker::Send + std::marker::Sync + 'static {
-        /// Makes changes one after the other; what is answered is durable. A change is made or not by
-        /// itself: its result says so. When the call fails, each may have been made or not.
+        /// Makes changes one after the other; answered ones are durable. Each change succeeds or fails
+        /// separately, as its result shows. If the call fails, each may or may not have been made.
         async fn write_reminders(
             &self,
             request: tonic::Request<super::WriteRemindersRequest>,
@@ -5246,8 +5246,8 @@ pub mod reminders_server {
             >
             + std::marker::Send
             + 'static;
-        /// All reminders of some shards, with everything that was answered before to whoever held these
-        /// shards. What the caller itself changes meanwhile is told as it was or as it has become.
+        /// All reminders of some shards, with everything that was acknowledged to former holders of these
+        /// shards. A reminder that the caller changes meanwhile is in its old or its new state.
         async fn list_reminders(
             &self,
             request: tonic::Request<super::ListRemindersRequest>,
