@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Store(StoreArgs),
     /// Create or change policies: who may call what.
     Apply(ApplyArgs),
-    /// Show what a control plane knows.
+    /// Show the state of a control plane.
     Get(GetArgs),
     /// Run pre-flight checks.
     Check(CheckArgs),
@@ -112,7 +112,7 @@ impl Command {
     }
 }
 
-/// Carries out a command; the code is 0 unless the command says otherwise.
+/// Runs a command; the exit code is 0 unless the command sets another.
 pub(crate) fn run(command: Command, given: Given) -> Result<ExitCode> {
     match command {
         Command::Check(args) => return check::check(args, PROGRAM),

@@ -39,7 +39,7 @@ pub(crate) struct EchoArgs {
     /// Name of the replica, sent with every answer as `x-echo-name`.
     #[arg(long)]
     name: Option<String>,
-    /// Runs actors of the type `Echo`, which say what is said to them.
+    /// Run actors of the type `Echo`, which return each message.
     #[arg(long)]
     actors: bool,
     /// Runs actors of so many types: Echo, Echo1001, Echo1002 and so on.
@@ -56,7 +56,7 @@ pub(crate) struct EchoArgs {
     ports_file: Option<PathBuf>,
 }
 
-/// What happens by chance; requests may ask for others (`/echo?delay=5ms:10&status=503:1`).
+/// Random faults; requests may name others (`/echo?delay=5ms:10&status=503:1`).
 #[derive(Args)]
 #[command(next_help_heading = "Faults: a value, or values with their chances in percent")]
 struct FaultArgs {

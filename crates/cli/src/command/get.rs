@@ -40,7 +40,7 @@ enum Output {
 enum What {
     /// Services of this network and of joined ones.
     Services,
-    /// Who may call what.
+    /// Policies: which callers may call which services.
     #[value(alias = "policy")]
     Policies,
 }

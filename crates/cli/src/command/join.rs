@@ -29,7 +29,7 @@ enum JoinCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         ttl_s: u64,
     },
-    /// Join the network of a bundle; both sides know each other then.
+    /// Join the network of a bundle; then each network has the other's trust.
     Accept {
         #[command(flatten)]
         store: StoreArg,

@@ -119,7 +119,7 @@ fn columns() -> usize {
     terminal.map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS))
 }
 
-/// Looks at everything that `args` ask for, in the order in which a start would meet it.
+/// Checks everything that `args` name, in the order of a start.
 fn inspect(args: &CheckArgs, program: Program) -> Result<Vec<Finding>> {
     let mut findings = vec![machine::kernel()];
     if matches!(args.part, None | Some(Part::Demo)) {
@@ -204,7 +204,7 @@ fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<
     control_plane::inspect(&settings.first("control"), token_file.map(PathBuf::from))
 }
 
-/// Without a part: what is at the usual places.
+/// Without a part: checks the default locations.
 fn inspect_running(program: Program) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in [Part::Sidecar, Part::Gateway] {

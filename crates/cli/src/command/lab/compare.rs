@@ -183,7 +183,7 @@ fn text(compared: &Compared, a: &Record, b: &Record) -> String {
     text
 }
 
-/// The rates that two searches found, beneath what is compared of them.
+/// The rates that two searches found, below their comparison.
 fn highest_rates(found: &Comparison, a: &Record, b: &Record) -> Option<String> {
     let interval = |record: &Record, row: &str| {
         let search = record.row(row)?.particulars.search.as_ref()?;

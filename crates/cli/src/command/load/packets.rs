@@ -23,7 +23,7 @@ use super::result_output::OutputArgs;
 #[command(override_usage = "tollway load packets [OPTIONS] --device <NAME>\n       \
     --to-mac <MAC> --from <IP> --to <IP>\n       --count-at <NAME>")]
 pub(super) struct PacketsArgs {
-    /// The device that they leave by; what is at its other end must take frames of XDP.
+    /// The device that they leave by; the device at its other end must take XDP frames.
     #[arg(long, value_name = "NAME")]
     device: String,
     /// The hardware address that frames go to.

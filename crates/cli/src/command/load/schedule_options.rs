@@ -26,7 +26,7 @@ pub(super) struct PlanArgs {
     /// Length of a step or of a trial of --max-rate [default: 10s, of a trial 3s].
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     step_time: Option<Duration>,
-    /// Find the highest rate that holds: 99 % of it answered, and what --slo says.
+    /// Find the highest rate that holds: 99 % of it answered, and the conditions of --slo.
     #[arg(long, conflicts_with_all = ["duration", "requests"])]
     max_rate: bool,
     /// What must hold at a rate of --max-rate, such as 'p99<10ms'; repeatable.

@@ -13,13 +13,13 @@ use super::duration::duration;
 use super::request_options::RequestArgs;
 use super::result_output::OutputArgs;
 
-/// Bytes of one write of throughput, and of a message of ping-pong, unless told otherwise.
+/// Default bytes of one write of throughput, and of a message of ping-pong.
 const WRITE_BYTES: usize = 128 * 1024;
 const PING_BYTES: usize = 64;
 
 #[derive(Args)]
 pub(super) struct TcpArgs {
-    /// Send messages and wait for each to come back, instead of as many bytes as go.
+    /// Send messages and wait for each to come back, instead of as many bytes as possible.
     #[arg(long)]
     ping_pong: bool,
     /// Connections for throughput, in each direction.

@@ -36,7 +36,7 @@ pub(super) struct TlsArgs {
     /// Its key [default: in the file of --cert].
     #[arg(hide_short_help = true, long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Name to ask for and to check [default: the URL's host].
+    /// Server name to request and to verify [default: the URL's host].
     #[arg(hide_short_help = true, long, value_name = "NAME")]
     server_name: Option<String>,
     /// TLS 1.3 only.

@@ -24,7 +24,7 @@ use crate::command::load::result_output::OutputArgs;
 pub(super) struct GetArgs {
     #[command(flatten)]
     agent: AgentArgs,
-    /// Neighbours of the group that are asked for: of the first round that `tollway load
+    /// Neighbours of the group that are looked up: of the first round that `tollway load
     /// neighbours write` wrote there, as many as it had.
     #[arg(
         short = 'n',
@@ -39,8 +39,8 @@ pub(super) struct GetArgs {
     /// Connections, each of an agent with one question at a time.
     #[arg(short = 'c', long, value_name = "COUNT", default_value_t = 16)]
     agents: usize,
-    /// Look-ups per second of all agents together, in open loop; without it each asks again when
-    /// it has its answer.
+    /// Look-ups per second of all agents together, in open loop; without it each starts the next
+    /// when it has its answer.
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
     /// How long to measure.
