@@ -71,7 +71,7 @@ impl Control {
 
     async fn token(&self, scope: Scope) -> TokenSource {
         let mut admin = AdminClient::connect(&self.options.store).await.unwrap();
-        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_s: 0 };
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0 };
         let token = admin.create_token(request).await.unwrap().token;
         TokenSource::Given(token.parse().unwrap())
     }

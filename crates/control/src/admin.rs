@@ -65,10 +65,10 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
         let request = request.into_inner();
         let scope = read_scope(request.scope)?;
-        let (token, expires_at_unix_s) =
-            self.tokens.create(&scope, ttl(request.ttl_s, TOKEN_TTL)?).await?;
+        let (token, expires_at_unix_ms) =
+            self.tokens.create(&scope, ttl(request.ttl_ms, TOKEN_TTL)?).await?;
         let token = token.to_string();
-        Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_s }))
+        Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_ms }))
     }
 
     async fn list_services(
@@ -98,7 +98,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ExportJoinRequest>,
     ) -> Result<Response<v1::ExportJoinResponse>, Status> {
-        let ttl = ttl(request.into_inner().ttl_s, BUNDLE_TTL)?;
+        let ttl = ttl(request.into_inner().ttl_ms, BUNDLE_TTL)?;
         let bundle = join::export(&self.peering, ttl).await?;
         Ok(Response::new(v1::ExportJoinResponse { bundle }))
     }
@@ -188,8 +188,8 @@ fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {
     }
 }
 
-fn ttl(asked_s: u64, default: Duration) -> Result<Duration, Status> {
-    let ttl = if asked_s == 0 { default } else { Duration::from_secs(asked_s) };
+fn ttl(asked_ms: u64, default: Duration) -> Result<Duration, Status> {
+    let ttl = if asked_ms == 0 { default } else { Duration::from_millis(asked_ms) };
     if ttl > LONGEST_TTL {
         let days = LONGEST_TTL.as_secs() / 86_400;
         return Err(Status::invalid_argument(format!("the longest life is {days} days")));

@@ -128,12 +128,12 @@ impl AdminClient {
         Ok(self.0.list_gateways(v1::ListGatewaysRequest {}).await?.into_inner().gateways)
     }
 
-    /// A join bundle (a JSON file that holds a secret); `ttl_s` 0 means an hour.
+    /// A join bundle (a JSON file that holds a secret); `ttl_ms` is its validity in milliseconds, 0 means an hour.
     ///
     /// # Errors
     /// [`AdminError::Refused`].
-    pub async fn export_join(&mut self, ttl_s: u64) -> Result<Vec<u8>, AdminError> {
-        Ok(self.0.export_join(v1::ExportJoinRequest { ttl_s }).await?.into_inner().bundle)
+    pub async fn export_join(&mut self, ttl_ms: u64) -> Result<Vec<u8>, AdminError> {
+        Ok(self.0.export_join(v1::ExportJoinRequest { ttl_ms }).await?.into_inner().bundle)
     }
 
     /// Joins the network of `bundle`.

@@ -19,6 +19,8 @@ use tollway_identity::{AuthorityPem, TrustBundle, control_dns_san};
 use tollway_model::{NameError, NetworkName, TrustDomain};
 use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT};
 
+use crate::clock::ago;
+
 /// Largest bundle that is read, in bytes.
 pub const BUNDLE_LIMIT_BYTES: usize = 64 * 1024;
 
@@ -73,8 +75,8 @@ pub struct JoinBundle {
     pub gateways: Vec<SocketAddr>,
     /// Lets one network join, once; empty in the bundle that is presented in return. Secret.
     pub join_secret: String,
-    pub issued_at_unix_s: u64,
-    pub expires_at_unix_s: u64,
+    pub issued_at_unix_ms: u64,
+    pub expires_at_unix_ms: u64,
 }
 
 /// The file's form.
@@ -88,8 +90,8 @@ struct File {
     gateways: Vec<SocketAddr>,
     control_server_name: String,
     join_secret: String,
-    issued_at_unix_s: u64,
-    expires_at_unix_s: u64,
+    issued_at_unix_ms: u64,
+    expires_at_unix_ms: u64,
     signature: String,
 }
 
@@ -108,19 +110,19 @@ impl JoinBundle {
             gateways: self.gateways.clone(),
             control_server_name: control_dns_san(&self.network),
             join_secret: self.join_secret.clone(),
-            issued_at_unix_s: self.issued_at_unix_s,
-            expires_at_unix_s: self.expires_at_unix_s,
+            issued_at_unix_ms: self.issued_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
             signature: URL_SAFE_NO_PAD.encode(sign(authority, &self.canonical())?),
         };
         serde_json::to_vec_pretty(&file).map_err(BundleError::Json)
     }
 
     /// Reads a file and checks everything that can be checked without knowing the network.
-    /// `now_unix_s` is the time in seconds since 1970.
+    /// `now_unix_ms` is the time in milliseconds since 1970.
     ///
     /// # Errors
     /// [`BundleError`], the first reason found.
-    pub fn verify(file: &[u8], now_unix_s: u64) -> Result<Self, BundleError> {
+    pub fn verify(file: &[u8], now_unix_ms: u64) -> Result<Self, BundleError> {
         if file.len() > BUNDLE_LIMIT_BYTES {
             return Err(BundleError::TooLarge { length: file.len() });
         }
@@ -133,7 +135,7 @@ impl JoinBundle {
             URL_SAFE_NO_PAD.decode(&file.signature).map_err(|_| BundleError::Signature)?;
         bundle.check_signature(&signature)?;
         bundle.check_roots()?;
-        bundle.check_time(now_unix_s)?;
+        bundle.check_time(now_unix_ms)?;
         Ok(bundle)
     }
 
@@ -155,8 +157,8 @@ impl JoinBundle {
             roots: file.roots.iter().enumerate().map(root).collect::<Result<_, _>>()?,
             gateways: file.gateways.clone(),
             join_secret: file.join_secret.clone(),
-            issued_at_unix_s: file.issued_at_unix_s,
-            expires_at_unix_s: file.expires_at_unix_s,
+            issued_at_unix_ms: file.issued_at_unix_ms,
+            expires_at_unix_ms: file.expires_at_unix_ms,
         })
     }
 
@@ -186,12 +188,11 @@ impl JoinBundle {
             .map_err(BundleError::Roots)
     }
 
-    fn check_time(&self, now_unix_s: u64) -> Result<(), BundleError> {
-        if now_unix_s >= self.expires_at_unix_s {
-            let expired_for = Duration::from_secs(now_unix_s - self.expires_at_unix_s);
+    fn check_time(&self, now_unix_ms: u64) -> Result<(), BundleError> {
+        if let Some(expired_for) = ago(now_unix_ms, self.expires_at_unix_ms) {
             return Err(BundleError::Expired { expired_for });
         }
-        let ahead = Duration::from_secs(self.issued_at_unix_s.saturating_sub(now_unix_s));
+        let ahead = Duration::from_millis(self.issued_at_unix_ms.saturating_sub(now_unix_ms));
         if ahead > CLOCK_SKEW {
             return Err(BundleError::NotYetValid { ahead });
         }
@@ -214,8 +215,8 @@ impl JoinBundle {
         field(&count(self.gateways.len()));
         self.gateways.iter().for_each(|gateway| field(gateway.to_string().as_bytes()));
         field(self.join_secret.as_bytes());
-        field(&self.issued_at_unix_s.to_be_bytes());
-        field(&self.expires_at_unix_s.to_be_bytes());
+        field(&self.issued_at_unix_ms.to_be_bytes());
+        field(&self.expires_at_unix_ms.to_be_bytes());
         bytes
     }
 }
@@ -256,11 +257,12 @@ mod tests {
 
     use super::*;
 
-    const ISSUED: u64 = 1_800_000_000;
+    /// In milliseconds since 1970.
+    const ISSUED: u64 = 1_800_000_000_000;
 
     fn authority(network: &str) -> Authority {
         let network = NetworkName::new(network).unwrap();
-        let now = UNIX_EPOCH + Duration::from_secs(ISSUED);
+        let now = UNIX_EPOCH + Duration::from_millis(ISSUED);
         Authority::create(&TrustDomain::default_for(&network), &network, now).unwrap()
     }
 
@@ -271,8 +273,8 @@ mod tests {
             roots: vec![authority.root_der().clone()],
             gateways: vec!["10.0.0.1:15443".parse().unwrap()],
             join_secret: "secret".into(),
-            issued_at_unix_s: ISSUED,
-            expires_at_unix_s: ISSUED + 3600,
+            issued_at_unix_ms: ISSUED,
+            expires_at_unix_ms: ISSUED + 3_600_000,
         }
     }
 
@@ -292,7 +294,7 @@ mod tests {
         let authority = authority("East");
         let expected = bundle(&authority);
         let file = expected.sign(&authority.to_pem()).unwrap();
-        assert_eq!(JoinBundle::verify(&file, ISSUED + 3599).unwrap(), expected);
+        assert_eq!(JoinBundle::verify(&file, ISSUED + 3_599_999).unwrap(), expected);
     }
 
     #[test]
@@ -303,8 +305,8 @@ mod tests {
             ("\"trust_domain\": \"east.tollway\"", "\"trust_domain\": \"west.tollway\""),
             ("10.0.0.1:15443", "10.0.0.2:15443"),
             ("\"join_secret\": \"secret\"", "\"join_secret\": \"other\""),
-            ("\"issued_at_unix_s\": 1800000000", "\"issued_at_unix_s\": 1800000001"),
-            ("\"expires_at_unix_s\": 1800003600", "\"expires_at_unix_s\": 1900003600"),
+            ("\"issued_at_unix_ms\": 1800000000000", "\"issued_at_unix_ms\": 1800000000001"),
+            ("\"expires_at_unix_ms\": 1800003600000", "\"expires_at_unix_ms\": 1900003600000"),
             ("\"network\": \"east\"", "\"network\": \"EAST\""),
             ("\"signature\": \"", "\"signature\": \"AAAA"),
         ] {
@@ -390,13 +392,13 @@ mod tests {
         let authority = authority("east");
         let file = bundle(&authority).sign(&authority.to_pem()).unwrap();
         let verify = |now| JoinBundle::verify(&file, now).map(|_| ()).map_err(|e| e.to_string());
-        assert_eq!(verify(ISSUED - 120), Ok(()));
+        assert_eq!(verify(ISSUED - 120_000), Ok(()));
         assert_eq!(
-            verify(ISSUED - 121),
+            verify(ISSUED - 121_000),
             Err("the bundle is issued 121s in the future; set the clocks of both networks".into())
         );
         assert_eq!(
-            verify(ISSUED + 3700),
+            verify(ISSUED + 3_700_000),
             Err("the bundle expired 100s ago; export it again".into())
         );
     }

@@ -19,7 +19,7 @@ use tollway_wire::{ConvertError, v1};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use crate::clock::{unix_now_ms, unix_now_s};
+use crate::clock::{ago, later, unix_now_ms};
 use crate::connections::{Caller, is_system};
 use crate::hub::Hub;
 use crate::key::TOKEN_PREFIX;
@@ -111,25 +111,25 @@ impl From<Refusal> for Status {
     }
 }
 
-/// Whether `secret` redeems `stored` for `service` at `now_unix_s`.
+/// Whether `secret` redeems `stored` for `service` at `now_unix_ms`.
 fn decide_token(
     stored: Option<&Token>,
     secret: &[u8],
     service: &ServiceName,
-    now_unix_s: u64,
+    now_unix_ms: u64,
 ) -> Result<(), Refusal> {
-    let stored = decide_usable(stored, secret, now_unix_s)?;
+    let stored = decide_usable(stored, secret, now_unix_ms)?;
     if Scope::read(stored).is_some_and(|scope| scope.allows(service)) {
         return Ok(());
     }
     Err(Refusal::Scope { service: service.clone() })
 }
 
-/// The token that `secret` redeems at `now_unix_s`, for whatever its scope is.
+/// The token that `secret` redeems at `now_unix_ms`, for whatever its scope is.
 fn decide_usable<'a>(
     stored: Option<&'a Token>,
     secret: &[u8],
-    now_unix_s: u64,
+    now_unix_ms: u64,
 ) -> Result<&'a Token, Refusal> {
     // One answer for an unknown id and a wrong secret: an id is not secret.
     let stored = stored
@@ -137,11 +137,10 @@ fn decide_usable<'a>(
             SecretHash::from_bytes(&token.secret_hash).is_some_and(|hash| hash.matches(secret))
         })
         .ok_or(Refusal::UnknownToken)?;
-    if now_unix_s >= stored.expires_at_unix_s {
-        let expired_for = Duration::from_secs(now_unix_s - stored.expires_at_unix_s);
-        return Err(Refusal::ExpiredToken { expired_for });
+    match ago(now_unix_ms, stored.expires_at_unix_ms) {
+        Some(expired_for) => Err(Refusal::ExpiredToken { expired_for }),
+        None => Ok(stored),
     }
-    Ok(stored)
 }
 
 /// Whether the holder of a certificate for `own` may have one for `claim`.
@@ -225,7 +224,7 @@ impl Tokens {
         let network = self.authority.network();
         let token = JoinToken::generate(network, self.authority.root_der())
             .map_err(|error| Status::internal(error.to_string()))?;
-        let expires_at_unix_s = unix_now_s().saturating_add(ttl.as_secs());
+        let expires_at_unix_ms = later(unix_now_ms(), ttl);
         let (kind, namespace, app) = match scope {
             Scope::Any => (ScopeKind::Any, "", ""),
             Scope::Namespace(namespace) => (ScopeKind::Namespace, namespace.as_str(), ""),
@@ -235,7 +234,7 @@ impl Tokens {
         };
         let record = Token {
             secret_hash: token.secret_hash().as_bytes().to_vec(),
-            expires_at_unix_s,
+            expires_at_unix_ms,
             scope: kind.into(),
             namespace: namespace.to_owned(),
             app: app.to_owned(),
@@ -246,7 +245,7 @@ impl Tokens {
         self.store.transact(put).await.map_err(|error| store_status(&error))?;
         self.noted.note();
         info!(token = token.id(), ?scope, "made a join token");
-        Ok((token, expires_at_unix_s))
+        Ok((token, expires_at_unix_ms))
     }
 
     /// A token of this network, and what is stored of it.
@@ -308,12 +307,12 @@ impl Identity for IdentityService {
         request: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
         let (token, stored) = self.tokens.find(&request.into_inner().token).await?;
-        let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_s())?;
+        let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_ms())?;
         Ok(Response::new(v1::CheckResponse {
             network: self.tokens.authority.network().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_unix_ms: unix_now_ms(),
-            token_expires_at_unix_s: stored.expires_at_unix_s,
+            token_expires_at_unix_ms: stored.expires_at_unix_ms,
         }))
     }
 }
@@ -332,7 +331,7 @@ impl IdentityService {
 
     async fn redeem(&self, token: &str, claim: &Claim) -> Result<(), Status> {
         let (token, stored) = self.tokens.find(token).await?;
-        let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_s());
+        let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_ms());
         Ok(decided?)
     }
 
@@ -390,7 +389,7 @@ mod tests {
     fn token(scope: ScopeKind, namespace: &str, app: &str) -> Token {
         Token {
             secret_hash: SecretHash::of(b"secret").as_bytes().to_vec(),
-            expires_at_unix_s: 1_000,
+            expires_at_unix_ms: 1_000,
             scope: scope.into(),
             namespace: namespace.to_owned(),
             app: app.to_owned(),

@@ -8,7 +8,7 @@ pub(crate) struct Token {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) secret_hash: Vec<u8>,
     #[prost(uint64, tag = "2")]
-    pub(crate) expires_at_unix_s: u64,
+    pub(crate) expires_at_unix_ms: u64,
     /// `Scope` as a number.
     #[prost(enumeration = "ScopeKind", tag = "3")]
     pub(crate) scope: i32,
@@ -35,7 +35,7 @@ pub(crate) enum ScopeKind {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct JoinSecret {
     #[prost(uint64, tag = "1")]
-    pub(crate) expires_at_unix_s: u64,
+    pub(crate) expires_at_unix_ms: u64,
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) secret_hash: Vec<u8>,
     /// SHA-256 of the root of the network that redeemed it; empty while it is unused.

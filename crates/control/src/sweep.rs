@@ -8,13 +8,13 @@ use prost::Message;
 use tollway_store::{Entry, Expected, KeyRange, Store, Transaction};
 use tracing::{debug, warn};
 
-use crate::clock::unix_now_s;
+use crate::clock::{later, unix_now_ms};
 use crate::key::{JOIN_PREFIX, TOKEN_PREFIX};
 use crate::stored::{JoinSecret, Token};
 
 const EVERY: Duration = Duration::from_secs(600);
 /// How long something expired is remembered.
-const REMEMBERED_S: u64 = 24 * 3600;
+const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 const PAGE_ENTRIES: usize = 500;
 
 pub(crate) async fn run(store: Store) {
@@ -22,17 +22,17 @@ pub(crate) async fn run(store: Store) {
     loop {
         tick.tick().await;
         sweep(&store, TOKEN_PREFIX, |entry| {
-            Token::decode(entry.value.clone()).map_or(0, |token| token.expires_at_unix_s)
+            Token::decode(entry.value.clone()).map_or(0, |token| token.expires_at_unix_ms)
         })
         .await;
         sweep(&store, JOIN_PREFIX, |entry| {
-            JoinSecret::decode(entry.value.clone()).map_or(0, |secret| secret.expires_at_unix_s)
+            JoinSecret::decode(entry.value.clone()).map_or(0, |secret| secret.expires_at_unix_ms)
         })
         .await;
     }
 }
 
-async fn sweep(store: &Store, prefix: &'static str, expires_at_unix_s: impl Fn(&Entry) -> u64) {
+async fn sweep(store: &Store, prefix: &'static str, expires_at_unix_ms: impl Fn(&Entry) -> u64) {
     let range = KeyRange::prefix(prefix);
     let mut after: Option<Bytes> = None;
     loop {
@@ -40,9 +40,9 @@ async fn sweep(store: &Store, prefix: &'static str, expires_at_unix_s: impl Fn(&
             Ok(page) => page,
             Err(reason) => return warn!(%reason, "expired tokens were not swept"),
         };
-        let now = unix_now_s();
+        let now = unix_now_ms();
         for entry in &page.entries {
-            if now < expires_at_unix_s(entry).saturating_add(REMEMBERED_S) {
+            if now < later(expires_at_unix_ms(entry), REMEMBERED) {
                 continue;
             }
             let key = entry.key.clone();

@@ -67,10 +67,12 @@ async fn a_token_with_another_secret_is_refused() {
 #[tokio::test]
 async fn an_expired_token_is_refused() {
     let mut west = Network::start("west").await;
-    let request = v1::CreateTokenRequest { scope: Some(Scope::Any(v1::AnyWorkload {})), ttl_s: 1 };
-    let token: JoinToken = west.admin.create_token(request).await.unwrap().token.parse().unwrap();
-    enroll(west.address, &token, &west.own("stock"), "a").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let lasting = west.token(Scope::Any(v1::AnyWorkload {})).await;
+    enroll(west.address, &lasting, &west.own("stock"), "a").await.unwrap();
+    let request = v1::CreateTokenRequest { scope: Some(Scope::Any(v1::AnyWorkload {})), ttl_ms: 1 };
+    let created = west.admin.create_token(request).await.unwrap();
+    support::until_unix_ms(created.expires_at_unix_ms).await;
+    let token: JoinToken = created.token.parse().unwrap();
     let refused = enroll(west.address, &token, &west.own("stock"), "a").await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("the join token expired "), "{refused:?}");
@@ -256,7 +258,8 @@ async fn a_join_secret_admits_one_network_once() {
 async fn an_expired_bundle_is_refused() {
     let mut nets = two_networks().await;
     let bundle = nets.east.admin.export_join(1).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let file: serde_json::Value = serde_json::from_slice(&bundle).unwrap();
+    support::until_unix_ms(file["expires_at_unix_ms"].as_u64().unwrap()).await;
     let refused = nets.west.admin.accept_join(bundle).await.unwrap_err().to_string();
     assert!(refused.starts_with("the bundle is refused: the bundle expired "), "{refused}");
 }
@@ -379,6 +382,7 @@ async fn west_root(west: &mut Network) -> Vec<u8> {
     let (_relay, _gateway) = west.open_gateway().await;
     let bundle = west.admin.export_join(0).await.unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let read: Result<JoinBundle, BundleError> = JoinBundle::verify(&bundle, now.as_secs());
+    let now_unix_ms = u64::try_from(now.as_millis()).unwrap();
+    let read: Result<JoinBundle, BundleError> = JoinBundle::verify(&bundle, now_unix_ms);
     read.unwrap().roots[0].to_vec()
 }

@@ -130,7 +130,7 @@ fn a_full_disk_refuses_the_change_and_nothing_else() {
 fn use_up_the_reserve(store: &Path) {
     let request = || v1::CreateTokenRequest {
         scope: Some(v1::create_token_request::Scope::Any(v1::AnyWorkload {})),
-        ttl_s: 60,
+        ttl_ms: 60_000,
     };
     runtime().block_on(async {
         let mut client = AdminClient::connect(store).await.unwrap();

@@ -25,9 +25,9 @@ enum JoinCommand {
     Export {
         #[command(flatten)]
         store: StoreArg,
-        /// Validity, in seconds.
-        #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-        ttl_s: u64,
+        /// Validity, in milliseconds.
+        #[arg(long, value_name = "MS", default_value_t = 3_600_000)]
+        ttl_ms: u64,
     },
     /// Join the network of a bundle; then each network has the other's trust.
     Accept {
@@ -62,7 +62,7 @@ impl JoinArgs {
 pub(crate) fn run(args: JoinArgs) -> Result<()> {
     block_on(async {
         match args.command {
-            JoinCommand::Export { store, ttl_s } => export(&store, ttl_s).await,
+            JoinCommand::Export { store, ttl_ms } => export(&store, ttl_ms).await,
             JoinCommand::Accept { store, bundle } => accept(&store, &bundle).await,
             JoinCommand::List { store, json } => list(&store, json).await,
             JoinCommand::Remove { store, network } => {
@@ -74,8 +74,8 @@ pub(crate) fn run(args: JoinArgs) -> Result<()> {
     })?
 }
 
-async fn export(store: &StoreArg, ttl_s: u64) -> Result<()> {
-    let bundle = store.admin().await?.export_join(ttl_s).await?;
+async fn export(store: &StoreArg, ttl_ms: u64) -> Result<()> {
+    let bundle = store.admin().await?.export_join(ttl_ms).await?;
     let mut out = std::io::stdout().lock();
     out.write_all(&bundle).and_then(|()| out.flush()).context("cannot print the bundle")
 }

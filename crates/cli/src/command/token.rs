@@ -38,14 +38,14 @@ struct CreateArgs {
     /// For agents of the fabric, of this group.
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["app", "namespace", "gateway"], value_parser = group)]
     fabric: Option<Group>,
-    /// Validity, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
-    ttl_s: u64,
+    /// Validity, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 24 * 3_600_000)]
+    ttl_ms: u64,
 }
 
 pub(crate) fn run(args: TokenArgs) -> Result<()> {
     let TokenCommand::Create(args) = args.command;
-    let request = v1::CreateTokenRequest { scope: Some(scope(&args)), ttl_s: args.ttl_s };
+    let request = v1::CreateTokenRequest { scope: Some(scope(&args)), ttl_ms: args.ttl_ms };
     block_on(async {
         let created = args.store.admin().await?.create_token(request).await?;
         println!("{}", created.token);

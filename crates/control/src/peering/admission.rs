@@ -13,6 +13,7 @@ use tonic::Status;
 use super::dial::DialError;
 use crate::bundle::{BundleError, JoinBundle};
 use crate::catalogue::Catalogue;
+use crate::clock::ago;
 use crate::status::store_status;
 use crate::stored::JoinSecret;
 
@@ -150,17 +151,16 @@ pub(super) fn decide_admission(
 pub(super) fn decide_secret(
     stored: &JoinSecret,
     secret: &[u8],
-    now_unix_s: u64,
+    now_unix_ms: u64,
 ) -> Result<(), JoinError> {
     let hash = SecretHash::from_bytes(&stored.secret_hash).ok_or(JoinError::UnknownSecret)?;
     if !hash.matches(secret) {
         return Err(JoinError::UnknownSecret);
     }
-    if now_unix_s >= stored.expires_at_unix_s {
-        let expired_for = Duration::from_secs(now_unix_s - stored.expires_at_unix_s);
-        return Err(JoinError::ExpiredSecret { expired_for });
+    match ago(now_unix_ms, stored.expires_at_unix_ms) {
+        Some(expired_for) => Err(JoinError::ExpiredSecret { expired_for }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -184,8 +184,8 @@ mod tests {
             roots: vec![CertificateDer::from(root.to_vec())],
             gateways: vec!["10.0.0.1:15443".parse().unwrap()],
             join_secret: String::new(),
-            issued_at_unix_s: 0,
-            expires_at_unix_s: 1,
+            issued_at_unix_ms: 0,
+            expires_at_unix_ms: 1,
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_secret_must_match_and_live() {
         let stored = JoinSecret {
-            expires_at_unix_s: 100,
+            expires_at_unix_ms: 100,
             secret_hash: SecretHash::of(b"secret").as_bytes().to_vec(),
             redeemed_by: Vec::new(),
         };

@@ -20,7 +20,7 @@ use super::dial::dial;
 use super::link::gateways_to;
 use crate::bundle::JoinBundle;
 use crate::catalogue::PinnedTrust;
-use crate::clock::unix_now_s;
+use crate::clock::{later, unix_now_ms, unix_now_s};
 use crate::connections::ALPN;
 use crate::key::{JOIN_PREFIX, Key, peer_prefix};
 use crate::stored::{JoinSecret, PeerLink};
@@ -48,14 +48,14 @@ pub(crate) async fn export(peering: &Peering, ttl: Duration) -> Result<Vec<u8>, 
         .map_err(JoinError::Secret)?;
     let bundle = own_bundle(peering, token.to_string(), ttl)?;
     let file = bundle.sign(&peering.authority.to_pem())?;
-    let record = StoredSecret::new(&token, bundle.expires_at_unix_s);
+    let record = StoredSecret::new(&token, bundle.expires_at_unix_ms);
     let put = Transaction::new()
         .when(record.key.clone(), Expected::Absent)
         .put(record.key, record.value.encode_to_vec());
     peering.store.transact(put).await?;
     info!(
         secret = token.id(),
-        expires_at_unix_s = bundle.expires_at_unix_s,
+        expires_at_unix_ms = bundle.expires_at_unix_ms,
         "exported a join bundle"
     );
     Ok(file)
@@ -77,9 +77,9 @@ struct StoredSecret {
 }
 
 impl StoredSecret {
-    fn new(token: &JoinToken, expires_at_unix_s: u64) -> Self {
+    fn new(token: &JoinToken, expires_at_unix_ms: u64) -> Self {
         let value = JoinSecret {
-            expires_at_unix_s,
+            expires_at_unix_ms,
             secret_hash: token.secret_hash().as_bytes().to_vec(),
             redeemed_by: Vec::new(),
         };
@@ -101,15 +101,15 @@ fn own_bundle(
     if gateways.is_empty() {
         return Err(JoinError::NoGateway);
     }
-    let issued_at_unix_s = unix_now_s();
+    let issued_at_unix_ms = unix_now_ms();
     Ok(JoinBundle {
         network: peering.authority.network().clone(),
         trust_domain: peering.authority.trust_domain().clone(),
         roots: vec![peering.authority.root_der().clone()],
         gateways,
         join_secret,
-        issued_at_unix_s,
-        expires_at_unix_s: issued_at_unix_s.saturating_add(ttl.as_secs()),
+        issued_at_unix_ms,
+        expires_at_unix_ms: later(issued_at_unix_ms, ttl),
     })
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn redeem(peering: &Peering, secret: &str, file: &[u8]) -> Resu
 
 async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), JoinError> {
     let token: JoinToken = secret.parse().map_err(JoinError::Secret)?;
-    let now = unix_now_s();
+    let now = unix_now_ms();
     let key = secret_key(&token);
     let entry = peering.store.get(&key).await?.ok_or(JoinError::UnknownSecret)?;
     let stored = JoinSecret::decode(entry.value.clone()).map_err(|_| JoinError::UnknownSecret)?;
@@ -215,7 +215,7 @@ async fn put_network(
 
 /// The accepting side: pins the network of the bundle and presents this one to it.
 pub(crate) async fn accept(peering: &Arc<Peering>, file: &[u8]) -> Result<JoinBundle, JoinError> {
-    let bundle = JoinBundle::verify(file, unix_now_s())?;
+    let bundle = JoinBundle::verify(file, unix_now_ms())?;
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
     wait_for_gateway(peering).await;

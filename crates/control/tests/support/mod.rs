@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -44,6 +44,14 @@ use tonic::{Status, Streaming};
 pub const ALPN: &[&[u8]] = &[b"h2"];
 /// Far more than anything here takes; a test that waits for it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until the clock of this machine, which the control plane has too, shows `at_unix_ms`.
+pub async fn until_unix_ms(at_unix_ms: u64) {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(at_unix_ms);
+    while let Ok(left) = at.duration_since(SystemTime::now()) {
+        tokio::time::sleep(left + Duration::from_millis(1)).await;
+    }
+}
 
 pub fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -117,7 +125,7 @@ impl Network {
     }
 
     pub async fn token(&mut self, scope: Scope) -> JoinToken {
-        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_s: 0 };
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0 };
         self.admin.create_token(request).await.unwrap().token.parse().unwrap()
     }
 

@@ -67,8 +67,8 @@ impl LocalControl {
         ttl: Duration,
     ) -> Result<String, LocalError> {
         let scope = v1::AppScope { namespace: namespace.to_string(), app: app.to_string() };
-        let request =
-            v1::CreateTokenRequest { scope: Some(Scope::App(scope)), ttl_s: ttl.as_secs() };
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let request = v1::CreateTokenRequest { scope: Some(Scope::App(scope)), ttl_ms };
         let created =
             async { AdminClient::connect(&self.store()).await?.create_token(request).await };
         let silent = |_| LocalError::Silent { pid: self.state.pid, timeout: ANSWER_TIMEOUT };

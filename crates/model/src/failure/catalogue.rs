@@ -407,7 +407,7 @@ catalogue! {
     TokenExpired, "ERR_TOKEN_EXPIRED", Access, NONE,
         [Terminal],
         "The join token has expired. The message has the time.",
-        "Make a new one with `tollway token create`; `--ttl-s` sets how long it lasts.";
+        "Make a new one with `tollway token create`; `--ttl-ms` sets how long it lasts.";
     ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
         [Terminal],
         "What answers at the control plane's address is not the control plane that the token belongs to.",

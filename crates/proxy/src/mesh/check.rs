@@ -56,12 +56,12 @@ pub async fn check_control(control: &str, token: &TokenSource) -> Result<Control
         Err(status) => return Err(status.into()),
     };
     let theirs = i64::try_from(answer.now_unix_ms).unwrap_or(i64::MAX);
-    let left_s = answer.token_expires_at_unix_s.saturating_sub(answer.now_unix_ms / 1000);
+    let left_ms = answer.token_expires_at_unix_ms.saturating_sub(answer.now_unix_ms);
     Ok(ControlCheck {
         network: answer.network,
         version: answer.version,
         clock_ahead_ms: theirs.saturating_sub(before.midpoint(after)),
-        token_left: Some(Duration::from_secs(left_s)),
+        token_left: Some(Duration::from_millis(left_ms)),
     })
 }
 

@@ -171,7 +171,7 @@ pub struct DataPlane {
 pub struct CreateTokenRequest {
     /// 0 means the default of 24 hours.
     #[prost(uint64, tag = "5")]
-    pub ttl_s: u64,
+    pub ttl_ms: u64,
     #[prost(oneof = "create_token_request::Scope", tags = "1, 2, 3, 4, 6")]
     pub scope: ::core::option::Option<create_token_request::Scope>,
 }
@@ -212,7 +212,7 @@ pub struct CreateTokenResponse {
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
-    pub expires_at_unix_s: u64,
+    pub expires_at_unix_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListServicesRequest {}
@@ -258,7 +258,7 @@ pub struct GatewayStatus {
 pub struct ExportJoinRequest {
     /// 0 means the default of 1 hour.
     #[prost(uint64, tag = "1")]
-    pub ttl_s: u64,
+    pub ttl_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportJoinResponse {
@@ -2043,7 +2043,7 @@ pub struct CheckResponse {
     #[prost(uint64, tag = "3")]
     pub now_unix_ms: u64,
     #[prost(uint64, tag = "4")]
-    pub token_expires_at_unix_s: u64,
+    pub token_expires_at_unix_ms: u64,
 }
 /// Generated client implementations.
 pub mod identity_client {
