@@ -1,13 +1,17 @@
 //! `tollway run` and the local control plane: real processes, nothing configured.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tollway_net::netns::NetNs;
-use tollway_testkit::{Process, retry_until};
+use tollway_testkit::{Process, metric_in, metrics_at, retry_until};
 use tollway_tests::mesh::load::Load;
-use tollway_tests::user::{PATIENCE, User, is_gone, pid_in};
+use tollway_tests::user::{LINGER, PATIENCE, User, is_gone, pid_in};
+
+/// A control plane that nothing uses has ended after this time; one that is in use has not. It looks
+/// ten times while it lingers.
+const LONGER_THAN_IT_LINGERS: Duration = Duration::from_secs(LINGER.as_secs() * 3 / 2);
 
 /// An app that listens at a given address.
 const ECHO: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID";
@@ -173,8 +177,7 @@ fn the_control_plane_ends_after_its_last_workload() {
     let mut run = serve(&user, "short");
     user.until_called("short/healthz");
     let control = user.control_pid();
-    // Far longer than it lingers: it stays for those who are there.
-    std::thread::sleep(tollway_tests::user::LINGER * 2);
+    std::thread::sleep(LONGER_THAN_IT_LINGERS);
     assert!(!is_gone(control));
     run.terminate(PATIENCE).unwrap();
     retry_until(PATIENCE, "the control plane's end", || is_gone(control).then_some(())).unwrap();
@@ -237,7 +240,7 @@ fn a_control_plane_whose_port_was_taken_while_it_was_away_is_found_again() {
     .unwrap();
     // It stays, so the app is connected to it.
     let pid = user.control_pid();
-    std::thread::sleep(tollway_tests::user::LINGER * 2);
+    std::thread::sleep(LONGER_THAN_IT_LINGERS);
     assert!(!is_gone(pid));
     let called = user.call(&["files/healthz"]);
     assert_eq!(called.code, Some(0), "{}", called.stderr);
@@ -297,7 +300,8 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
 #[test]
 fn a_replica_that_is_told_to_end_costs_no_request() {
     let user = User::new();
-    let mut leaving = serve(&user, "pair");
+    let leaving = format!("echo metrics $DAPR_METRICS_PORT; {ECHO}");
+    let mut leaving = user.run(&["--app-id", "pair", "--app-port", "0"], &leaving);
     let staying = serve(&user, "pair");
     for replica in [&leaving, &staying] {
         let log = || replica.log().contains("pair takes calls").then_some(());
@@ -311,7 +315,14 @@ fn a_replica_that_is_told_to_end_costs_no_request() {
     user.until_called("pair/healthz");
     let url = format!("http://127.0.0.1:{port}/v1.0/invoke/pair/method/echo");
     let load = Load::http(&url, 200, Duration::from_secs(3));
-    std::thread::sleep(Duration::from_secs(1));
+    let admin = pid_in(&leaving.log(), "metrics ");
+    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(admin).unwrap()));
+    retry_until(PATIENCE, "load on the replica that leaves", || {
+        let page = metrics_at(admin).unwrap();
+        let served: u64 = metric_in(&page, "tollway_inbound_requests_total").unwrap();
+        (served >= 50).then_some(())
+    })
+    .unwrap();
     let status = leaving.terminate(PATIENCE).unwrap();
     assert!(status.success(), "{status}: {}", leaving.log());
     load.assert_no_errors();
@@ -409,10 +420,10 @@ fn a_control_plane_that_is_stopped_keeps_no_command_waiting() {
 fn an_app_that_does_not_listen_gets_a_hint() {
     tollway_testkit::slow!();
     let user = User::new();
-    let run = user.run(&["--app-id", "deaf", "--app-port", "1"], "exec sleep 1000");
+    let mut run = user.run(&["--app-id", "deaf", "--app-port", "1"], "exec sleep 1000");
     let hint = "tollway: hint: give the port that it listens on with --app-port\n";
     let said = retry_until(PATIENCE, "the hint", || run.log().contains(hint).then_some(()));
     said.unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    run.terminate(PATIENCE).unwrap();
     assert!(!run.log().contains("takes calls"), "{}", run.log());
 }

@@ -148,12 +148,12 @@ fn ctrl_z_gives_the_shell_its_turn_and_fg_the_app() {
     terminal.until("sidecar of app ready");
     terminal.press("\n");
     let stopped = retry_until(PATIENCE, "the stop of the background job", || {
-        terminal.press("jobs\n");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        terminal.shown()[terminal.seen..].contains("Stopped").then_some(())
+        let from = terminal.seen;
+        terminal.press("jobs; echo listed $((40 + 2))\n");
+        terminal.until("listed 42\r\n");
+        terminal.shown()[from..terminal.seen].contains("Stopped").then_some(())
     });
     stopped.unwrap();
-    terminal.seen = terminal.shown().len();
     terminal.press("fg\n");
     terminal.until("-- cat\r\n");
     terminal.press("third\n");

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
@@ -203,6 +204,7 @@ async fn leaving_right_after_coming_leaves_nothing_behind() {
     caller.until("stock", "unknown").await;
     for port in 1..20 {
         stock.client.register(at(port, true));
+        // Leaving meets each stage of coming.
         tokio::time::sleep(Duration::from_millis(u64::from(port))).await;
         assert!(stock.client.deregister().await);
     }
@@ -225,13 +227,15 @@ async fn leaving_a_lost_control_plane_is_not_confirmed() {
 
 #[tokio::test]
 async fn an_idle_client_stays_registered() {
-    let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
+    const LEASE: Duration = Duration::from_secs(1);
+    let control = Control::start(|options| options.timing.lease = LEASE).await;
     let caller = control.client("caller", "a").await;
     let stock = control.client("stock", "a").await;
     caller.client.subscribe(name("stock"));
     stock.client.register(at(1, true));
     caller.until("stock", "[1]").await;
-    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    // Without renewals the registration ends with its lease, within this time.
+    tokio::time::sleep(LEASE * 2).await;
     let gone_since = caller.log().iter().skip_while(|line| *line != "stock [1]").count();
     assert_eq!(gone_since, 1, "{:?}", caller.log());
 }
@@ -379,8 +383,14 @@ async fn a_control_plane_that_starts_later_is_waited_for() {
     let control = Control::start(|_| {}).await;
     let config = control.config("stock", "a").await;
     let (dir, options) = control.stop().await;
+    let listener = TcpListener::bind(options.listen).await.unwrap();
     let waiting = tokio::spawn(ObservedClient::start(config));
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    // It tries again after a try that failed.
+    for _ in 0..2 {
+        let tried = tokio::time::timeout(PATIENCE, listener.accept()).await;
+        drop(tried.unwrap().unwrap());
+    }
+    drop(listener);
     assert!(!waiting.is_finished());
     let control = Control::run(dir, options).await;
     let stock = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();

@@ -223,6 +223,7 @@ fn what_was_answered_survives_kill_9_at_any_moment() {
     runtime().block_on(async {
         for kill in 0..kills {
             let writing = tokio::spawn(write_until_gone(store.clone(), round));
+            // Another moment of the work in each round.
             tokio::time::sleep(Duration::from_millis(60 + u64::from(kill * 37 % 150))).await;
             control.process.kill().unwrap();
             // This one was not answered: it is there whole, or not at all.

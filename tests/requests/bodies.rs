@@ -1,15 +1,15 @@
 //! Large bodies between networks: whole, in both directions at once, and never held whole.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Request;
 use hyper::body::{Frame, Incoming};
+use tollway_testkit::retry_until;
 use tollway_tests::mesh::http::{Body, Client, Version, empty, runtime};
 use tollway_tests::mesh::memory::Watch;
-use tollway_tests::mesh::{AppProtocol, Mesh, Sidecar};
+use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 
+const PAUSES: &str = "tollway_backpressure_pauses_total";
 const SERVICE: &str = "echo.default.east";
 const LARGE: usize = 100_000_000;
 /// Length of the piece that is repeated: a prime, so that a lost or doubled piece of any other
@@ -43,13 +43,18 @@ fn large_bodies_cross(version: Version, protocol: AppProtocol) {
     memory.assert_bounded();
 }
 
-/// A reader that pauses holds its sender back; the rest is there when it reads on.
+/// A reader that pauses holds its sender back, which shows in its sidecar; the rest is there when it
+/// reads on.
 async fn unread_answer_waits(version: Version, caller: &Sidecar) {
     let mut client = Client::connect(version, caller.http()).await;
+    let before = counter(&caller.process, PAUSES);
     let request = to("GET", &format!("size?bytes={LARGE}")).body(empty()).unwrap();
     let response = client.send(request).await;
     assert_eq!(response.status(), 200);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::task::block_in_place(|| {
+        let paused = || (counter(&caller.process, PAUSES) > before).then_some(());
+        retry_until(PATIENCE, "a source that is not read", paused).unwrap();
+    });
     let mut body = response.into_body();
     let mut received = 0;
     while let Some(frame) = body.frame().await {

@@ -132,6 +132,7 @@ async fn a_master_that_stood_still_writes_nothing_over_its_successor() {
     let store = open(&first, Limits::default()).await;
     store.transact(put(Transaction::new(), 1, "first")).await.unwrap();
     let standing_by = tokio::spawn(Etcd::connect(options(&server, "two")));
+    // Several times the pause after which it looks again.
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(!standing_by.is_finished(), "the first one lives");
     // As if the first had been suspended for longer than its lease.

@@ -32,7 +32,7 @@ pub use documented::{check_limit, grouped};
 pub use etcd::EtcdServer;
 pub use java::java_project;
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
-pub use metrics::metric_in;
+pub use metrics::{metric_in, metrics_at};
 pub use node::{node_project, node_with};
 pub use process::{Process, Start};
 pub use program::{binary, tool};

@@ -1,5 +1,6 @@
 //! A process's metrics at its admin port, in Prometheus' format.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,17 +14,22 @@ const WITHIN: Duration = Duration::from_secs(30);
 impl Process {
     /// Its page of metrics, from the listener that its ports file calls `admin`.
     pub fn metrics(&self) -> Result<String> {
-        let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
-        let answer = RawClient::exchange(self.port("admin")?, request, WITHIN)?.text();
-        match answer.split_once("\r\n\r\n") {
-            Some((head, page)) if head.starts_with("HTTP/1.1 200 ") => Ok(page.to_owned()),
-            _ => bail!("no page of metrics: {answer}\n{}", self.log()),
-        }
+        metrics_at(self.port("admin")?).with_context(|| self.log())
     }
 
     /// The value of the count `name`, its labels included, on that page.
     pub fn metric(&self, name: &str) -> Result<u64> {
         metric_in(&self.metrics()?, name)
+    }
+}
+
+/// The page of metrics of the process whose admin port this is.
+pub fn metrics_at(admin: SocketAddr) -> Result<String> {
+    let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
+    let answer = RawClient::exchange(admin, request, WITHIN)?.text();
+    match answer.split_once("\r\n\r\n") {
+        Some((head, page)) if head.starts_with("HTTP/1.1 200 ") => Ok(page.to_owned()),
+        _ => bail!("no page of metrics: {answer}"),
     }
 }
 

@@ -18,6 +18,8 @@ use tollway_tests::mesh::PATIENCE;
 use tollway_tests::mesh::http::runtime;
 use tollway_tests::metrics_page::{check_documented, check_lint};
 
+/// Rounds that are written before the connection is cut.
+const UNDER_WAY: u32 = 20;
 /// Rounds in which agent or control plane are killed; a hundred by `TOLLWAY_FABRIC_KILLS=100`.
 const KILLS: u32 = 6;
 /// For how long the connection between them is cut; a minute by `TOLLWAY_FABRIC_CUT_S=60`.
@@ -142,6 +144,15 @@ impl Writer {
         Self { stop, written, task }
     }
 
+    /// Waits until so many rounds are written.
+    async fn until(&self, rounds: u32) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.written.load(Ordering::Relaxed) < rounds {
+            assert!(Instant::now() < deadline, "fewer than {rounds} rounds are written");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     async fn stop(self) -> u32 {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
@@ -163,6 +174,7 @@ fn tables_are_equal_whoever_was_killed_and_whenever() {
         for kill in 0..kills {
             let writer = Writer::start(fabric.store(), fabric.group());
             let wait = 100 + u64::from(kill * 139 % 900);
+            // Another moment of the work in each round.
             tokio::time::sleep(Duration::from_millis(wait)).await;
             if kill % 3 != 1 {
                 agent.kill().unwrap();
@@ -202,7 +214,7 @@ fn nothing_is_lost_while_the_way_is_cut() {
     fabric.settled();
     runtime().block_on(async {
         let writer = Writer::start(fabric.store(), fabric.group());
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        writer.until(UNDER_WAY).await;
         set_loopback(&fabric, "down");
         // Received records may still be under way into the table.
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::invoke;
+use tollway_tests::mesh::PATIENCE;
 
 /// What a turn takes in the app.
 const TURN: Duration = Duration::from_millis(20);
@@ -15,6 +18,8 @@ const TURN: Duration = Duration::from_millis(20);
 /// Callers of actors of one type, each of its own.
 pub(crate) struct Callers {
     stop: watch::Sender<bool>,
+    /// Calls that were answered, of all of them.
+    answered: Arc<AtomicUsize>,
     tasks: Vec<JoinHandle<Waited>>,
 }
 
@@ -30,8 +35,10 @@ pub(crate) struct Waited {
 impl Callers {
     pub(crate) fn start(listener: SocketAddr, of: &'static str, count: usize) -> Self {
         let (stop, stopped) = watch::channel(false);
+        let answered = Arc::new(AtomicUsize::new(0));
         let tasks = (0..count).map(|nth| {
             let stopped = stopped.clone();
+            let answered = Arc::clone(&answered);
             let turn_ms = TURN.as_millis().to_string();
             tokio::spawn(async move {
                 let mut waited = Waited::default();
@@ -48,11 +55,22 @@ impl Callers {
                         text
                     };
                     *waited.answers.entry(reported).or_insert(0) += 1;
+                    answered.fetch_add(1, Ordering::Relaxed);
                 }
                 waited
             })
         });
-        Self { stop, tasks: tasks.collect() }
+        let tasks = tasks.collect();
+        Self { stop, answered, tasks }
+    }
+
+    /// Waits for so many further answers.
+    pub(crate) async fn until_more_answered(&self, calls: usize) {
+        let (began, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
+        while self.answered.load(Ordering::Relaxed) < before + calls {
+            assert!(began.elapsed() < PATIENCE, "fewer than {calls} calls are answered");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     pub(crate) async fn end(self) -> Waited {

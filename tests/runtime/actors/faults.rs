@@ -22,6 +22,8 @@ const STRUCK: &str = "struck";
 const ACTORS: usize = 24;
 /// Of a type that hosts have which are not struck, called as well.
 const BYSTANDERS: usize = 4;
+/// Calls that are answered before a blow.
+const UNDER_WAY: usize = 5 * ACTORS;
 /// Rounds of everything, unless `TOLLWAY_ACTOR_ROUNDS` sets another number.
 const ROUNDS: usize = 1;
 
@@ -204,7 +206,7 @@ async fn strike(mesh: &Mesh, listener: SocketAddr, log: &Log, blow: Blow) -> (Wa
     }
     let callers = Callers::start(listener, "Cart", ACTORS);
     let bystanders = Callers::start(listener, "Shop", BYSTANDERS);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    callers.until_more_answered(UNDER_WAY).await;
     let mut struck = match struck {
         Some(struck) => struck,
         None => come().await,
@@ -227,8 +229,11 @@ async fn strike(mesh: &Mesh, listener: SocketAddr, log: &Log, blow: Blow) -> (Wa
             relay.cut(false);
         }
     }
-    // It comes back, and takes its share again.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // A host that comes back takes its share again, and calls go on.
+    if !matches!(blow, Blow::Left | Blow::Killed) {
+        one_of(listener, "struck: ").await;
+    }
+    callers.until_more_answered(UNDER_WAY).await;
     let waited = (callers.end().await, bystanders.end().await);
     if !matches!(blow, Blow::Left | Blow::Killed) {
         leave(&mut struck);

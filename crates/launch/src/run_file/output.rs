@@ -189,14 +189,10 @@ mod tests {
         let output = Output::new(nowhere, "daprd", "web", folder.path()).unwrap();
         let (from, mut process) = io::pipe().unwrap();
         output.pass(from, Stream::Error).unwrap();
-        let writing = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
-            process.write_all(b"why it failed\n").unwrap();
-            process
-        });
-        // The writer holds its end open until it is joined: that is not waited for forever.
+        // The process holds its end open: that is not waited for forever.
         output.wait(Instant::now() + Duration::from_millis(1));
-        drop(writing.join().unwrap());
+        process.write_all(b"why it failed\n").unwrap();
+        drop(process);
         output.wait(Instant::now() + Duration::from_secs(60));
         assert_eq!(output.unseen(), ["why it failed"]);
     }
