@@ -118,7 +118,7 @@ pub(crate) fn run(command: Command, given: Given) -> Result<ExitCode> {
         Command::Check(args) => return check::check(args, PROGRAM),
         Command::Demo(args) => return demo::run(&args),
         Command::Run(args) => return run_command::run(args, given),
-        Command::RunGuard => tollway_launch::run_guard(),
+        Command::RunGuard => tollway_net::process::run_guard(),
         Command::LocalControl(args) => local_control::run(&args)?,
         Command::Call(args) => return call::run(args),
         Command::Control(args) => control::run(args, given)?,

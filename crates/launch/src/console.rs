@@ -3,6 +3,8 @@
 
 use std::error::Error;
 
+use tollway_net::process::Ending;
+
 use crate::local_control::LocalControl;
 
 /// Prints notes and errors.
@@ -43,5 +45,14 @@ impl Console {
         if let Some(skew) = local.version_skew() {
             self.error(&skew);
         }
+    }
+}
+
+/// A sentence about the end of the app of this name.
+pub(crate) fn ended(ending: Ending, app: &str) -> String {
+    match ending {
+        Ending::Code(0) => format!("{app} has ended"),
+        Ending::Code(code) => format!("{app} has ended with code {code}"),
+        Ending::Signal(signal) => format!("{app} was ended by signal {signal}"),
     }
 }

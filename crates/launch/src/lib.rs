@@ -1,8 +1,8 @@
 //! Starts an app with its sidecar and ends both in order (`one_app`), the apps of one of Dapr's run
 //! files (`run_file`), and this user's local control plane (`local_control`).
 //!
-//! An app is a process (`app_process`) in a group of its own. The kernel ends it when this process
-//! is killed, and a guard (`guard`) ends what the app has started. `Console` prints what happens.
+//! An app is a process of [`tollway_net::process`] in a group of its own. The kernel ends it when
+//! this process is killed, and a guard ends what the app has started. `Console` prints what happens.
 //!
 //! The command line, its settings and the exit of the process are left to the caller. The program
 //! that uses this crate serves three hidden commands: `local-control`, `run-guard`, and
@@ -11,10 +11,8 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod app_process;
 mod console;
 mod error;
-mod guard;
 mod instance;
 pub mod local_control;
 mod one_app;
@@ -25,7 +23,6 @@ mod signals;
 pub use access::{Access, WhenAbsent, local_access, refuse_unused_token};
 pub use console::Console;
 pub use error::{AppPortTaken, CannotStart, LaunchError};
-pub use guard::run_guard;
 pub use instance::random_instance;
 pub use local_control::{LocalControl, LocalError};
 pub use one_app::environment::{API_TOKEN_VARIABLE, APP_TOKEN_VARIABLE};

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use tollway_model::ErrorCode;
-use tollway_net::spawn::spawn_detached;
+use tollway_net::process::{Process, log_tail};
 
 use super::error::LocalError;
 use super::running::{LocalControl, find_in};
@@ -22,8 +22,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time to wait for another process that starts it; longer than [`READY_TIMEOUT`].
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(10);
-/// How much of the log is looked at for the reason of a failed start.
-const LOG_TAIL_BYTES: usize = 4096;
+/// Lines at the end of the log that are searched for the reason of a failed start.
+const LOG_TAIL_LINES: usize = 40;
 
 /// The right to start a control plane in `directory`, given back when dropped, however that is.
 pub(super) async fn lock(directory: &Path) -> Result<File, LocalError> {
@@ -49,21 +49,22 @@ pub(super) async fn lock(directory: &Path) -> Result<File, LocalError> {
 /// Starts it and waits until it serves. The lock must be held.
 pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalControl, LocalError> {
     let log = directory.join(LOG);
-    let mut child = spawn(directory, &log, linger).map_err(LocalError::Spawn)?;
+    let mut process = spawn(directory, &log, linger).map_err(LocalError::Spawn)?;
     let until = Instant::now() + READY_TIMEOUT;
     loop {
         if let Some(mut found) = find_in(directory).await {
-            reap(child);
+            if let Err(error) = process.release() {
+                tracing::debug!(%error, "nothing waits for the end of the local control plane");
+            }
             found.started = true;
             return Ok(found);
         }
-        if matches!(child.try_wait(), Ok(Some(_))) {
+        if process.status().is_some() {
             return Err(ended(&log));
         }
         if Instant::now() >= until {
-            // Both fail only if it has ended, which is as good.
-            let _ = child.kill();
-            let _ = child.wait();
+            // Fails only if it has ended, which is as good.
+            let _ = process.kill();
             return Err(LocalError::NotReady { timeout: READY_TIMEOUT, log });
         }
         tokio::time::sleep(POLL_EVERY).await;
@@ -71,7 +72,7 @@ pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalCon
 }
 
 /// Starts the process with an empty environment: it outlives this one and serves other workloads.
-fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Child> {
+fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Process> {
     let mut options = std::fs::OpenOptions::new();
     let log = options.write(true).create(true).truncate(true).mode(0o600).open(log)?;
     let mut command = Command::new(own_program());
@@ -79,22 +80,13 @@ fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Chil
     command.arg("--linger-ms").arg(linger.as_millis().to_string());
     command.env_clear().env("TOLLWAY_LOG", "warn").current_dir("/");
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    spawn_detached(command)
-}
-
-/// Waits for its end in a thread, so that it does not become a zombie.
-fn reap(mut child: Child) {
-    let waiting = std::thread::Builder::new().name("local-control".to_owned());
-    if let Err(error) = waiting.spawn(move || child.wait()) {
-        tracing::debug!(%error, "cannot wait for the end of the local control plane");
-    }
+    Process::spawn_detached(command)
 }
 
 /// The error from the end of its log: error and hint as the command line prints them, or else the
 /// last line.
 fn ended(log: &Path) -> LocalError {
-    let bytes = std::fs::read(log).unwrap_or_default();
-    let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
+    let tail = log_tail(log, LOG_TAIL_LINES);
     let lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     let line_of = |what: &str| lines.clone().find_map(|line| line.strip_prefix(what));
     let error = line_of("error: ").or(lines.clone().next()).unwrap_or("it wrote nothing");

@@ -5,12 +5,14 @@ use tollway_identity::SharedToken;
 use tollway_runtime::Sidecar;
 
 use super::plan::Plan;
-use crate::app_process::EnvironmentChanges;
 
 /// The variable with the token that an app shows to its sidecar.
 pub const API_TOKEN_VARIABLE: &str = "DAPR_API_TOKEN";
 /// The variable with the token that a sidecar shows to its app.
 pub const APP_TOKEN_VARIABLE: &str = "APP_API_TOKEN";
+
+/// Changes to the environment of this process; `None` removes a variable.
+pub(super) type EnvironmentChanges = Vec<(&'static str, Option<String>)>;
 
 pub(super) fn of_app(plan: &Plan, sidecar: &Sidecar) -> EnvironmentChanges {
     let port = |listener| sidecar.port(listener).map(|address| address.port().to_string());

@@ -13,24 +13,26 @@ mod supervise;
 mod terminal;
 
 use std::convert::Infallible;
+use std::ffi::OsString;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollway_net::process::{Ending, Process};
+use tollway_net::spawn::Confinement;
 use tollway_runtime::Sidecar;
 
+use self::environment::EnvironmentChanges;
 pub use self::options::{Listen, RunOptions};
 use self::plan::Plan;
 use self::supervise::Supervision;
-use crate::app_process::App;
 use crate::console::Console;
-use crate::error::LaunchError;
-use crate::guard::Guard;
+use crate::error::{CannotStart, LaunchError};
+use crate::program::{guard_app, start_guard};
 use crate::signals::Signals;
 
 /// After this time without an answer of the control plane a note is printed.
 const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
-/// What a shell adds to the number of a signal that ended a command.
-const BY_SIGNAL: i32 = 128;
 
 /// Runs an app with its sidecar until the app ends; returns the exit code of the app. `reload` is
 /// polled while the app runs. Call it in a runtime of one thread that lives as long as the process.
@@ -52,17 +54,37 @@ pub async fn run_app(
     };
     let (plan, sidecar) = tokio::select! {
         started = starting => started?,
-        signal = signals.next_request_to_end() => return Ok(BY_SIGNAL + signal.as_raw()),
+        signal = signals.next_request_to_end() => return Ok(Ending::Signal(signal.as_raw()).code()),
     };
     messages::sidecar_ready(console, &plan, &sidecar);
-    let guard = Guard::start()?;
-    let app = App::start(&command, environment::of_app(&plan, &sidecar), guard)?;
+    let app = start_app(&command, environment::of_app(&plan, &sidecar))?;
     let supervision = Supervision { plan: Arc::new(plan), app, signals, console, linger };
     // Reloading ends with the app; when it fails, the app runs on.
     tokio::select! {
         ended = supervision.run(sidecar) => ended,
         never = reload => match never {},
     }
+}
+
+/// Starts the app with its guard.
+fn start_app(
+    command: &[OsString],
+    environment: EnvironmentChanges,
+) -> Result<Process, LaunchError> {
+    let program = command.first().cloned().unwrap_or_default();
+    let failed = |source| CannotStart::of(program.to_string_lossy().into_owned(), source);
+    let mut start = Command::new(&program);
+    start.args(command.iter().skip(1));
+    for (name, value) in environment {
+        match value {
+            Some(value) => start.env(name, value),
+            None => start.env_remove(name),
+        };
+    }
+    let guard = start_guard()?;
+    let mut app = Process::spawn(start, Confinement::default()).map_err(failed)?;
+    guard_app(&mut app, guard);
+    Ok(app)
 }
 
 /// Tries for some time when the control plane does not answer, and prints that it does.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::sync::oneshot;
+use tollway_net::process::{Change, Ending, Process};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshClient;
 use tollway_runtime::Sidecar;
@@ -13,8 +14,7 @@ use tollway_runtime::Sidecar;
 use super::plan::Plan;
 use super::readiness;
 use super::terminal::Terminal;
-use crate::app_process::{App, Change, Ending};
-use crate::console::Console;
+use crate::console::{Console, ended};
 use crate::error::LaunchError;
 use crate::signals::Signals;
 
@@ -26,7 +26,7 @@ const STOP_SETTLES: Duration = Duration::from_millis(200);
 
 pub(super) struct Supervision {
     pub(super) plan: Arc<Plan>,
-    pub(super) app: App,
+    pub(super) app: Process,
     pub(super) signals: Signals,
     pub(super) console: Console,
     /// For a local control plane that has to be started again.
@@ -40,7 +40,7 @@ impl Supervision {
     pub(super) async fn run(mut self, sidecar: Sidecar) -> Result<i32, LaunchError> {
         let terminal = Terminal::of_this_process();
         if let Some(terminal) = &terminal {
-            terminal.give(self.app.group());
+            terminal.give(self.app.pid());
         }
         let mesh = sidecar.mesh();
         let readiness =
@@ -67,7 +67,7 @@ impl Supervision {
                     Some((left, _)) => left.await,
                     None => std::future::pending().await,
                 } } => if let Some((_, signal)) = leaving.take() {
-                    self.app.pass_on(signal);
+                    self.pass_on(signal);
                 },
                 failed = &mut serving => {
                     self.end_app().await;
@@ -78,14 +78,14 @@ impl Supervision {
             }
         };
         if let Some(terminal) = &terminal {
-            terminal.take_back(self.app.group());
+            terminal.take_back(self.app.pid());
         }
-        self.console.note(&ending.sentence(self.plan.app_id.as_str()));
+        self.console.note(&ended(ending, self.plan.app_id.as_str()));
         drop(stop);
         tokio::select! {
             (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained.map_err(LaunchError::Drain)?,
             // A second request to end does not wait.
-            _ = self.signals.next_request_to_end() => self.app.kill(),
+            _ = self.signals.next_request_to_end() => self.app.signal_group(Signal::KILL),
         }
         Ok(ending.code())
     }
@@ -101,9 +101,9 @@ impl Supervision {
     ) -> Option<(Leaving, Signal)> {
         if signal == Signal::CONT {
             if let Some(terminal) = terminal {
-                terminal.give(self.app.group());
+                terminal.give(self.app.pid());
             }
-            self.app.resume();
+            self.app.signal_group(Signal::CONT);
             return leaving;
         }
         let ends = signal == Signal::TERM || signal == Signal::INT;
@@ -116,8 +116,13 @@ impl Supervision {
             };
             return Some((Box::pin(left), signal));
         }
-        self.app.pass_on(signal);
+        self.pass_on(signal);
         if ends { None } else { leaving }
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        // Fails if it has ended, which the next change shows.
+        let _ = self.app.signal(signal);
     }
 
     /// Reads the changes of the app; returns its end.
@@ -138,46 +143,46 @@ impl Supervision {
     /// stops the app alone.
     async fn on_stop(&mut self, signal: i32, terminal: &Terminal) {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
-        if wants_terminal && terminal.give(self.app.group()) {
-            self.app.resume();
+        if wants_terminal && terminal.give(self.app.pid()) {
+            self.app.signal_group(Signal::CONT);
         } else if wants_terminal || signal == Signal::TSTP.as_raw() {
-            terminal.take_back(self.app.group());
+            terminal.take_back(self.app.pid());
             terminal.stop_own_job();
             let continued = async { while self.signals.next().await != Signal::CONT {} };
             let _ = tokio::time::timeout(STOP_SETTLES, continued).await;
-            terminal.give(self.app.group());
-            self.app.resume();
+            terminal.give(self.app.pid());
+            self.app.signal_group(Signal::CONT);
         }
     }
 
     /// Without its sidecar the app is of no use.
     async fn end_app(&mut self) {
-        self.app.pass_on(Signal::TERM);
+        self.pass_on(Signal::TERM);
         let ended = async {
             while !matches!(self.app.change(), Some(Change::Ended(_))) {
                 tokio::time::sleep(POLL_EVERY).await;
             }
         };
         if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
-            self.app.kill();
+            self.app.signal_group(Signal::KILL);
         }
     }
 }
 
 /// What the app leaves behind in its group, such as the server below a script that was told to
 /// end, could not be called any more: it ends too.
-async fn end_rest(app: &App) {
-    if !app.leaves_processes() {
+async fn end_rest(app: &Process) {
+    if !app.has_group() {
         return;
     }
-    app.end_rest();
+    app.signal_group(Signal::TERM);
     let ended = async {
-        while app.leaves_processes() {
+        while app.has_group() {
             tokio::time::sleep(POLL_EVERY).await;
         }
     };
     if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
-        app.kill();
+        app.signal_group(Signal::KILL);
     }
 }
 

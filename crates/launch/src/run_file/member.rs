@@ -8,19 +8,18 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
-use tollway_net::spawn::{Confinement, spawn_confined};
+use rustix::process::Signal;
+use tollway_net::process::{Change, Ending, Process, Stream};
+use tollway_net::spawn::Confinement;
 
 use super::app_plan::AppPlan;
-use super::output::{LAST_LINES_WITHIN, Output, Stream};
-use crate::app_process::{App, Change, Ending};
-use crate::console::Console;
+use super::output::{LAST_LINES_WITHIN, Output};
+use crate::console::{Console, ended};
 use crate::error::{CannotStart, LaunchError};
-use crate::guard::Guard;
-use crate::program::own_program;
+use crate::program::{guard_app, own_program, start_guard};
 
 /// Time for an app that was told to end.
 const APP_ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -47,10 +46,10 @@ pub(super) struct Member {
     plan: AppPlan,
     console: Console,
     stage: Stage,
-    sidecar: Child,
+    sidecar: Process,
     sidecar_output: Output,
     ports_file: PathBuf,
-    app: Option<App>,
+    app: Option<Process>,
     app_output: Option<Output>,
     /// It did not start, or ended by itself and not well.
     pub(super) failed: bool,
@@ -107,7 +106,7 @@ impl Member {
             Stage::Running => self.watch(),
             Stage::AppEnding { until } => {
                 if let Some(ending) = self.app_has_ended() {
-                    self.console.note(&ending.sentence(&self.plan.app_id));
+                    self.console.note(&ended(ending, &self.plan.app_id));
                     self.end_sidecar();
                 } else if Instant::now() >= until {
                     self.kill_app();
@@ -132,7 +131,8 @@ impl Member {
             Stage::Starting => self.end_sidecar(),
             Stage::Running => {
                 if let Some(app) = &self.app {
-                    app.pass_on(Signal::TERM);
+                    // Fails if it has ended, which the next call of `advance` finds.
+                    let _ = app.signal(Signal::TERM);
                     self.stage = Stage::AppEnding { until: Instant::now() + APP_ENDS_WITHIN };
                 } else {
                     self.end_sidecar();
@@ -190,15 +190,16 @@ impl Member {
             plan.app_id,
             plan.folder.display()
         )))?;
-        let guard = Guard::start()?;
-        let child = spawn(command, &output).map_err(|source| CannotStart::of(program, source))?;
+        let guard = start_guard()?;
+        let mut app = spawn(command, &output).map_err(|source| CannotStart::of(program, source))?;
+        guard_app(&mut app, guard);
         let paths = [("", &output.path), ("the sidecar of ", &self.sidecar_output.path)];
         for (what, path) in paths {
             if let Some(path) = path {
                 self.console.note(&format!("log of {what}{}: {}", plan.app_id, path.display()));
             }
         }
-        self.app = Some(App::of(&child, guard));
+        self.app = Some(app);
         self.app_output = Some(output);
         Ok(())
     }
@@ -206,7 +207,7 @@ impl Member {
     /// The app and its sidecar run: neither is of use without the other.
     fn watch(&mut self) {
         if let Some(ending) = self.app_has_ended() {
-            self.console.note(&ending.sentence(&self.plan.app_id));
+            self.console.note(&ended(ending, &self.plan.app_id));
             self.failed |= ending != Ending::Code(0);
             self.end_sidecar();
         } else if let Some(status) = self.sidecar_has_ended() {
@@ -217,18 +218,18 @@ impl Member {
 
     /// Waits for what its processes, which have ended, wrote last.
     pub(super) fn wait_for_lines(&self, deadline: Instant) {
-        self.sidecar_output.wait(deadline);
+        self.sidecar_output.lines.wait(deadline);
         if let Some(output) = &self.app_output {
-            output.wait(deadline);
+            output.lines.wait(deadline);
         }
     }
 
     fn report_sidecar_failure(&mut self, status: ExitStatus) {
-        self.sidecar_output.wait(Instant::now() + LAST_LINES_WITHIN);
+        self.sidecar_output.lines.wait(Instant::now() + LAST_LINES_WITHIN);
         let app_id = &self.plan.app_id;
         self.console
             .error(&format!("the sidecar of {app_id} has ended ({status}), so the app ends too"));
-        for line in self.sidecar_output.unseen() {
+        for line in self.sidecar_output.lines.unseen() {
             self.console.error(&format!("  {line}"));
         }
         self.failed = true;
@@ -237,18 +238,16 @@ impl Member {
     fn end_sidecar(&mut self) {
         if let Some(app) = &self.app {
             // What the app leaves behind could not be called any more: it ends too.
-            app.end_rest();
+            app.signal_group(Signal::TERM);
         }
-        let pid = Pid::from_child(&self.sidecar);
-        if self.sidecar_has_ended().is_none() {
-            let _ = rustix::process::kill_process(pid, Signal::TERM);
-        }
+        // Fails if it has ended, which the next call of `advance` finds.
+        let _ = self.sidecar.signal(Signal::TERM);
         self.stage = Stage::SidecarEnding { until: Instant::now() + SIDECAR_ENDS_WITHIN };
     }
 
     fn kill_app(&mut self) {
         if let Some(app) = &self.app {
-            app.kill();
+            app.signal_group(Signal::KILL);
         }
     }
 
@@ -261,21 +260,21 @@ impl Member {
     }
 
     fn sidecar_has_ended(&mut self) -> Option<ExitStatus> {
-        self.sidecar.try_wait().ok().flatten()
+        self.sidecar.status()
     }
 }
 
 /// Starts a process whose lines go to `output`.
-fn spawn(mut command: Command, output: &Output) -> std::io::Result<Child> {
+fn spawn(mut command: Command, output: &Output) -> std::io::Result<Process> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = spawn_confined(command, Confinement::default())?;
-    if let Some(stdout) = child.stdout.take() {
-        output.pass(stdout, Stream::Out)?;
+    let mut process = Process::spawn(command, Confinement::default())?;
+    if let Some(stdout) = process.take_stdout() {
+        output.lines.pass(stdout, Stream::Out)?;
     }
-    if let Some(stderr) = child.stderr.take() {
-        output.pass(stderr, Stream::Error)?;
+    if let Some(stderr) = process.take_stderr() {
+        output.lines.pass(stderr, Stream::Error)?;
     }
-    Ok(child)
+    Ok(process)
 }
 
 /// A program that is given with a path is relative to the app's folder.

@@ -1,35 +1,49 @@
 //! One supervised process: tied to this one, watched without polling, stopped by a deadline.
 //!
 //! A [`Process`] leads a process group of its own, and the kernel kills it when the thread that
-//! started it ends. Its end makes a descriptor readable, so a wait for it can also be interrupted
-//! and bounded. Names, output files and what a failure means are left to the callers.
+//! started it ends; a [`Guard`] then kills what it has started. One that is [detached] outlives this
+//! process. Its end makes a descriptor readable, so a wait for it can also be interrupted and
+//! bounded. [`stop_in_order`] ends several; [`Lines`] passes their output on. Names and what a
+//! failure means are left to the callers.
+//!
+//! [detached]: Process::spawn_detached
 
+mod guard;
+mod lines;
 mod log;
+mod stop;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+pub use guard::{Guard, run_guard};
+pub use lines::{Lines, Stream};
 pub use log::log_tail;
+pub use stop::{Stopped, stop_in_order};
 
-use crate::spawn::{Confinement, spawn_confined};
+use crate::spawn::{Confinement, spawn_confined, spawn_detached};
 
 /// Interval of [`Process::wait_ready`]'s checks.
 const READY_INTERVAL: Duration = Duration::from_millis(4);
+/// What a shell adds to the number of the signal that ended a command.
+const BY_SIGNAL: i32 = 128;
 
-/// A running process, or one that has ended. It is killed when dropped.
+/// A running process, or one that has ended. It is killed when dropped, unless it is detached.
 ///
-/// The thread that starts it must live as long as it does.
+/// The thread that starts it must live as long as it does, unless it is detached.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     /// Readable once the process has ended.
     pidfd: OwnedFd,
+    guard: Option<Guard>,
+    /// Its end follows from the end of this value.
+    is_tied: bool,
 }
 
 /// Why a wait for the end of a process returned.
@@ -65,27 +79,26 @@ pub enum Ending {
     Signal(i32),
 }
 
-/// How a process took a request to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stopped {
-    /// Exit status 0, or the end by SIGTERM itself.
-    Clean,
-    Failed(ExitStatus),
-    /// It did not end in time.
-    Killed,
-    /// It had ended before the request.
-    EndedBefore,
-}
-
 impl Process {
     /// Starts `command` as [`spawn_confined`] does.
     ///
     /// # Errors
     /// Of fork and exec, and of opening the descriptor of the process; nothing is left running.
     pub fn spawn(command: Command, confinement: Confinement<'_>) -> io::Result<Self> {
-        let mut child = spawn_confined(command, confinement)?;
+        Self::of(spawn_confined(command, confinement)?, true)
+    }
+
+    /// Starts `command` as [`spawn_detached`] does.
+    ///
+    /// # Errors
+    /// Those of [`Self::spawn`].
+    pub fn spawn_detached(command: Command) -> io::Result<Self> {
+        Self::of(spawn_detached(command)?, false)
+    }
+
+    fn of(mut child: Child, is_tied: bool) -> io::Result<Self> {
         match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Ok(pidfd) => Ok(Self { child, pidfd, guard: None, is_tied }),
             Err(error) => {
                 // Both fail only if the process has ended and was waited for.
                 let _ = child.kill();
@@ -93,6 +106,16 @@ impl Process {
                 Err(error.into())
             }
         }
+    }
+
+    /// Has `guard` kill its group if this process is killed. The guard ends with this value.
+    ///
+    /// # Errors
+    /// If the guard has ended.
+    pub fn set_guard(&mut self, mut guard: Guard) -> io::Result<()> {
+        guard.watch(self.pid())?;
+        self.guard = Some(guard);
+        Ok(())
     }
 
     /// Its process id, which is also that of its group.
@@ -219,6 +242,17 @@ impl Process {
         }
     }
 
+    /// Lets it run on, which is of use if it is detached. A thread waits for its end, so that it does
+    /// not stay as a zombie while this process lives.
+    ///
+    /// # Errors
+    /// If the thread cannot be started; the process runs on all the same.
+    pub fn release(mut self) -> io::Result<()> {
+        self.is_tied = false;
+        let waiting = std::thread::Builder::new().name("wait-for-end".to_owned());
+        waiting.spawn(move || self.wait()).map(|_| ())
+    }
+
     /// Kills it and waits for its end, which may have been before.
     ///
     /// # Errors
@@ -230,57 +264,23 @@ impl Process {
     }
 }
 
+impl Ending {
+    /// The exit code that a shell gives it.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => BY_SIGNAL + signal,
+        }
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if something else has waited for it.
-        let _ = self.kill();
-    }
-}
-
-/// Stops processes, the last first: each gets SIGTERM, then the next one `turn` later at the
-/// latest, and SIGKILL when `limit` has passed since its SIGTERM. A process that takes longer than
-/// its turn goes on stopping meanwhile: often it waits for connections of those that come after it.
-/// The outcomes are in the order in which the processes ended.
-pub fn stop_in_order<N>(
-    processes: Vec<(N, Process)>,
-    turn: Duration,
-    limit: Duration,
-) -> Vec<(N, Stopped)> {
-    let mut outcomes = Vec::new();
-    let mut slow = Vec::new();
-    for (name, mut process) in processes.into_iter().rev() {
-        if process.status().is_some() {
-            outcomes.push((name, Stopped::EndedBefore));
-            continue;
+        if self.is_tied {
+            // Fails only if something else has waited for it.
+            let _ = self.kill();
         }
-        // Fails only if it has ended meanwhile, which the wait then sees.
-        let _ = process.signal(Signal::TERM);
-        let asked = Instant::now();
-        match process.wait_until(asked + turn, None) {
-            Waited::Ended => outcomes.push((name, ended(&mut process))),
-            Waited::Interrupted | Waited::TimedOut => slow.push((name, process, asked)),
-        }
-    }
-    for (name, mut process, asked) in slow {
-        let outcome = match process.wait_until(asked + limit, None) {
-            Waited::Ended => ended(&mut process),
-            Waited::Interrupted | Waited::TimedOut => {
-                let _ = process.kill();
-                Stopped::Killed
-            }
-        };
-        outcomes.push((name, outcome));
-    }
-    outcomes
-}
-
-fn ended(process: &mut Process) -> Stopped {
-    match process.wait() {
-        Ok(status) if status.success() || status.signal() == Some(Signal::TERM.as_raw()) => {
-            Stopped::Clean
-        }
-        Ok(status) => Stopped::Failed(status),
-        Err(_) => Stopped::EndedBefore,
     }
 }
 

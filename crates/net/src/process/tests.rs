@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use super::*;
@@ -123,4 +124,69 @@ fn a_dropped_process_and_that_of_an_ended_thread_are_killed() {
     assert!(!is_running(pid));
     let process = std::thread::spawn(|| shell("exec sleep 60")).join().unwrap();
     assert_eq!(process.wait_until(Instant::now() + SOON, None), Waited::Ended);
+}
+
+#[test]
+fn a_detached_process_runs_on_once_it_is_released() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "read line; exit 0"]).stdin(reader).stdout(Stdio::null());
+    let detached = std::thread::spawn(move || Process::spawn_detached(command).unwrap());
+    // The end of the thread that started it does not concern it.
+    let process = detached.join().unwrap();
+    let pid = process.pid();
+    process.release().unwrap();
+    assert!(is_running(pid));
+    io::Write::write_all(&mut writer, b"end\n").unwrap();
+    let deadline = Instant::now() + SOON;
+    // Its end is waited for, so it leaves the kernel's table.
+    while is_running(pid) {
+        assert!(Instant::now() < deadline, "it stays");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_ending_has_the_code_of_a_shell() {
+    assert_eq!((Ending::Code(5).code(), Ending::Signal(9).code()), (5, 137));
+}
+
+/// What the guard below is, when this test program is started for it.
+#[test]
+#[ignore = "is the guard of another test"]
+fn is_the_guard() {
+    run_guard();
+}
+
+/// A guard in the place of the program's own.
+fn guard() -> Guard {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "process::tests::is_the_guard"]);
+    Guard::start(command).unwrap()
+}
+
+#[test]
+fn a_guard_kills_the_group_where_its_starter_ends_without_a_word() {
+    let mut process = shell("sleep 60 & exit 0");
+    let mut output = process.take_stdout().unwrap();
+    let mut guard = guard();
+    guard.watch(process.pid()).unwrap();
+    assert!(process.wait().unwrap().success());
+    // As a kill of this process does it: the pipe ends, and no line has come.
+    guard.abandon();
+    // The rest of the group held the pipe open.
+    assert_eq!(io::Read::read(&mut output, &mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_guard_of_a_process_that_ends_in_order_kills_nothing() {
+    let mut process = shell("sleep 60 & echo $!");
+    let mut output = io::BufReader::new(process.take_stdout().unwrap());
+    let mut line = String::new();
+    io::BufRead::read_line(&mut output, &mut line).unwrap();
+    process.set_guard(guard()).unwrap();
+    drop(process);
+    let rest = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    assert!(is_running(rest));
+    rustix::process::kill_process(rest, Signal::KILL).unwrap();
 }
