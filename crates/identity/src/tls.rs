@@ -38,7 +38,9 @@ use crate::credentials::Credentials;
 pub use any::AnyCertificate;
 pub use app::app_config;
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
-pub use public::{ClientPair, public_config, system_roots};
+pub use public::{
+    ClientPair, RootsError, public_config, roots_in_file, roots_in_pem, system_roots,
+};
 pub use refusal::{
     GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
     explain, span,

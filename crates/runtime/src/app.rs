@@ -3,20 +3,20 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_util::either::Either;
+use tollway_dial::{Stream, Tls};
 use tollway_identity::{SharedToken, TlsError, app_config};
 use tollway_model::AppProtocol;
 use tollway_proxy::AppOptions;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+/// Time for TCP and TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The field with the app's token.
 pub(crate) const TOKEN: &str = "dapr-api-token";
 
@@ -40,18 +40,13 @@ impl App {
     }
 }
 
-type Stream = Either<TcpStream, TlsStream<TcpStream>>;
-
 impl App {
     /// # Errors
-    /// When the app does not accept the connection or the TLS handshake.
+    /// When the app does not accept the connection or the TLS handshake in time.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
         let name = ServerName::IpAddress(self.address.ip().into());
-        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
-        Ok(Either::Right(stream))
+        let tls = self.tls.clone().map(|config| Tls { config, name });
+        Ok(tollway_dial::dial(self.address, tls, CONNECT_TIMEOUT).await?)
     }
 
     /// A gRPC connection. It is opened when it is first used, and again after it has ended.

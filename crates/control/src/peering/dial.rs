@@ -9,9 +9,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tollway_dial::Tls;
 use tollway_identity::explain;
 use tonic::transport::{Channel, Endpoint, Uri};
 
@@ -31,6 +29,18 @@ pub enum DialError {
     Timeout { gateway: SocketAddr },
     #[error("the control plane behind the gateway {gateway} does not speak HTTP/2")]
     Http { gateway: SocketAddr, source: tonic::transport::Error },
+}
+
+impl DialError {
+    fn of(gateway: SocketAddr, error: tollway_dial::DialError) -> Self {
+        match error {
+            tollway_dial::DialError::Timeout { .. } => Self::Timeout { gateway },
+            tollway_dial::DialError::Connect(source) => Self::Connect { gateway, source },
+            tollway_dial::DialError::Tls(refusal) => {
+                Self::Tls { gateway, reason: explain(&refusal) }
+            }
+        }
+    }
 }
 
 /// Tries the gateways from the `first`-th on, each once.
@@ -56,9 +66,8 @@ async fn dial_one(
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
 ) -> Result<Channel, DialError> {
-    let stream = tokio::time::timeout(DIAL_TIMEOUT, open(gateway, name, config))
-        .await
-        .map_err(|_| DialError::Timeout { gateway })??;
+    let dialled = tollway_dial::dial(gateway, Some(Tls { config, name }), DIAL_TIMEOUT).await;
+    let stream = dialled.map_err(|error| DialError::of(gateway, error))?;
     // The connection is there already; the connector hands it over once and never dials again,
     // so a broken one is seen here and not silently replaced.
     let mut stream = Some(TokioIo::new(stream));
@@ -70,24 +79,4 @@ async fn dial_one(
         .connect_with_connector(connector)
         .await
         .map_err(|source| DialError::Http { gateway, source })
-}
-
-async fn open(
-    gateway: SocketAddr,
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
-) -> Result<TlsStream<TcpStream>, DialError> {
-    let connect = |source| DialError::Connect { gateway, source };
-    let tcp = TcpStream::connect(gateway).await.map_err(connect)?;
-    tcp.set_nodelay(true).map_err(connect)?;
-    TlsConnector::from(config)
-        .connect(name, tcp)
-        .await
-        .map_err(|error| DialError::Tls { gateway, reason: tls_reason(&error) })
-}
-
-/// The reason inside the I/O error that a TLS handshake fails with.
-fn tls_reason(error: &std::io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    inner.map_or_else(|| error.to_string(), explain)
 }

@@ -9,9 +9,8 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
 use thiserror::Error;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
+use tollway_dial::{DialError, Tls};
 
 /// Time for one gateway to answer: two round trips of a slow link.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,24 +55,11 @@ async fn answers(
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
 ) -> Result<(), ProbeError> {
-    tokio::time::timeout(PROBE_TIMEOUT, greet(gateway, name, config))
-        .await
-        .map_err(|_| ProbeError::Timeout { gateway })?
-}
-
-async fn greet(
-    gateway: SocketAddr,
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
-) -> Result<(), ProbeError> {
-    let connect = |source| ProbeError::Connect { gateway, source };
-    let tcp = TcpStream::connect(gateway).await.map_err(connect)?;
-    let Err(error) = TlsConnector::from(config).connect(name, tcp).await else {
-        return Err(ProbeError::WrongNetwork { gateway });
-    };
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::AlertReceived(AlertDescription::AccessDenied)) => Ok(()),
-        Some(_) => Err(ProbeError::WrongNetwork { gateway }),
-        None => Err(connect(error)),
+    let alert = rustls::Error::AlertReceived(AlertDescription::AccessDenied);
+    match tollway_dial::dial(gateway, Some(Tls { config, name }), PROBE_TIMEOUT).await {
+        Err(DialError::Tls(refusal)) if refusal == alert => Ok(()),
+        Ok(_) | Err(DialError::Tls(_)) => Err(ProbeError::WrongNetwork { gateway }),
+        Err(DialError::Connect(source)) => Err(ProbeError::Connect { gateway, source }),
+        Err(DialError::Timeout { .. }) => Err(ProbeError::Timeout { gateway }),
     }
 }

@@ -15,15 +15,12 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::Error;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::RootCertStore;
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_util::either::Either;
-use tollway_identity::{ClientPair, public_config, system_roots};
+use tollway_dial::{Stream, Tls};
+use tollway_identity::{ClientPair, public_config, roots_in_pem, system_roots};
 use tonic::body::Body;
 
 /// Time for name resolution, TCP and TLS.
@@ -102,22 +99,15 @@ impl Client {
 /// [`EndpointTlsError`].
 pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, EndpointTlsError> {
     let roots = match &tls.root_ca {
-        Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            let found = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
-            roots.add_parsable_certificates(found);
-            if roots.is_empty() {
-                return Err(EndpointTlsError::NoAuthority { endpoint: endpoint.to_owned() });
-            }
-            roots
-        }
+        Some(pem) => roots_in_pem(pem)
+            .map_err(|_| EndpointTlsError::NoAuthority { endpoint: endpoint.to_owned() })?,
         None => system_roots(),
     };
     let trusts = !roots.is_empty();
     let refused = |source| EndpointTlsError::Refused { endpoint: endpoint.to_owned(), source };
     let pair = client_pair(endpoint, tls)?;
     let config = public_config(roots, &[b"http/1.1"], pair).map_err(refused)?;
-    let dialler = Dialler { tls: TlsConnector::from(Arc::new(config)) };
+    let dialler = Dialler { tls: Arc::new(config) };
     let pool = Pool::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -144,7 +134,7 @@ fn client_pair(endpoint: &str, tls: &EndpointTls) -> Result<Option<ClientPair>, 
 /// Opens connections.
 #[derive(Clone)]
 pub(crate) struct Dialler {
-    tls: TlsConnector,
+    tls: Arc<ClientConfig>,
 }
 
 impl Dialler {
@@ -155,15 +145,10 @@ impl Dialler {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_tls = to.scheme_str() == Some("https");
         let port = to.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let tcp = TcpStream::connect((host, port)).await?;
-        tcp.set_nodelay(true)?;
-        if !is_tls {
-            return Ok(Link(TokioIo::new(Either::Left(tcp))));
-        }
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| wrong("the host is no name that a certificate can have"))?;
-        let stream = self.tls.connect(name, tcp).await?;
-        Ok(Link(TokioIo::new(Either::Right(stream))))
+        let tls = is_tls.then(|| Tls::to(host, self.tls)).transpose();
+        let tls = tls.map_err(|error| wrong(&error.to_string()))?;
+        let stream = tollway_dial::dial((host, port), tls, CONNECT_TIMEOUT).await?;
+        Ok(Link(TokioIo::new(stream)))
     }
 }
 
@@ -177,16 +162,12 @@ impl tower::Service<Uri> for Dialler {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let dialled = self.clone().dial(to);
-        Box::pin(async move {
-            let dialled = tokio::time::timeout(CONNECT_TIMEOUT, dialled).await;
-            dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        })
+        Box::pin(self.clone().dial(to))
     }
 }
 
 /// A connection in the form that the pool takes.
-pub(crate) struct Link(TokioIo<Either<TcpStream, TlsStream<TcpStream>>>);
+pub(crate) struct Link(TokioIo<Stream>);
 
 impl Connection for Link {
     fn connected(&self) -> Connected {

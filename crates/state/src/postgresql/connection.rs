@@ -2,13 +2,10 @@
 
 use std::path::PathBuf;
 
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use tollway_identity::{public_config, system_roots};
+use tollway_identity::{RootsError, public_config, roots_in_file, system_roots};
 
 use crate::error::StateError;
 
@@ -181,18 +178,13 @@ pub(super) fn settle_mode(config: &mut Config) {
 pub(super) fn tls(roots: Option<&PathBuf>) -> Result<MakeRustlsConnect, StateError> {
     let wrong = |what: String| StateError::Setting { what };
     let roots = match roots {
-        Some(file) => {
-            let mut store = RootCertStore::empty();
-            let shown = file.display();
-            let unreadable =
-                |error| wrong(format!("cannot read root certificates from {shown}: {error}"));
-            let found = CertificateDer::pem_file_iter(file).map_err(unreadable)?;
-            for certificate in found {
-                let certificate = certificate.map_err(unreadable)?;
-                store.add(certificate).map_err(|error| wrong(format!("{shown}: {error}")))?;
-            }
-            store
-        }
+        Some(file) => roots_in_file(file).map_err(|error| {
+            let reason = match error {
+                RootsError::Pem(error) => error.to_string(),
+                RootsError::None => error.to_string(),
+            };
+            wrong(format!("cannot read root certificates from {}: {reason}", file.display()))
+        })?,
         None => system_roots(),
     };
     let config = public_config(roots, &[], None)

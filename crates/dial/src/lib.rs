@@ -1,0 +1,107 @@
+//! Opens TCP connections of tasks, in the clear or over TLS, within a time.
+//!
+//! What TLS trusts is a configuration of `tollway-identity`; the protocol inside, pools and retries
+//! are left to the callers. The data plane's event loop connects by itself, without tasks.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+
+/// An open connection.
+pub type Stream = Either<TcpStream, TlsStream<TcpStream>>;
+
+/// TLS to one server.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub config: Arc<ClientConfig>,
+    /// The name that the server's certificate must have.
+    pub name: ServerName<'static>,
+}
+
+impl Tls {
+    /// TLS to the server of this host name or IP address.
+    ///
+    /// # Errors
+    /// [`BadName`].
+    pub fn to(host: &str, config: Arc<ClientConfig>) -> Result<Self, BadName> {
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|_| BadName { host: host.to_owned() })?;
+        Ok(Self { config, name })
+    }
+}
+
+/// No certificate can have such a name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{host}` is no name that a certificate can have")]
+pub struct BadName {
+    pub host: String,
+}
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum DialError {
+    #[error("no connection within {} s", within.as_secs_f64())]
+    Timeout { within: Duration },
+    /// The name has no address, the connection was refused, or it broke.
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    /// One side does not accept the other in TLS.
+    #[error("TLS is refused")]
+    Tls(#[source] rustls::Error),
+}
+
+impl From<DialError> for io::Error {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Connect(source) => source,
+            DialError::Timeout { .. } => Self::new(io::ErrorKind::TimedOut, error),
+            DialError::Tls(source) => Self::new(io::ErrorKind::InvalidData, source),
+        }
+    }
+}
+
+/// Opens a connection to the first address of `to` that accepts one, with TLS inside if `tls` is
+/// given. Small writes go out at once (`TCP_NODELAY`). `within` is the time for the name, TCP and
+/// TLS together.
+///
+/// # Errors
+/// [`DialError`].
+pub async fn dial(
+    to: impl ToSocketAddrs,
+    tls: Option<Tls>,
+    within: Duration,
+) -> Result<Stream, DialError> {
+    let opened = tokio::time::timeout(within, open(to, tls)).await;
+    opened.unwrap_or(Err(DialError::Timeout { within }))
+}
+
+async fn open(to: impl ToSocketAddrs, tls: Option<Tls>) -> Result<Stream, DialError> {
+    let tcp = TcpStream::connect(to).await.map_err(DialError::Connect)?;
+    tcp.set_nodelay(true).map_err(DialError::Connect)?;
+    let Some(Tls { config, name }) = tls else { return Ok(Either::Left(tcp)) };
+    match TlsConnector::from(config).connect(name, tcp).await {
+        Ok(stream) => Ok(Either::Right(stream)),
+        Err(error) => Err(handshake_error(error)),
+    }
+}
+
+/// A refusal in TLS comes inside an I/O error.
+fn handshake_error(error: io::Error) -> DialError {
+    match error.downcast::<rustls::Error>() {
+        Ok(refusal) => DialError::Tls(refusal),
+        Err(error) => DialError::Connect(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

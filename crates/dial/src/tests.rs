@@ -1,0 +1,100 @@
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tollway_identity::public_config;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A server with a certificate of its own for `localhost`, which answers what it reads; its address
+/// and the roots that trust it.
+async fn echo_over_tls() -> (std::net::SocketAddr, RootCertStore) {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(certified.cert.der().clone()).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                if let Ok(stream) = acceptor.accept(tcp).await {
+                    let (mut read, mut write) = tokio::io::split(stream);
+                    let _ = tokio::io::copy(&mut read, &mut write).await;
+                }
+            });
+        }
+    });
+    (address, roots)
+}
+
+fn tls(roots: RootCertStore) -> Tls {
+    Tls::to("localhost", Arc::new(public_config(roots, &[], None).unwrap())).unwrap()
+}
+
+#[tokio::test]
+async fn bytes_pass_in_the_clear_and_over_tls() {
+    let (address, roots) = echo_over_tls().await;
+    let mut stream = dial(address, Some(tls(roots)), SOON).await.unwrap();
+    assert!(matches!(&stream, Either::Right(_)));
+    stream.write_all(b"hello").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"hello");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = dial(listener.local_addr().unwrap(), None, SOON).await.unwrap();
+    let Either::Left(tcp) = stream else { panic!("TLS was not asked for") };
+    assert!(tcp.nodelay().unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_differs_from_one_that_is_away() {
+    let (address, _) = echo_over_tls().await;
+    let (_, other) = echo_over_tls().await;
+    let refused = dial(address, Some(tls(other)), SOON).await.unwrap_err();
+    assert!(matches!(refused, DialError::Tls(rustls::Error::InvalidCertificate(_))), "{refused:?}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let away = io::Error::from(dial(closed, None, SOON).await.unwrap_err());
+    assert_eq!(away.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_in_the_handshake_was_not_refused() {
+    let (_, roots) = echo_over_tls().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let closing = async { drop(listener.accept().await.unwrap()) };
+    let (dialled, ()) = tokio::join!(dial(address, Some(tls(roots)), SOON), closing);
+    assert!(matches!(dialled.unwrap_err(), DialError::Connect(_)));
+}
+
+#[tokio::test]
+async fn a_silent_server_costs_the_given_time() {
+    let (_, roots) = echo_over_tls().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let dialled = dial(address, Some(tls(roots)), Duration::from_millis(20)).await;
+    assert!(matches!(dialled, Err(DialError::Timeout { .. })), "{dialled:?}");
+}
+
+#[test]
+fn a_name_that_no_certificate_can_have_is_refused() {
+    let config = Arc::new(public_config(RootCertStore::empty(), &[], None).unwrap());
+    let refused = Tls::to("a b", config).unwrap_err();
+    assert_eq!(refused.to_string(), "`a b` is no name that a certificate can have");
+}
