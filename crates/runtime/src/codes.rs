@@ -75,8 +75,12 @@ mod tests {
     fn http_statuses_map_to_grpc_as_in_dapr() {
         let expected = [
             (200, Code::Ok),
+            (201, Code::Ok),
+            (202, Code::Ok),
             (204, Code::Ok),
+            (206, Code::Ok),
             (299, Code::Ok),
+            (301, Code::Unknown),
             (302, Code::Unknown),
             (400, Code::Internal),
             (401, Code::Unauthenticated),
@@ -91,6 +95,7 @@ mod tests {
             (502, Code::Unknown),
             (503, Code::Unavailable),
             (504, Code::DeadlineExceeded),
+            (599, Code::Unknown),
         ];
         for (status, code) in expected {
             assert_eq!(grpc_of(StatusCode::from_u16(status).unwrap()), code, "{status}");

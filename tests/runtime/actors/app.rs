@@ -237,7 +237,7 @@ impl Inner {
         if what == "soft" {
             answer.headers_mut().insert("x-daprerrorresponseheader", "true".parse().unwrap());
         }
-        if matches!(what, "remind/enough" | "timer/enough") {
+        if what == "remind/enough" {
             answer.headers_mut().insert("x-daprremindercancel", "true".parse().unwrap());
         }
         if let Some(turn) = turns(&self.log).get_mut(place) {

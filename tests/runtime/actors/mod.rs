@@ -21,11 +21,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use app::{ActorApp, Log};
-use http_body_util::BodyExt;
-use hyper::http::HeaderMap;
-use hyper::{Request, StatusCode};
 use serde_json::Value;
-use tollway_tests::mesh::http::{Client, Version, full};
+use tollway_tests::mesh::http::call;
 use tollway_tests::mesh::{Network, PATIENCE, Sidecar, start_tollway};
 
 /// Types as an app without wishes offers them.
@@ -76,25 +73,6 @@ impl Replica {
     fn api(&self) -> SocketAddr {
         self.sidecar.http()
     }
-}
-
-/// Calls the HTTP API; status, fields and body of the answer.
-async fn call(
-    listener: SocketAddr,
-    method: &str,
-    path: &str,
-    fields: &[(&str, &str)],
-    body: impl Into<hyper::body::Bytes>,
-) -> (StatusCode, HeaderMap, String) {
-    let mut request = Request::builder().method(method).uri(format!("http://{listener}{path}"));
-    for (name, value) in fields {
-        request = request.header(*name, *value);
-    }
-    let mut client = Client::connect(Version::Http1, listener).await;
-    let answer = client.send(request.body(full(body)).unwrap()).await;
-    let (head, body) = answer.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
-    (head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())
 }
 
 /// Calls a method of an actor; status and body of the answer.

@@ -13,8 +13,8 @@ use tonic_types::StatusExt;
 
 use super::app::{Log, turns_of};
 use super::refusals::client;
-use super::timers::{until_timer_due, until_turns};
-use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
+use super::timers::until_turns;
+use super::{CONFIG, Replica, call, envelope, until_hosted};
 use tollway_tests::mesh::Mesh;
 
 /// Characters that are allowed in an id, and their form in a path.
@@ -113,19 +113,6 @@ async fn what_is_no_request_is_told_so() {
     let path = "/v1.0/actors/Cart/1/method/hello";
     let (status, _, text) = call(host.api(), "POST", path, &[], too_large).await;
     assert_eq!((status.as_u16(), envelope(&text).0.as_str()), (413, malformed), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_timer_ends_when_the_app_says_so() {
-    let mesh = tokio::task::block_in_place(Mesh::start);
-    let log = Log::default();
-    let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
-    until_hosted(host.api(), "Cart/1").await;
-    let timer = r#"POST /timers/enough {"period":"50ms"}"#;
-    assert_eq!(invoke(host.api(), "Cart/1", "api", timer).await.1, "204 No Content ");
-    until_turns(&log, "Cart/1", "timer/enough", 1).await;
-    until_timer_due(host.api(), &log, "Cart/1", 300).await;
-    assert_eq!(until_turns(&log, "Cart/1", "timer/enough", 1).await.len(), 1);
 }
 
 fn cart() -> String {

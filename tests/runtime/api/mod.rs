@@ -19,11 +19,7 @@ mod translated;
 
 use std::net::SocketAddr;
 
-use http_body_util::BodyExt;
-use hyper::http::HeaderMap;
-use hyper::{Request, StatusCode};
-use tollway_tests::mesh::http::{Client, Version, full};
-
+use tollway_tests::mesh::http::call;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::InvokeServiceRequest;
@@ -54,25 +50,6 @@ async fn invoke(
 ) -> Result<Response<InvokeResponse>, Status> {
     let request = InvokeServiceRequest { id: id.to_owned(), message: Some(message) };
     client(listener).await.invoke_service(request).await
-}
-
-/// Calls the HTTP API; status, fields and body of the answer.
-async fn call(
-    listener: SocketAddr,
-    method: &str,
-    path: &str,
-    fields: &[(&str, &str)],
-    body: impl Into<hyper::body::Bytes>,
-) -> (StatusCode, HeaderMap, String) {
-    let mut request = Request::builder().method(method).uri(format!("http://{listener}{path}"));
-    for (name, value) in fields {
-        request = request.header(*name, *value);
-    }
-    let mut client = Client::connect(Version::Http1, listener).await;
-    let answer = client.send(request.body(full(body)).unwrap()).await;
-    let (head, body) = answer.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
-    (head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())
 }
 
 fn text_of(answer: &InvokeResponse) -> String {

@@ -8,7 +8,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -123,6 +123,25 @@ pub fn full(body: impl Into<Bytes>) -> Body {
 
 pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Sends a request over HTTP/1.1 on a connection of its own; status, fields and body of the answer.
+pub async fn call(
+    listener: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> (StatusCode, HeaderMap, String) {
+    let mut request = Request::builder().method(method).uri(format!("http://{listener}{path}"));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let mut client = Client::connect(Version::Http1, listener).await;
+    let answer = client.send(request.body(full(body)).unwrap()).await;
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())
 }
 
 /// A GET over HTTP/1.1 as text, the answer as text.

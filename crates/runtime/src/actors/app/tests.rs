@@ -84,8 +84,13 @@ async fn timers_and_reminders_are_documents_of_their_routes() {
 async fn only_the_answer_to_a_fire_can_cancel() {
     for (value, cancels) in [("true", true), ("false", false), ("", false)] {
         let (app, _) = app(move |_| response(200, &[("x-daprremindercancel", value)], ""));
-        let fire = TurnKind::Reminder { name: "r".to_owned(), event: event(None) };
-        assert_eq!(app.run(turn(fire), lease()).await.unwrap().cancels, cancels, "{value}");
+        let fires = [
+            TurnKind::Timer { name: "t".to_owned(), event: event(None) },
+            TurnKind::Reminder { name: "r".to_owned(), event: event(None) },
+        ];
+        for fire in fires {
+            assert_eq!(app.run(turn(fire), lease()).await.unwrap().cancels, cancels, "{value}");
+        }
         assert!(!app.run(turn(method("m")), lease()).await.unwrap().cancels);
     }
 }
