@@ -62,7 +62,7 @@ fn assert_replaced(replace: impl FnOnce(&mut Mesh) -> Option<Process>) {
     let load = Load::http(&url, RATE, CALM * 4);
     until_counted(&mesh.east.gateway, "tollway_relayed_bytes_total", 50_000);
     mesh.east.gateway.kill().unwrap();
-    // So long the network has no gateway.
+    // The network has no gateway for this time, which is what the load meets.
     std::thread::sleep(Duration::from_millis(300));
     let _successor = replace(&mut mesh);
     let traffic = load.result().traffic;

@@ -166,6 +166,7 @@ async fn a_moment_without_etcd_is_waited_out_and_a_long_one_ends_the_master() {
         let store = store.clone();
         async move { store.transact(put(Transaction::new(), 2, "two")).await }
     });
+    // Shorter than the lease of the master.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!writing.is_finished());
     server.signal(Signal::CONT).unwrap();

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tollway_store::{Change, KeyRange, Limits, Store, Transaction};
@@ -62,7 +61,10 @@ async fn write(store: Store, writer: u32) {
 type Copy = BTreeMap<Bytes, (Bytes, u64)>;
 
 async fn follow(store: Store, range: KeyRange, stop: Arc<AtomicBool>) -> (KeyRange, Copy) {
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    // Begins in the middle of the writing.
+    while store.revision() == 0 {
+        tokio::task::yield_now().await;
+    }
     let mut copy = Copy::new();
     let mut from = None;
     let mut after: Option<Bytes> = None;
