@@ -13,7 +13,7 @@ const SETTINGS_LIMIT: usize = 500;
 const VALUES_LIMIT: usize = 1000;
 
 /// A key with its value.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Entry {
     pub key: String,
     pub key_at: Location,
@@ -22,7 +22,7 @@ pub struct Entry {
 }
 
 /// The text of values, as written.
-#[derive(PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     One(String),
     Many(Vec<String>),
@@ -43,6 +43,7 @@ pub fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
 
 impl Entries {
     /// The entries, with the characters of plain values as written in `text`, which was parsed.
+    /// Of a source without positions, such as JSON, numbers are as they were read.
     pub fn resolved(self, text: &str) -> Vec<Entry> {
         let entry = |(key, raw): (Spanned<String>, Spanned<Raw>)| Entry {
             key_at: key.referenced,
@@ -56,45 +57,57 @@ impl Entries {
 
 fn value(text: &str, raw: Spanned<Raw>) -> Value {
     match raw.value {
-        Raw::Scalar(decoded) => {
-            Value::One(decoded.unwrap_or_else(|| written(text, raw.referenced)))
-        }
-        Raw::List(items) => Value::Many(items.into_iter().map(|item| plain(text, item)).collect()),
+        Raw::Scalar(scalar) => Value::One(plain(text, scalar, raw.referenced)),
+        Raw::List(items) => Value::Many(
+            items.into_iter().map(|item| plain(text, item.value, item.referenced)).collect(),
+        ),
         Raw::Section(lines) => Value::Pairs(
             lines
                 .into_iter()
-                .map(|(name, value)| format!("{name}={}", plain(text, value)))
+                .map(|(name, item)| format!("{name}={}", plain(text, item.value, item.referenced)))
                 .collect(),
         ),
         Raw::Null => Value::None,
     }
 }
 
-fn plain(text: &str, item: Spanned<Scalar>) -> String {
-    item.value.0.unwrap_or_else(|| written(text, item.referenced))
+fn plain(text: &str, scalar: Scalar, at: Location) -> String {
+    let written = if scalar.is_plain { written(text, at) } else { None };
+    written.unwrap_or(scalar.decoded)
 }
 
-/// The characters of a plain value: `007` and `1e3` are what the user wrote, not numbers.
-fn written(text: &str, at: Location) -> String {
+/// The characters of a plain value: `007` and `1e3` are what the user wrote, not numbers. `None`
+/// without a position.
+fn written(text: &str, at: Location) -> Option<String> {
+    if at.line() == 0 {
+        return None;
+    }
     let span = at.span();
     let index = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
-    let (Some(start), Some(len)) = (index(span.byte_offset()), index(span.byte_len())) else {
-        return String::new();
-    };
-    text.get(start..start.saturating_add(len)).unwrap_or_default().trim().to_owned()
+    let (start, len) = (index(span.byte_offset())?, index(span.byte_len())?);
+    Some(text.get(start..start.saturating_add(len))?.trim().to_owned())
 }
 
 /// The entries of a mapping, not yet resolved: see [`Entries::resolved`].
 pub struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
 
-/// A decoded text; `None` for a plain value that looks like a number or a bool.
-struct Scalar(Option<String>);
+struct Scalar {
+    decoded: String,
+    /// It looks like a number or a bool, so that the characters may have been others.
+    is_plain: bool,
+}
 
 enum Raw {
-    Scalar(Option<String>),
+    Scalar(Scalar),
     List(Vec<Spanned<Scalar>>),
     Section(Vec<(String, Spanned<Scalar>)>),
     Null,
+}
+
+impl Raw {
+    fn plain(value: impl fmt::Display) -> Self {
+        Self::Scalar(Scalar { decoded: value.to_string(), is_plain: true })
+    }
 }
 
 impl<'de> Deserialize<'de> for Entries {
@@ -133,7 +146,7 @@ impl<'de> Deserialize<'de> for Raw {
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match deserializer.deserialize_any(RawVisitor)? {
-            Raw::Scalar(text) => Ok(Self(text)),
+            Raw::Scalar(scalar) => Ok(scalar),
             Raw::List(_) => Err(D::Error::custom("a list where one value belongs")),
             Raw::Section(_) => Err(D::Error::custom("a section where one value belongs")),
             Raw::Null => Err(D::Error::custom("an item without a value")),
@@ -151,31 +164,31 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Raw, E> {
-        Ok(Raw::Scalar(Some(text.to_owned())))
+        Ok(Raw::Scalar(Scalar { decoded: text.to_owned(), is_plain: false }))
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
-    fn visit_u64<E: Error>(self, _: u64) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
-    fn visit_u128<E: Error>(self, _: u128) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
-    fn visit_i128<E: Error>(self, _: i128) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Raw, E> {
-        Ok(Raw::Scalar(None))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::plain(value))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Raw, E> {
