@@ -8,4 +8,5 @@ mod explain;
 mod newcomer;
 mod run;
 mod run_file;
+mod settings;
 mod terminal;

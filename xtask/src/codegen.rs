@@ -1,5 +1,5 @@
-//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`, and other files
-//! from the program's options.
+//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`, and the files
+//! that list settings.
 //!
 //! The result is checked in, so that building Tollway needs neither protoc nor this program; a
 //! test fails when the definitions and the checked-in code differ. `protox` and `prost` are Rust
@@ -23,14 +23,14 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// Writes the schemas of settings files in `schema/` and the table of settings in
-/// `docs/guide/configure.md`. Both are made from the program's own options, by the tests that
-/// compare the files with them.
+/// `docs/guide/configure.md`. Both are made from the list of settings in crate `settings`, by the
+/// tests that compare the files with it.
 ///
 /// # Errors
 /// When the program does not compile or a file cannot be written.
 pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
     let mut command = process::cargo();
-    command.args(["test", "--quiet", "-p", "tollway", "--bin", "tollway", "settings::"]);
+    command.args(["test", "--quiet", "-p", "tollway-settings", "--test", "documents"]);
     command.env("UPDATE_DOCS", "1").current_dir(&workspace.root);
     process::run(&mut command)
 }

@@ -50,6 +50,8 @@ pub(crate) const CRATES: &[Crate] = &[
             "proxy",
         ],
     ),
+    part("settings-derive", &[]),
+    part("settings", &["config", "model", "routing", "telemetry", "proxy", "settings-derive"]),
     part("dapr", &["config", "model", "routing", "state", "telemetry", "proxy", "runtime"]),
     part("control", &["model", "actors", "net", "wire", "identity", "dial", "store", "telemetry"]),
     part(
@@ -66,7 +68,7 @@ pub(crate) const CRATES: &[Crate] = &[
         "tests",
         &[
             "model", "record", "net", "wire", "identity", "store", "state", "proxy", "runtime",
-            "control", "fabric", "echo", "lab",
+            "settings", "control", "fabric", "echo", "lab",
         ],
     ),
     part("fuzz", &["model", "http", "actors", "identity"]),

@@ -4,17 +4,15 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use tollway_settings::{Control, Front, Gateway, Sidecar};
 
 use crate::command::apply::{ApplyArgs, DeleteArgs};
 use crate::command::call::CallArgs;
 use crate::command::check::CheckArgs;
-use crate::command::control::ControlArgs;
 use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
 use crate::command::fabric::FabricArgs;
-use crate::command::front::FrontArgs;
-use crate::command::gateway::GatewayArgs;
 use crate::command::get::GetArgs;
 use crate::command::join::JoinArgs;
 use crate::command::lab::LabCommand;
@@ -22,17 +20,13 @@ use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
 use crate::command::neighbours::NeighboursArgs;
 use crate::command::run::RunArgs;
-use crate::command::sidecar::SidecarArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
     apply, call, check, control, demo, echo, fabric, front, gateway, get, join, lab, load,
-    local_control, neighbours, plane, run as run_command, sidecar, store, telemetry, token,
+    local_control, neighbours, run as run_command, sidecar, store, token,
 };
-use crate::settings::{Given, Program};
-
-/// The command line, for settings files.
-const PROGRAM: Program = Program { command: Arguments::command, live: live_settings };
+use crate::part::PartArgs;
 
 /// Joins services of different networks by name, encrypted end to end, and measures the toll.
 #[derive(Parser)]
@@ -51,13 +45,17 @@ pub(crate) enum Command {
     /// Call a service: one request through the mesh.
     Call(CallArgs),
     /// Run a control plane: identity, registry, discovery, peering.
-    Control(ControlArgs),
+    Control(PartArgs<Control>),
     /// Run the sidecar of an app.
-    Sidecar(SidecarArgs),
+    #[command(
+        after_help = "tollway sidecar --dapr takes the flags and the environment of daprd in place of these, as does \
+                      this program under the name `daprd`: see tollway sidecar --dapr --help."
+    )]
+    Sidecar(PartArgs<Sidecar>),
     /// Run a gateway at the edge of a network.
-    Gateway(GatewayArgs),
+    Gateway(PartArgs<Gateway>),
     /// Terminate TLS for an app: ordinary certificates, no mesh needed.
-    Front(Box<FrontArgs>),
+    Front(PartArgs<Front>),
     /// Forward packets of virtual networks between hosts, in the kernel.
     Fabric(FabricArgs),
     /// Create tokens with which sidecars and gateways join their network.
@@ -113,18 +111,18 @@ impl Command {
 }
 
 /// Runs a command; the exit code is 0 unless the command sets another.
-pub(crate) fn run(command: Command, given: Given) -> Result<ExitCode> {
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Check(args) => return check::check(args, PROGRAM),
+        Command::Check(args) => return check::check(args),
         Command::Demo(args) => return demo::run(&args),
-        Command::Run(args) => return run_command::run(args, given),
+        Command::Run(args) => return run_command::run(args),
         Command::RunGuard => tollway_net::process::run_guard(),
         Command::LocalControl(args) => local_control::run(&args)?,
         Command::Call(args) => return call::run(args),
-        Command::Control(args) => control::run(args, given)?,
-        Command::Sidecar(args) => sidecar::run(args, given)?,
-        Command::Gateway(args) => gateway::run(args, given)?,
-        Command::Front(args) => front::run(*args, given)?,
+        Command::Control(args) => args.start(control::run)?,
+        Command::Sidecar(args) => args.start(sidecar::run)?,
+        Command::Gateway(args) => args.start(gateway::run)?,
+        Command::Front(args) => args.start(front::run)?,
         Command::Fabric(args) => fabric::run(args)?,
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
@@ -138,16 +136,4 @@ pub(crate) fn run(command: Command, given: Given) -> Result<ExitCode> {
         Command::Lab { command } => return lab::run(&command),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Settings of a part that can change while it runs.
-pub(crate) fn live_settings(part: &str) -> Vec<&'static str> {
-    match part {
-        "sidecar" => [plane::LIVE, telemetry::LIVE, sidecar::LIVE].concat(),
-        "gateway" => plane::LIVE.to_vec(),
-        "front" => [plane::LIVE, telemetry::LIVE].concat(),
-        "run" => [telemetry::LIVE, run_command::LIVE].concat(),
-        "control" => control::LIVE.to_vec(),
-        _ => Vec::new(),
-    }
 }

@@ -7,16 +7,15 @@ mod async_runtime;
 mod command;
 mod daprd;
 mod failure;
-mod settings;
+mod part;
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::Arguments;
 use crate::failure::{Misuse, Report};
-use crate::settings::{Asked, Invocation, SettingsError};
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::on_panic));
@@ -26,35 +25,29 @@ fn main() -> ExitCode {
     if let Some(words) = daprd::asked(&argv) {
         return report(daprd::run(words), false);
     }
-    let invocation = match settings::read::<Arguments>(argv, args::live_settings) {
-        Ok(Asked::CarryOut(invocation)) => invocation,
-        Ok(Asked::Print(text)) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
-        }
-        Err(SettingsError::Usage(error)) => error.exit(),
-        Err(error) => {
-            Report::of(&error.into()).print(false);
-            return ExitCode::FAILURE;
-        }
+    let Arguments { command } = match Arguments::try_parse_from(argv) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
     };
-    let Invocation { arguments, given } = *invocation;
-    let as_json = arguments.command.prints_json();
-    report(args::run(arguments.command, given), as_json)
+    let as_json = command.prints_json();
+    report(args::run(command), as_json)
 }
 
 /// Prints how a command failed; returns the exit code.
 fn report(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
     match ended {
         Ok(code) => code,
-        Err(error) => match error.downcast_ref() {
-            Some(Misuse(what)) => {
-                Arguments::command().error(ErrorKind::ArgumentConflict, what).exit()
+        Err(error) => {
+            if let Some(Misuse(what)) = error.downcast_ref() {
+                Arguments::command().error(ErrorKind::ArgumentConflict, what).exit();
             }
-            None => {
-                Report::of(&error).print(as_json);
-                ExitCode::FAILURE
+            match error.downcast::<clap::Error>() {
+                Ok(error) => error.exit(),
+                Err(error) => {
+                    Report::of(&error).print(as_json);
+                    ExitCode::FAILURE
+                }
             }
-        },
+        }
     }
 }

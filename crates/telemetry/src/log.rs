@@ -1,5 +1,6 @@
 //! The log: to standard error, filtered by a setting that can change while the process runs.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::str::FromStr;
 
@@ -46,6 +47,12 @@ impl FromStr for LogFilter {
         }
         EnvFilter::try_new(text).map_err(|_| LogFilterError::Syntax)?;
         Ok(Self(if text.is_empty() { "info".to_owned() } else { text.to_owned() }))
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

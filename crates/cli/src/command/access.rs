@@ -9,20 +9,10 @@ use clap::Args;
 use tollway_control::AdminClient;
 use tollway_launch::{Access, LaunchError, LocalError, WhenAbsent, local_access, local_control};
 use tollway_model::{AppId, Label};
+use tollway_settings::Access as AccessSettings;
 
 /// The option that names a control plane.
 pub(crate) const CONTROL_OPTION: &str = "--control";
-
-/// For commands that join the mesh.
-#[derive(Args, Clone, Default)]
-pub(crate) struct AccessArgs {
-    /// The control plane [default: this user's local one].
-    #[arg(long, value_name = "HOST:PORT")]
-    control: Option<String>,
-    /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
-    #[arg(long, value_name = "FILE", requires = "control")]
-    token_file: Option<PathBuf>,
-}
 
 /// For commands that use the admin socket of a control plane.
 #[derive(Args, Clone)]
@@ -32,31 +22,19 @@ pub(crate) struct StoreArg {
     store: Option<PathBuf>,
 }
 
-impl AccessArgs {
-    /// The control plane that is named, as `HOST:PORT`.
-    pub(crate) fn control(&self) -> Option<&str> {
-        self.control.as_deref()
-    }
-
-    /// The control plane that is named, and the file with its token.
-    pub(crate) fn into_parts(self) -> (Option<String>, Option<PathBuf>) {
-        (self.control, self.token_file)
-    }
-
-    /// The right to join as `app`. A token of the local control plane is valid for `ttl`.
-    ///
-    /// # Errors
-    /// As [`local_access`].
-    pub(crate) async fn access(
-        self,
-        app: &AppId,
-        namespace: &Label,
-        ttl: Duration,
-    ) -> Result<Access, LaunchError> {
-        match self.control {
-            Some(control) => Ok(Access::named(control, self.token_file)),
-            None => local_access(app, namespace, ttl, WhenAbsent::Refuse, CONTROL_OPTION).await,
-        }
+/// The right to join as `app`. A token of the local control plane is valid for `ttl`.
+///
+/// # Errors
+/// As [`local_access`].
+pub(crate) async fn access(
+    settings: AccessSettings,
+    app: &AppId,
+    namespace: &Label,
+    ttl: Duration,
+) -> Result<Access, LaunchError> {
+    match settings.control {
+        Some(control) => Ok(Access::named(control, settings.token_file)),
+        None => local_access(app, namespace, ttl, WhenAbsent::Refuse, CONTROL_OPTION).await,
     }
 }
 

@@ -2,39 +2,33 @@
 //! and sidecars read. Neither is a setting, and nothing prints them.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::Args;
 use tollway_identity::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 use tollway_launch::{API_TOKEN_VARIABLE, APP_TOKEN_VARIABLE};
 use tollway_model::ErrorCode;
 use tollway_proxy::Tokens;
+use tollway_settings::ApiTokens;
 
 use crate::failure::Failure;
 
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct ApiTokenArgs {
-    /// File with the token that requests to the HTTP and gRPC API must show; without it the
-    /// variable `DAPR_API_TOKEN` is read.
-    #[arg(long, value_name = "FILE")]
-    api_token_file: Option<PathBuf>,
-    /// File with the token that the sidecar shows to its app; without it the variable
-    /// `APP_API_TOKEN` is read.
-    #[arg(long, value_name = "FILE")]
-    app_token_file: Option<PathBuf>,
+/// Reads them. A variable that is empty gives none.
+///
+/// # Errors
+/// [`Failure`]: a file cannot be read, or what it or a variable holds is no token.
+pub(crate) fn tokens(settings: &ApiTokens) -> Result<Tokens, Failure> {
+    Ok(Tokens {
+        api: token(settings.api_token_file.as_deref(), API_TOKEN_VARIABLE)?,
+        app: token(settings.app_token_file.as_deref(), APP_TOKEN_VARIABLE)?,
+    })
 }
 
-impl ApiTokenArgs {
-    /// Reads them. A variable that is empty gives none.
-    ///
-    /// # Errors
-    /// [`Failure`]: a file cannot be read, or what it or a variable holds is no token.
-    pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
-        Ok(Tokens {
-            api: token(self.api_token_file.as_deref(), API_TOKEN_VARIABLE)?,
-            app: token(self.app_token_file.as_deref(), APP_TOKEN_VARIABLE)?,
-        })
-    }
+/// Reads them from the variables alone.
+///
+/// # Errors
+/// As [`tokens`].
+pub(crate) fn tokens_of_environment() -> Result<Tokens, Failure> {
+    tokens(&ApiTokens { api_token_file: None, app_token_file: None })
 }
 
 fn token(file: Option<&Path>, variable: &str) -> Result<Option<SharedToken>, Failure> {

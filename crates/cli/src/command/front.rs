@@ -1,72 +1,41 @@
 //! `tollway front`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tollway_proxy::{
-    FRONT_LISTEN_LIMIT, FrontFiles, FrontOptions, FrontTarget, Live, LiveOptions, live, run_front,
+    FRONT_LISTEN_LIMIT, FrontFiles, FrontOptions, Live, LiveOptions, live, run_front,
 };
+use tollway_settings::reload::watch;
+use tollway_settings::{Flags, Front, Given};
 
-use super::mesh::serve_live;
-use super::plane::PlaneArgs;
-use super::telemetry::TelemetryArgs;
+use super::log;
+use super::mesh::{plane_options, serve_live};
+use super::telemetry::telemetry_options;
 use crate::async_runtime::{block_on, shutdown};
 use crate::failure::Misuse;
-use crate::settings::{Given, watch};
 
-// In two lines, for narrow terminals: clap does not break a usage.
-#[derive(Args)]
-#[command(override_usage = "tollway front [OPTIONS] --listen <IP:PORT>\n       \
-    --cert <FILE> --key <FILE> --to <URL>")]
-pub(crate) struct FrontArgs {
-    /// Address for clients; may be repeated. Port 0 takes a free one.
-    #[arg(long, value_name = "IP:PORT", required = true)]
-    listen: Vec<SocketAddr>,
-    /// PEM file of a certificate, and behind it those that lead to its root. Repeated with --key
-    /// for further names; the first is for clients that ask for none of them.
-    #[arg(long, value_name = "FILE", required = true)]
-    cert: Vec<PathBuf>,
-    /// PEM file of the certificate's key: RSA, ECDSA or Ed25519, not encrypted.
-    #[arg(long, value_name = "FILE", required = true)]
-    key: Vec<PathBuf>,
-    /// PEM file of authorities: every client must show a certificate of one of them.
-    #[arg(long, value_name = "FILE")]
-    client_ca: Option<PathBuf>,
-    /// The app: http://HOST:PORT, or h2c://HOST:PORT where it speaks HTTP/2.
-    #[arg(long, value_name = "URL")]
-    to: FrontTarget,
-    #[command(flatten)]
-    telemetry: Box<TelemetryArgs>,
-    #[command(flatten)]
-    plane: PlaneArgs,
-}
-
-pub(crate) fn run(args: FrontArgs, given: Given) -> Result<()> {
-    let log = args.plane.log.start();
-    let (reloads, config) = watch(given);
+pub(crate) fn run(given: Given<Front>, flags: Flags) -> Result<()> {
+    let settings = given.settings.clone();
+    let log = log::start(&settings.plane.log);
+    let (reloads, config) = watch(given, flags);
     let (handle, live) = live(config);
     block_on(async {
         let end = shutdown()?;
-        let apply = async |new: FrontArgs| {
+        let apply = async |new: Front| {
             let (limits, timeouts) = new.plane.bounds();
-            let options = LiveOptions {
-                limits,
-                timeouts,
-                telemetry: new.telemetry.options()?,
-                upstreams: Vec::new(),
-            };
-            handle.apply(options).await?;
+            let telemetry = telemetry_options(&new.telemetry)?;
+            let upstreams = Vec::new();
+            handle.apply(LiveOptions { limits, timeouts, telemetry, upstreams }).await?;
             log.set_filter(&new.plane.log.log_level);
             Ok(())
         };
         let reread = Arc::new(Notify::new());
         let hangups = forward_hangups(Arc::clone(&reread))?;
-        let front = run_front(args.options(live, reread)?, end);
+        let front = run_front(options(settings, live, reread)?, end);
         tokio::select! {
             ended = Box::pin(serve_live(front, reloads, apply)) => ended,
             () = hangups => Ok(()),
@@ -74,20 +43,18 @@ pub(crate) fn run(args: FrontArgs, given: Given) -> Result<()> {
     })?
 }
 
-impl FrontArgs {
-    fn options(self, live: Live, reread: Arc<Notify>) -> Result<FrontOptions> {
-        if self.listen.len() > FRONT_LISTEN_LIMIT {
-            return Err(Misuse(format!("--listen may be given {FRONT_LISTEN_LIMIT} times")).into());
-        }
-        Ok(FrontOptions {
-            listen: self.listen,
-            files: files(self.cert, self.key, self.client_ca)?,
-            to: self.to,
-            telemetry: self.telemetry.options()?,
-            plane: self.plane.options(live),
-            reread,
-        })
+fn options(settings: Front, live: Live, reread: Arc<Notify>) -> Result<FrontOptions> {
+    if settings.listens.len() > FRONT_LISTEN_LIMIT {
+        return Err(Misuse(format!("--listen may be given {FRONT_LISTEN_LIMIT} times")).into());
     }
+    Ok(FrontOptions {
+        telemetry: telemetry_options(&settings.telemetry)?,
+        listen: settings.listens,
+        files: files(settings.certs, settings.keys, settings.client_ca)?,
+        to: settings.to,
+        plane: plane_options(settings.plane, live),
+        reread,
+    })
 }
 
 /// Puts certificates and keys together: as many of one as of the other, in the same order.

@@ -1,87 +1,75 @@
-//! The options that sidecar and gateway share.
+//! What sidecar, gateway and front do with their settings alike.
 
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::time::Duration;
 
-use anyhow::Result;
-use clap::{Args, FromArgMatches};
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
 use tollway_launch::random_instance;
-use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
-use tollway_proxy::{CommonOptions, Live, LiveOptions, TelemetryOptions, Timeouts};
+use tollway_proxy::{CommonOptions, Live, LiveOptions, PlaneOptions, TelemetryOptions};
+use tollway_settings::reload::Reloads;
+use tollway_settings::{Member, Part, Plane};
 
-use super::plane::PlaneArgs;
 use crate::async_runtime::{shutdown, shutdown_or_hangup};
-use crate::settings::Reloads;
 
-#[derive(Args)]
-pub(crate) struct CommonArgs {
-    /// The control plane.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
-    control: String,
-    /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Name of this instance of the service [default: random].
-    #[arg(long, value_name = "NAME")]
-    instance: Option<Instance>,
-    #[command(flatten)]
-    pub(crate) plane: PlaneArgs,
-    /// Time without a sign of the peer after which a mesh connection with requests under way is
-    /// closed, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 20_000, help_heading = "Times and limits")]
-    silence_timeout_ms: u64,
-    /// Time for the control plane to give a first identity, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Times and limits")]
-    start_timeout_ms: u64,
+/// The options of a data plane that joins a network.
+///
+/// # Errors
+/// When the system has no random numbers for the name of the instance.
+pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<CommonOptions> {
+    let (_, timeouts) = member.bounds();
+    let token = member.token_file.map_or(TokenSource::Environment, TokenSource::File);
+    let instance = member.instance.map_or_else(random_instance, Ok)?;
+    let mut mesh = MeshConfig::new(member.control, token, role, instance);
+    mesh.start_timeout = member.start_timeout_ms.0;
+    let plane = PlaneOptions { timeouts, ..plane_options(member.plane, live) };
+    Ok(CommonOptions { mesh, plane })
 }
 
-impl CommonArgs {
-    pub(crate) fn options(self, role: Role, live: Live) -> Result<CommonOptions> {
-        let silence = self.silence_timeout();
-        let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
-        let instance = match self.instance {
-            Some(instance) => instance,
-            None => random_instance()?,
-        };
-        let mut mesh = MeshConfig::new(self.control, token, role, instance);
-        mesh.start_timeout = Duration::from_millis(self.start_timeout_ms);
-        let mut plane = self.plane.options(live);
-        plane.timeouts.silence = silence;
-        Ok(CommonOptions { mesh, plane })
+/// The options of a data plane of any kind.
+pub(crate) fn plane_options(plane: Plane, live: Live) -> PlaneOptions {
+    let (limits, timeouts) = plane.bounds();
+    PlaneOptions {
+        limits,
+        timeouts,
+        admin_listen: Some(plane.admin_listen),
+        threads: plane.threads,
+        ports_file: plane.ports_file,
+        live,
     }
+}
 
-    /// What a running data plane takes over.
-    pub(crate) fn live_options(&self) -> LiveOptions {
-        let (limits, timeouts) = self.plane.bounds();
-        LiveOptions {
-            limits,
-            timeouts: Timeouts { silence: self.silence_timeout(), ..timeouts },
-            telemetry: TelemetryOptions::default(),
-            upstreams: Vec::new(),
-        }
-    }
-
-    fn silence_timeout(&self) -> Duration {
-        Duration::from_millis(self.silence_timeout_ms)
-    }
+/// What a running data plane takes over.
+pub(crate) fn live_options(member: &Member) -> LiveOptions {
+    let (limits, timeouts) = member.bounds();
+    let telemetry = TelemetryOptions::default();
+    LiveOptions { limits, timeouts, telemetry, upstreams: Vec::new() }
 }
 
 /// Runs `part` until it ends, and puts changes of its settings file to work meanwhile.
-pub(crate) async fn serve_live<E: Into<anyhow::Error>, A: FromArgMatches>(
+pub(crate) async fn serve_live<E: Into<anyhow::Error>, P: Part>(
     part: impl Future<Output = Result<(), E>>,
-    reloads: Reloads,
-    apply: impl AsyncFnMut(A) -> Result<()>,
+    reloads: Reloads<P>,
+    apply: impl AsyncFnMut(P) -> Result<()>,
 ) -> Result<()> {
+    let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     tokio::select! {
         ended = part => ended.map_err(Into::into),
-        failed = reloads.run(apply) => failed,
+        never = reloads.run(Some(hangup), with_text(apply)) => match never {},
     }
 }
 
+/// Makes the error of `apply` the text that the log has.
+pub(crate) fn with_text<P: Part>(
+    mut apply: impl AsyncFnMut(P) -> Result<()>,
+) -> impl AsyncFnMut(P) -> Result<(), String> {
+    async move |new| apply(new).await.map_err(|error| format!("{error:#}"))
+}
+
 /// SIGHUP reads the settings file again; without one it ends the part.
-pub(crate) fn end_of(reloads: &Reloads) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>> {
+pub(crate) fn end_of<P: Part>(
+    reloads: &Reloads<P>,
+) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>> {
     Ok(if reloads.follow_a_file() {
         Box::pin(shutdown()?)
     } else {

@@ -2,7 +2,6 @@
 
 pub(crate) mod access;
 pub(crate) mod api_tokens;
-pub(crate) mod app;
 pub(crate) mod apply;
 pub(crate) mod call;
 pub(crate) mod check;
@@ -20,7 +19,6 @@ pub(crate) mod local_control;
 pub(crate) mod log;
 pub(crate) mod mesh;
 pub(crate) mod neighbours;
-pub(crate) mod plane;
 pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod sidecar;

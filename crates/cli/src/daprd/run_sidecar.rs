@@ -20,7 +20,7 @@ use tollway_runtime::Sidecar;
 use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
 
 use crate::async_runtime::block_on;
-use crate::command::api_tokens::ApiTokenArgs;
+use crate::command::api_tokens::tokens_of_environment;
 use crate::command::resources::read_files;
 use crate::failure::{Report, failure_of};
 
@@ -190,7 +190,7 @@ fn options(
         api_rules: None,
         access: None,
         resilience: None,
-        tokens: ApiTokenArgs::default().tokens()?,
+        tokens: tokens_of_environment()?,
         telemetry: TelemetryOptions {
             tracing: None,
             access_log: daprd.logs_calls.then_some(LogTarget::Stdout),

@@ -6,11 +6,12 @@ use clap::Args;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
 use tollway_model::{AppId, Label};
+use tollway_settings::Access;
 
 use super::body::Data;
 use super::sidecar_url::SidecarUrl;
 use super::target::Target;
-use crate::command::access::AccessArgs;
+use crate::part::SettingsArgs;
 
 #[derive(Args)]
 pub(crate) struct CallArgs {
@@ -51,7 +52,7 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["control", "token_file"])]
     pub(super) sidecar: Option<SidecarUrl>,
     #[command(flatten)]
-    pub(super) access: AccessArgs,
+    pub(super) access: SettingsArgs<Access>,
 }
 
 impl CallArgs {

@@ -15,6 +15,7 @@ use tollway_runtime::MESSAGE_BYTES;
 
 use super::options::CallArgs;
 use super::sidecar_url::SidecarUrl;
+use crate::command::access;
 
 /// Lifetime of the identity, and of the token for it. It is renewed while a longer call lasts.
 const IDENTITY_TTL: Duration = Duration::from_secs(60);
@@ -38,8 +39,8 @@ impl SidecarAccess {
     /// A sidecar of this call alone. It has no app, so it is not registered and not called.
     pub(super) async fn open(args: &CallArgs, timeout: Option<Duration>) -> Result<Self> {
         let (app, namespace) = (args.app_id.clone(), args.namespace.clone());
-        let access = args.access.clone();
-        let access = access.access(&app, &namespace, IDENTITY_TTL).await?;
+        let access = args.access.0.clone();
+        let access = access::access(access, &app, &namespace, IDENTITY_TTL).await?;
         if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
             eprintln!("{skew}");
         }

@@ -11,14 +11,14 @@ use tollway_proxy::{CheckedPair, FrontTarget};
 use super::finding::Finding;
 
 use crate::command::front::files;
-use crate::settings::Settings;
+use tollway_settings::Listing;
 
 /// A certificate that ends sooner is worth a word.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 /// How long the app may take to accept.
 const APP_WITHIN: Duration = Duration::from_secs(1);
 
-pub(super) fn inspect(settings: &Settings) -> Vec<Finding> {
+pub(super) fn inspect(settings: &Listing) -> Vec<Finding> {
     let mut findings = Vec::new();
     if paths(settings, "listens").is_empty() {
         let (what, fix) = ("no address is named", "name one with --listen IP:PORT");
@@ -29,12 +29,11 @@ pub(super) fn inspect(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn paths(settings: &Settings, key: &str) -> Vec<PathBuf> {
-    let values = settings.get(key).map(|setting| setting.values.as_slice()).unwrap_or_default();
-    values.iter().map(PathBuf::from).collect()
+fn paths(settings: &Listing, key: &str) -> Vec<PathBuf> {
+    settings.values(key).iter().map(PathBuf::from).collect()
 }
 
-fn certificates(settings: &Settings, now: SystemTime) -> Vec<Finding> {
+fn certificates(settings: &Listing, now: SystemTime) -> Vec<Finding> {
     let name = "certificates";
     let (chains, keys) = (paths(settings, "certs"), paths(settings, "keys"));
     if chains.is_empty() && keys.is_empty() {

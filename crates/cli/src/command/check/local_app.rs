@@ -13,12 +13,12 @@ use super::finding::Finding;
 use super::{control_plane, ports};
 use crate::async_runtime::block_on;
 use crate::command::access::CONTROL_OPTION;
-use crate::settings::Settings;
 use tollway_launch::local_control::{self, Found};
 use tollway_launch::refuse_unused_token;
+use tollway_settings::Listing;
 
 /// `options` is the command line of `run`; after `--` follows the app's.
-pub(super) fn inspect(settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
+pub(super) fn inspect(settings: &Listing, options: &[OsString]) -> Result<Vec<Finding>> {
     let mut findings = vec![app_port(settings)];
     let command = options.iter().skip_while(|option| *option != "--").nth(1);
     findings.extend(command.map(|program| app_program(program)));
@@ -29,14 +29,14 @@ pub(super) fn inspect(settings: &Settings, options: &[OsString]) -> Result<Vec<F
             findings.push(Finding::of_error("token", &refused.into()));
         }
     } else {
-        let token_file = settings.get("token_file").and_then(|setting| setting.values.first());
+        let token_file = settings.values("token_file").first();
         findings.extend(control_plane::inspect(&named, token_file.map(PathBuf::from))?);
     }
     Ok(findings)
 }
 
 /// Checks that no other process listens on the app's port.
-fn app_port(settings: &Settings) -> Finding {
+fn app_port(settings: &Listing) -> Finding {
     let name = "app_port";
     let Ok(port) = settings.first(name).parse::<u16>() else {
         return Finding::ok(name, "none is given; the app only makes calls");

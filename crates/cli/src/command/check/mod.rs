@@ -17,8 +17,12 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tollway_config::Mistakes;
 use tollway_model::ErrorCode;
+use tollway_settings::{
+    self as settings, Control, Front, Gateway, Listing, SettingsError, Sidecar,
+};
 
-use crate::settings::{self, Program, Settings, SettingsError};
+use super::run::RunArgs;
+use crate::part::{PartArgs, parse_options};
 use finding::{Finding, Level};
 
 /// Columns where the output is no terminal, and the most that are used.
@@ -72,9 +76,8 @@ impl Part {
     }
 }
 
-/// Runs the checks and prints the findings. `program` is the whole command line, by which the
-/// options of the part are read.
-pub(crate) fn check(mut args: CheckArgs, program: Program) -> Result<ExitCode> {
+/// Runs the checks and prints the findings.
+pub(crate) fn check(mut args: CheckArgs) -> Result<ExitCode> {
     if args.probe_isolation {
         return Ok(machine::probe_isolation());
     }
@@ -91,7 +94,7 @@ pub(crate) fn check(mut args: CheckArgs, program: Program) -> Result<ExitCode> {
         args.options.remove(at);
         args.json = true;
     }
-    let findings = inspect(&args, program)?;
+    let findings = inspect(&args)?;
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     if args.json {
         let checks: Vec<_> = findings.iter().map(Finding::to_json).collect();
@@ -120,14 +123,14 @@ fn columns() -> usize {
 }
 
 /// Checks everything that `args` name, in the order of a start.
-fn inspect(args: &CheckArgs, program: Program) -> Result<Vec<Finding>> {
+fn inspect(args: &CheckArgs) -> Result<Vec<Finding>> {
     let mut findings = vec![machine::kernel()];
     if matches!(args.part, None | Some(Part::Demo)) {
         findings.push(machine::isolation());
     }
     findings.extend([machine::descriptors(), machine::ipv6(), machine::runtime_directory()]);
     let Some(part) = args.part else {
-        findings.extend(inspect_running(program)?);
+        findings.extend(inspect_running()?);
         return Ok(findings);
     };
     if part == Part::Demo {
@@ -138,7 +141,7 @@ fn inspect(args: &CheckArgs, program: Program) -> Result<Vec<Finding>> {
         }
         return Ok(findings);
     }
-    match survey(part, &args.options, program) {
+    match survey(part, &args.options) {
         Ok(settings) => {
             findings.push(settings_file(&settings));
             let itself = part_itself(part, &settings, &args.options)?;
@@ -154,38 +157,60 @@ fn inspect(args: &CheckArgs, program: Program) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What `tollway PART OPTIONS` would run with.
-fn survey(part: Part, options: &[OsString], program: Program) -> Result<Settings, Vec<Finding>> {
-    let mut argv: Vec<OsString> = vec!["tollway".into(), part.command().into()];
-    argv.extend(options.iter().cloned());
+/// What `tollway PART OPTIONS` would run with, even if it lacks some that a start needs.
+fn survey(part: Part, options: &[OsString]) -> Result<Listing, Vec<Finding>> {
+    match part {
+        Part::Sidecar => survey_of(parse_options::<PartArgs<Sidecar>>("sidecar", options)),
+        Part::Gateway => survey_of(parse_options::<PartArgs<Gateway>>("gateway", options)),
+        Part::Front => survey_of(parse_options::<PartArgs<Front>>("front", options)),
+        Part::Control => survey_of(parse_options::<PartArgs<Control>>("control", options)),
+        Part::Run => survey_of(parse_options::<RunArgs>("run", options).map(|run| run.part)),
+        Part::Demo => Err(Vec::new()),
+    }
+}
+
+fn survey_of<P: settings::Part>(
+    options: Result<PartArgs<P>, clap::Error>,
+) -> Result<Listing, Vec<Finding>> {
     let refused = |name: &str, what: String, fix: &str| {
         Finding::fail(name, ErrorCode::BadConfiguration, what, fix)
     };
-    settings::survey(&argv, program).map_err(|error| match error {
+    let help = format!("`tollway {} --help` lists the options", P::NAME);
+    let options = match options {
+        Ok(options) => options,
+        // Help was requested.
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            return Err(vec![refused("options", line.to_owned(), &help)]);
+        }
+    };
+    let survey = options.survey().map_err(|error| match error {
         SettingsError::Mistakes(Mistakes(mistakes)) => {
             let finding = |mistake| refused("settings file", format!("{mistake}"), "");
             mistakes.iter().map(finding).collect()
         }
-        SettingsError::File(error) => vec![Finding::of_error("settings file", &error.into())],
-        // Help was requested.
-        SettingsError::Usage(error) if !error.use_stderr() => error.exit(),
-        SettingsError::Usage(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let fix = format!("`tollway {} --help` lists the options", part.command());
-            vec![refused("options", line.to_owned(), &fix)]
+        error @ (SettingsError::File(_) | SettingsError::Missing(_)) => {
+            vec![Finding::of_error("settings file", &error.into())]
         }
-    })
+    })?;
+    // Each check names what it lacks itself; a setting that needs another has no check.
+    let lacking = survey.missing.iter().filter(|missing| !missing.must_be_given());
+    let lacking: Vec<_> = lacking
+        .map(|missing| refused("options", format!("--{} is missing", missing.flag), &help))
+        .collect();
+    if lacking.is_empty() { Ok(survey.listing) } else { Err(lacking) }
 }
 
-fn settings_file(settings: &Settings) -> Finding {
+fn settings_file(settings: &Listing) -> Finding {
     match &settings.file {
         Some(file) => Finding::ok("settings file", format!("{} is valid", file.display())),
         None => Finding::ok("settings file", "none; flags and defaults"),
     }
 }
 
-fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
+fn part_itself(part: Part, settings: &Listing, options: &[OsString]) -> Result<Vec<Finding>> {
     if part == Part::Run {
         return local_app::inspect(settings, options);
     }
@@ -200,15 +225,15 @@ fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<
         }
         return store_directory::inspect(&directory);
     }
-    let token_file = settings.get("token_file").and_then(|setting| setting.values.first());
+    let token_file = settings.values("token_file").first();
     control_plane::inspect(&settings.first("control"), token_file.map(PathBuf::from))
 }
 
 /// Without a part: checks the default locations.
-fn inspect_running(program: Program) -> Result<Vec<Finding>> {
+fn inspect_running() -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in [Part::Sidecar, Part::Gateway] {
-        let Ok(settings) = survey(part, &[], program) else { continue };
+        let Ok(settings) = survey(part, &[]) else { continue };
         let ports = ports::of(&settings);
         let name = format!("{} ports", part.command());
         let taken: Vec<_> = ports.into_iter().filter(|f| f.level > Level::Ok).collect();

@@ -7,16 +7,16 @@ use tollway_model::ErrorCode;
 
 use super::finding::Finding;
 use crate::failure::port_holder;
-use crate::settings::Settings;
+use tollway_settings::{Listing, Upstream};
 
-/// Every setting that ends so is an address to listen on, or several.
+/// Every flag that ends so is an address to listen on, or several.
 const LISTEN: &str = "listen";
 /// Begins the text for port 0.
 const ANY_FREE: &str = "any free port";
 
 /// One finding for each address that the part would listen on, and one for those of which any will
 /// do.
-pub(super) fn of(settings: &Settings) -> Vec<Finding> {
+pub(super) fn of(settings: &Listing) -> Vec<Finding> {
     let (any, mut findings): (Vec<_>, Vec<_>) =
         each(settings).into_iter().partition(|finding| finding.what.starts_with(ANY_FREE));
     match &any[..] {
@@ -30,19 +30,15 @@ pub(super) fn of(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn each(settings: &Settings) -> Vec<Finding> {
+fn each(settings: &Listing) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let is_address = |key: &str| singular(key).ends_with(LISTEN);
-    for setting in settings.list.iter().filter(|setting| is_address(&setting.key)) {
-        for value in &setting.values {
-            if let Ok(address) = value.parse() {
-                findings.push(address_is_free(&setting.key, address));
-            }
+    for one in settings.list.iter().filter(|one| one.setting.flag.ends_with(LISTEN)) {
+        for address in one.values.iter().filter_map(|value| value.parse().ok()) {
+            findings.push(address_is_free(one.setting.key, address));
         }
     }
-    for upstream in settings.get("upstreams").iter().flat_map(|setting| &setting.values) {
-        let port = upstream.split_once('=').and_then(|(port, _)| port.parse::<u16>().ok());
-        if let Some(port) = port {
+    for upstream in settings.values("upstreams") {
+        if let Ok(Upstream { port, .. }) = upstream.parse() {
             let address = SocketAddr::from(([127, 0, 0, 1], port));
             findings.push(address_is_free("upstreams", address));
         }

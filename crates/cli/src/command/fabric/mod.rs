@@ -13,11 +13,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use tollway_fabric::agent::{Joined, RunOptions, run_agent};
 use tollway_fabric::{Mode, Options, VXLAN_PORT, pins};
 use tollway_model::{Group, Instance};
+use tollway_settings::Log;
 
 use self::group::GroupArg;
 pub(crate) use self::membership::{CapacityArg, MemberArgs};
-use super::log::LogArgs;
+use super::log;
 use crate::async_runtime::{block_on, shutdown_or_hangup};
+use crate::part::SettingsArgs;
 
 #[derive(Args)]
 pub(crate) struct FabricArgs {
@@ -81,7 +83,7 @@ struct AgentArgs {
     #[arg(long, value_name = "IP:PORT")]
     admin_listen: Option<SocketAddr>,
     #[command(flatten)]
-    log: LogArgs,
+    log: SettingsArgs<Log>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -122,7 +124,7 @@ pub(crate) fn run(args: FabricArgs) -> Result<()> {
 }
 
 fn agent(args: AgentArgs) -> Result<()> {
-    let _log = args.log.start();
+    let _log = log::start(&args.log.0);
     let group = args.group.group;
     let options = RunOptions {
         group: group.clone(),

@@ -1,21 +1,22 @@
-//! Settings as YAML that can be given back with `--config`.
+//! Settings as YAML that can be given back as a settings file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::merge::PAIRS;
-use super::setting::{Origin, Setting, Settings};
+use crate::given::{Listing, Origin, ValueInEffect};
+use crate::setting::Kind;
 
 /// Column at which comments start, where the value leaves room.
 const COMMENT_COLUMN: usize = 34;
 
-impl Settings {
+impl Listing {
     /// One setting a line; what is unset is a comment, so that the page names every setting.
-    pub(crate) fn to_yaml(&self) -> String {
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
         let mut text = format!("# Settings of `tollway {}`.\n", self.part);
-        for setting in &self.list {
-            let line = setting.to_yaml();
-            let comment = self.comment(&setting.origin);
+        for value in &self.list {
+            let line = value.to_yaml();
+            let comment = self.comment(&value.origin);
             // Writing into a string does not fail.
             let _ = if comment.is_empty() {
                 writeln!(text, "{line}")
@@ -40,12 +41,12 @@ impl Settings {
     }
 }
 
-impl Setting {
+impl ValueInEffect {
     fn to_yaml(&self) -> String {
-        let Self { key, values, .. } = self;
-        match values.as_slice() {
-            _ if self.origin == Origin::Unset => format!("# {key}: {}", self.form),
-            [one] if !self.is_list => format!("{key}: {}", scalar(one)),
+        let key = self.setting.key;
+        match self.values.as_slice() {
+            _ if self.origin == Origin::Unset => format!("# {key}: {}", self.setting.value_form()),
+            [one] if self.setting.kind != Kind::List => format!("{key}: {}", scalar(one)),
             many => match self.section() {
                 Some(lines) => format!("{key}: {{{}}}", lines.join(", ")),
                 None => {
@@ -56,9 +57,9 @@ impl Setting {
         }
     }
 
-    /// Pairs as lines of a section; `None` where a name repeats, which a section cannot say.
+    /// Pairs as lines of a section; `None` where a name repeats, which a section cannot have.
     fn section(&self) -> Option<Vec<String>> {
-        if self.form != PAIRS {
+        if !self.setting.is_pair {
             return None;
         }
         let pairs: Option<Vec<(&str, &str)>> =

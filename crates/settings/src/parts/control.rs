@@ -1,0 +1,79 @@
+//! The settings of `tollway control`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tollway_model::{NetworkName, TrustDomain};
+
+use super::Log;
+use crate::serial::part;
+use crate::{Seconds, Settings, StoreLocation};
+
+const ETCD: &str = "etcd";
+
+/// A control plane.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Control {
+    /// Directory of the store and the admin socket, made if it does not exist; or
+    /// etcd://HOST:PORT[,HOST:PORT…]/PREFIX for a store in etcd, of which one control plane is the
+    /// master and others stand by.
+    #[setting(form = "DIR|URL")]
+    pub store: StoreLocation,
+    /// Directory of the admin socket where the store is in etcd; made if it does not exist.
+    #[setting(form = "DIR")]
+    pub admin_dir: Option<PathBuf>,
+    #[setting(flatten)]
+    pub etcd: Etcd,
+    /// Name of the network this control plane serves.
+    #[setting(form = "NAME", default = "local")]
+    pub network: NetworkName,
+    /// Scope of its certificate authority, fixed at the first start [default: NETWORK.tollway].
+    #[setting(form = "NAME")]
+    pub trust_domain: Option<TrustDomain>,
+    /// Address for workloads and gateways; port 0 takes a free one.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:15010")]
+    pub listen: SocketAddr,
+    /// Metrics and health; port 0 takes a free one [default: none].
+    #[setting(form = "IP:PORT")]
+    pub admin_listen: Option<SocketAddr>,
+    /// Life of a workload's certificate, in seconds.
+    #[setting(form = "SECONDS", default = "86400")]
+    pub certificate_ttl_s: Seconds,
+    /// How workloads reach other networks.
+    #[setting(default = "direct")]
+    pub egress: Egress,
+    /// File that receives the bound addresses as JSON.
+    #[setting(form = "FILE")]
+    pub ports_file: Option<PathBuf>,
+    #[setting(flatten)]
+    pub log: Log,
+}
+
+part!(Control, "control");
+
+/// Who opens the connections to other networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Egress {
+    /// The caller dials the other network's gateway.
+    Direct,
+    /// The caller dials its own gateway, which dials the other.
+    Gateway,
+}
+
+/// A store in etcd.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Etcd {
+    /// File with the certificates of those who sign etcd's; etcd is spoken to over TLS then.
+    #[setting(form = "FILE", heading = ETCD)]
+    pub etcd_ca: Option<PathBuf>,
+    /// File with the certificate that is shown to etcd.
+    #[setting(form = "FILE", heading = ETCD, needs(&["etcd_ca", "etcd_key"]))]
+    pub etcd_cert: Option<PathBuf>,
+    /// File with its key.
+    #[setting(form = "FILE", heading = ETCD, needs(&["etcd_cert"]))]
+    pub etcd_key: Option<PathBuf>,
+    /// Time after which one that stands by takes over from a master that gives no sign of life, in
+    /// seconds.
+    #[setting(form = "SECONDS", heading = ETCD, default = "5", range(2, 60))]
+    pub etcd_lease_s: Seconds,
+}

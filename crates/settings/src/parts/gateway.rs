@@ -1,0 +1,25 @@
+//! The settings of `tollway gateway`.
+
+use std::net::SocketAddr;
+
+use super::Member;
+use crate::Settings;
+use crate::serial::part;
+
+/// A gateway at the edge of a network.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Gateway {
+    /// The one port that other networks connect to.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:15443")]
+    pub listen: SocketAddr,
+    /// Address at which other networks reach it, if not the one it listens on.
+    #[setting(form = "IP:PORT")]
+    pub advertise: Option<SocketAddr>,
+    /// Address at which its own network reaches it, if not that of other networks.
+    #[setting(form = "IP:PORT")]
+    pub advertise_inside: Option<SocketAddr>,
+    #[setting(flatten)]
+    pub member: Member,
+}
+
+part!(Gateway, "gateway");

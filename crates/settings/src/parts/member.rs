@@ -1,0 +1,42 @@
+//! The settings that sidecar and gateway share.
+
+use std::path::PathBuf;
+
+use tollway_model::Instance;
+use tollway_proxy::{Limits, Timeouts};
+
+use super::Plane;
+use super::plane::TIMES_AND_LIMITS;
+use crate::{Millis, Settings};
+
+/// A data plane that joins a network.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Member {
+    /// The control plane.
+    #[setting(form = "HOST:PORT", default = "127.0.0.1:15010")]
+    pub control: String,
+    /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
+    #[setting(form = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Name of this instance of the service [default: random].
+    #[setting(form = "NAME")]
+    pub instance: Option<Instance>,
+    #[setting(flatten)]
+    pub plane: Plane,
+    /// Time without a sign of the peer after which a mesh connection with requests under way is
+    /// closed, in milliseconds.
+    #[setting(form = "MS", default = "20000", live, heading = TIMES_AND_LIMITS)]
+    pub silence_timeout_ms: Millis,
+    /// Time for the control plane to give a first identity, in milliseconds.
+    #[setting(form = "MS", default = "30000", heading = TIMES_AND_LIMITS)]
+    pub start_timeout_ms: Millis,
+}
+
+impl Member {
+    /// What it spends on its peers.
+    #[must_use]
+    pub fn bounds(&self) -> (Limits, Timeouts) {
+        let (limits, timeouts) = self.plane.bounds();
+        (limits, Timeouts { silence: self.silence_timeout_ms.0, ..timeouts })
+    }
+}

@@ -1,0 +1,21 @@
+//! The settings of each part, and the groups that parts share.
+
+mod app;
+mod control;
+mod front;
+mod gateway;
+mod member;
+mod plane;
+mod run;
+mod sidecar;
+mod telemetry;
+
+pub use app::{ApiTokens, App, DaprFiles};
+pub use control::{Control, Egress, Etcd};
+pub use front::Front;
+pub use gateway::Gateway;
+pub use member::Member;
+pub use plane::{Log, Plane};
+pub use run::{Access, Run};
+pub use sidecar::Sidecar;
+pub use telemetry::Telemetry;

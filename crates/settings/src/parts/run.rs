@@ -1,0 +1,78 @@
+//! The settings of `tollway run`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tollway_model::{AppId, Instance, Label};
+
+use super::{ApiTokens, App, DaprFiles, Telemetry};
+use crate::serial::part;
+use crate::{Millis, Settings, Upstream};
+
+/// An app that is started with its sidecar.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Run {
+    /// Name of the app, which is needed without --run-file.
+    #[setting(form = "ID")]
+    pub app_id: Option<AppId>,
+    /// Namespace of the app.
+    #[setting(form = "NAME", default = "default")]
+    pub namespace: Label,
+    /// Port on which the app takes calls; 0 finds a free one and passes it to the app in APP_PORT.
+    /// Without it the app only makes calls.
+    #[setting(form = "PORT")]
+    pub app_port: Option<u16>,
+    #[setting(flatten)]
+    pub app: App,
+    /// HTTP API; port 0 takes a free one, as for the other listeners.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
+    pub http_listen: SocketAddr,
+    /// gRPC API.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
+    pub grpc_listen: SocketAddr,
+    /// Outbound proxy: absolute targets, CONNECT, hosts that end in `.mesh`.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
+    pub outbound_listen: SocketAddr,
+    /// Inbound listener: other sidecars connect here.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
+    pub inbound_listen: SocketAddr,
+    /// Address at which the network reaches the inbound listener, if not the one it listens on.
+    #[setting(form = "IP:PORT")]
+    pub advertise: Option<SocketAddr>,
+    /// Metrics and health.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
+    pub admin_listen: SocketAddr,
+    /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
+    #[setting(form = "PORT=SERVICE", flag = "upstream", live)]
+    pub upstreams: Vec<Upstream>,
+    #[setting(flatten)]
+    pub api_tokens: ApiTokens,
+    #[setting(flatten)]
+    pub dapr_files: DaprFiles,
+    #[setting(flatten)]
+    pub telemetry: Telemetry,
+    /// Name of this instance of the service [default: random].
+    #[setting(form = "NAME")]
+    pub instance: Option<Instance>,
+    /// Time for requests under way when the app has ended, in milliseconds.
+    #[setting(form = "MS", default = "10000", live)]
+    pub drain_timeout_ms: Millis,
+    /// Print errors and warnings only.
+    #[setting(short = 'q')]
+    pub quiet: bool,
+    #[setting(flatten)]
+    pub access: Access,
+}
+
+part!(Run, "run");
+
+/// The control plane that is joined, if not this user's local one.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Access {
+    /// The control plane [default: this user's local one].
+    #[setting(form = "HOST:PORT")]
+    pub control: Option<String>,
+    /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
+    #[setting(form = "FILE", needs(&["control"]))]
+    pub token_file: Option<PathBuf>,
+}

@@ -1,0 +1,58 @@
+//! The settings of `tollway sidecar`.
+
+use std::net::SocketAddr;
+
+use tollway_model::{AppId, Label};
+use tollway_proxy::MeshProtocol;
+
+use super::{ApiTokens, App, DaprFiles, Member, Telemetry};
+use crate::serial::part;
+use crate::{Settings, Upstream};
+
+/// The sidecar of an app.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Sidecar {
+    /// Name of the app.
+    #[setting(form = "ID")]
+    pub app_id: AppId,
+    /// Namespace of the app.
+    #[setting(form = "NAME", default = "default")]
+    pub namespace: Label,
+    /// Port on which the app takes calls; without it the app only makes calls.
+    #[setting(form = "PORT")]
+    pub app_port: Option<u16>,
+    #[setting(flatten)]
+    pub app: App,
+    /// HTTP API.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:3500")]
+    pub http_listen: SocketAddr,
+    /// gRPC API.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:50001")]
+    pub grpc_listen: SocketAddr,
+    /// Outbound proxy: absolute targets, CONNECT, hosts that end in `.mesh`.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:15001")]
+    pub outbound_listen: SocketAddr,
+    /// Inbound listener: other sidecars connect here.
+    #[setting(form = "IP:PORT", default = "127.0.0.1:50002")]
+    pub inbound_listen: SocketAddr,
+    /// Address at which the network reaches the inbound listener, if not the one it listens on.
+    #[setting(form = "IP:PORT")]
+    pub advertise: Option<SocketAddr>,
+    /// What carries requests to services of HTTP/1.1: http2 (many at once on a connection) or http1
+    /// (a pool of connections, one at a time on each).
+    #[setting(form = "PROTOCOL", default = "http2")]
+    pub mesh_protocol: MeshProtocol,
+    /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
+    #[setting(form = "PORT=SERVICE", flag = "upstream", live)]
+    pub upstreams: Vec<Upstream>,
+    #[setting(flatten)]
+    pub api_tokens: ApiTokens,
+    #[setting(flatten)]
+    pub dapr_files: DaprFiles,
+    #[setting(flatten)]
+    pub telemetry: Telemetry,
+    #[setting(flatten)]
+    pub member: Member,
+}
+
+part!(Sidecar, "sidecar");
