@@ -30,7 +30,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("net", &[]),
     part("wire", &["model", "actors"]),
     part("identity", &["model"]),
-    part("dial", &[]),
+    part("dial", &["identity"]),
     part("store", &["model"]),
     part("telemetry", &["model", "identity", "dial"]),
     part("state", &["identity"]),
