@@ -9,7 +9,7 @@ use tollway_tests::mesh::http::{Body, Client, Version, empty, runtime};
 use tollway_tests::mesh::memory::Watch;
 use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 
-const PAUSES: &str = "tollway_backpressure_pauses_total";
+const BUFFERED: &str = "tollway_buffered_body_bytes";
 const SERVICE: &str = "echo.default.east";
 const LARGE: usize = 100_000_000;
 /// Length of the piece that is repeated: a prime, so that a lost or doubled piece of any other
@@ -43,17 +43,16 @@ fn large_bodies_cross(version: Version, protocol: AppProtocol) {
     memory.assert_bounded();
 }
 
-/// A reader that pauses holds its sender back, which shows in its sidecar; the rest is there when it
-/// reads on.
+/// A reader that pauses holds its sender back, so that bytes wait in its sidecar; the rest is there
+/// when it reads on.
 async fn unread_answer_waits(version: Version, caller: &Sidecar) {
     let mut client = Client::connect(version, caller.http()).await;
-    let before = counter(&caller.process, PAUSES);
     let request = to("GET", &format!("size?bytes={LARGE}")).body(empty()).unwrap();
     let response = client.send(request).await;
     assert_eq!(response.status(), 200);
     tokio::task::block_in_place(|| {
-        let paused = || (counter(&caller.process, PAUSES) > before).then_some(());
-        retry_until(PATIENCE, "a source that is not read", paused).unwrap();
+        let buffered = || (counter(&caller.process, BUFFERED) > 0).then_some(());
+        retry_until(PATIENCE, "bytes that wait for their reader", buffered).unwrap();
     });
     let mut body = response.into_body();
     let mut received = 0;

@@ -78,6 +78,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "store::etcd::parts::WANTED_BYTES",
             "store::sequencer::GROUP_BYTES",
             "wire::limits::SERVICES_PER_RESPONSE_LIMIT",
+            "net::process::lines::LINE_BYTES",
         ],
     ),
     (
