@@ -3,7 +3,7 @@
 //!
 //! A field of such a struct is one setting. From its type, its comment and its attributes follow
 //! the key in a settings file, the flag, the default, the JSON Schema, the line of
-//! `--print-config`, and whether it changes while the part runs ([`Setting`]). [`merge`] makes the
+//! `--print-config`, and whether it changes while the part runs ([`Setting`]). [`merge()`] makes the
 //! struct of flags, environment, file and defaults, in this order, and says where each value comes
 //! from. [`reload`] follows a file that changes. The structs are serde's and schemars' too, so that
 //! an operator can have them in its custom resources.
