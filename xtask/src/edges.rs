@@ -34,7 +34,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("store", &["model"]),
     part("telemetry", &["model", "identity", "dial"]),
     part("state", &["identity"]),
-    part("proxy", &["model", "http", "routing", "net", "wire", "identity", "telemetry"]),
+    part("proxy", &["model", "http", "routing", "net", "wire", "identity", "dial", "telemetry"]),
     part(
         "runtime",
         &[

@@ -1,4 +1,4 @@
-//! Opens TCP connections of tasks, in the clear or over TLS, within a time.
+//! Opens TCP connections for asynchronous tasks, with or without TLS, within a time limit.
 //!
 //! What TLS trusts is a configuration of `tollway-identity`; the protocol inside, pools and retries
 //! are left to the callers. The data plane's event loop connects by itself, without tasks.
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +53,9 @@ pub struct BadName {
 pub enum DialError {
     #[error("no connection within {} s", within.as_secs_f64())]
     Timeout { within: Duration },
-    /// The name has no address, the connection was refused, or it broke.
+    #[error("cannot find the address")]
+    Resolve(#[source] io::Error),
+    /// The connection was refused, or it broke.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
     /// One side does not accept the other in TLS.
@@ -63,7 +66,7 @@ pub enum DialError {
 impl From<DialError> for io::Error {
     fn from(error: DialError) -> Self {
         match error {
-            DialError::Connect(source) => source,
+            DialError::Resolve(source) | DialError::Connect(source) => source,
             DialError::Timeout { .. } => Self::new(io::ErrorKind::TimedOut, error),
             DialError::Tls(source) => Self::new(io::ErrorKind::InvalidData, source),
         }
@@ -86,7 +89,9 @@ pub async fn dial(
 }
 
 async fn open(to: impl ToSocketAddrs, tls: Option<Tls>) -> Result<Stream, DialError> {
-    let tcp = TcpStream::connect(to).await.map_err(DialError::Connect)?;
+    let addresses = tokio::net::lookup_host(to).await.map_err(DialError::Resolve)?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let tcp = TcpStream::connect(&addresses[..]).await.map_err(DialError::Connect)?;
     tcp.set_nodelay(true).map_err(DialError::Connect)?;
     let Some(Tls { config, name }) = tls else { return Ok(Either::Left(tcp)) };
     match TlsConnector::from(config).connect(name, tcp).await {

@@ -35,7 +35,9 @@ impl DialError {
     fn of(gateway: SocketAddr, error: tollway_dial::DialError) -> Self {
         match error {
             tollway_dial::DialError::Timeout { .. } => Self::Timeout { gateway },
-            tollway_dial::DialError::Connect(source) => Self::Connect { gateway, source },
+            tollway_dial::DialError::Resolve(source) | tollway_dial::DialError::Connect(source) => {
+                Self::Connect { gateway, source }
+            }
             tollway_dial::DialError::Tls(refusal) => {
                 Self::Tls { gateway, reason: explain(&refusal) }
             }

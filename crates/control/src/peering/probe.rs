@@ -59,7 +59,9 @@ async fn answers(
     match tollway_dial::dial(gateway, Some(Tls { config, name }), PROBE_TIMEOUT).await {
         Err(DialError::Tls(refusal)) if refusal == alert => Ok(()),
         Ok(_) | Err(DialError::Tls(_)) => Err(ProbeError::WrongNetwork { gateway }),
-        Err(DialError::Connect(source)) => Err(ProbeError::Connect { gateway, source }),
+        Err(DialError::Resolve(source) | DialError::Connect(source)) => {
+            Err(ProbeError::Connect { gateway, source })
+        }
         Err(DialError::Timeout { .. }) => Err(ProbeError::Timeout { gateway }),
     }
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tollway_dial::{DialError, Tls, dial};
 use tollway_identity::{code_of, explain};
 use tollway_model::ErrorCode;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -29,10 +27,8 @@ pub(super) async fn connect(
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
 ) -> Result<Channel, MeshError> {
-    let stream =
-        tokio::time::timeout(CONNECT_TIMEOUT, open(control, name, config)).await.map_err(
-            |_| MeshError::Timeout { control: control.to_owned(), timeout: CONNECT_TIMEOUT },
-        )??;
+    let dialled = dial(control, Some(Tls { config, name }), CONNECT_TIMEOUT).await;
+    let stream = dialled.map_err(|error| failed(control, error))?;
     let mut stream = Some(TokioIo::new(stream));
     let connector = tower::service_fn(move |_: Uri| {
         let stream = stream.take();
@@ -46,34 +42,21 @@ pub(super) async fn connect(
         .map_err(|source| MeshError::Http { control: control.to_owned(), source })
 }
 
-async fn open(
-    control: &str,
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
-) -> Result<TlsStream<TcpStream>, MeshError> {
-    let addresses: Vec<_> = tokio::net::lookup_host(control)
-        .await
-        .map_err(|source| MeshError::Resolve { control: control.to_owned(), source })?
-        .collect();
-    let connect = |source| MeshError::Connect { control: control.to_owned(), source };
-    let tcp = TcpStream::connect(&addresses[..]).await.map_err(connect)?;
-    tcp.set_nodelay(true).map_err(connect)?;
-    TlsConnector::from(config).connect(name, tcp).await.map_err(|error| tls(control, error))
-}
-
-/// Tells a connection that broke from one whose other end is not to be trusted.
-fn tls(control: &str, error: std::io::Error) -> MeshError {
+/// What a failed dial means for a member of the mesh. A connection that broke is told from one whose
+/// other end is not to be trusted.
+fn failed(control: &str, error: DialError) -> MeshError {
     let control = control.to_owned();
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(refusal) => {
-            let (code, reason) = (code_of(refusal), explain(refusal));
-            if matches!(code, ErrorCode::CertificateExpired | ErrorCode::CertificateNotYetValid) {
-                return MeshError::Clock { control, reason };
-            }
-            let is_other = matches!(code, ErrorCode::ForeignAuthority | ErrorCode::WrongIdentity);
-            let code = if is_other { ErrorCode::ControlForeign } else { code };
-            MeshError::Tls { control, code, reason }
-        }
-        None => MeshError::Connect { control, source: error },
+    let refusal = match error {
+        DialError::Timeout { within } => return MeshError::Timeout { control, timeout: within },
+        DialError::Resolve(source) => return MeshError::Resolve { control, source },
+        DialError::Connect(source) => return MeshError::Connect { control, source },
+        DialError::Tls(refusal) => refusal,
+    };
+    let (code, reason) = (code_of(&refusal), explain(&refusal));
+    if matches!(code, ErrorCode::CertificateExpired | ErrorCode::CertificateNotYetValid) {
+        return MeshError::Clock { control, reason };
     }
+    let is_other = matches!(code, ErrorCode::ForeignAuthority | ErrorCode::WrongIdentity);
+    let code = if is_other { ErrorCode::ControlForeign } else { code };
+    MeshError::Tls { control, code, reason }
 }
