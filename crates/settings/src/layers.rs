@@ -162,7 +162,7 @@ fn entry_texts<'e>(setting: &Setting, written: &'e Written) -> Result<&'e [Strin
 
 fn read_one<V: Value>(setting: &Setting, text: &str) -> Result<V, String> {
     let key = setting.key;
-    let read = setting.check(text).and_then(|()| V::read(text));
+    let read = V::read(text).and_then(|value| setting.check_range(text).map(|()| value));
     read.map_err(|reason| match (setting.kind, setting.words) {
         (Kind::Switch, _) => format!("`{key}` is true or false, not `{text}`"),
         (_, []) => {

@@ -9,7 +9,7 @@ use tollway_config::entries::{self, Entry};
 use tollway_config::yaml::read_file;
 use tollway_config::{FileError, Mistakes};
 
-use crate::given::{Given, Listing};
+use crate::given::{Given, Listing, ValueInEffect};
 use crate::layers::{Flags, Layers};
 use crate::part::{Part, Settings};
 use crate::setting::Setting;
@@ -79,13 +79,7 @@ pub fn survey<P: Part>(flags: &Flags, file: Option<&Path>) -> Result<Survey<P>, 
 pub fn from_flags<S: Settings>(flags: &Flags) -> Result<S, SettingsError> {
     let mut settings = Vec::new();
     S::list(&mut settings);
-    let mut layers = Layers::over(&settings, flags, &[], "");
-    let group = S::read(&mut layers);
-    layers.finish("");
-    let Layers { mistakes, missing, .. } = layers;
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes).into());
-    }
+    let (group, _, missing) = read(&settings, flags, &[], "", "")?;
     group.filter(|_| missing.is_empty()).ok_or(SettingsError::Missing(missing))
 }
 
@@ -94,16 +88,27 @@ pub(crate) fn survey_of<P: Part>(
     file: &[Entry],
     source: &str,
 ) -> Result<Survey<P>, Mistakes> {
-    let settings = P::settings();
-    let mut layers = Layers::over(&settings, flags, file, source);
-    let part = P::read(&mut layers);
-    layers.finish(P::NAME);
-    let Layers { list, mistakes, missing, .. } = layers;
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes));
-    }
+    let (settings, list, missing) = read(&P::settings(), flags, file, source, P::NAME)?;
     let listing = Listing { part: P::NAME, file: None, list };
-    Ok(Survey { settings: part, listing, missing })
+    Ok(Survey { settings, listing, missing })
+}
+
+/// What was read, each value with its origin, and the settings that are missing.
+type Read<S> = (Option<S>, Vec<ValueInEffect>, Vec<Setting>);
+
+/// Reads `settings` out of all layers. `part` is for the text of a mistake.
+fn read<S: Settings>(
+    settings: &[Setting],
+    flags: &Flags,
+    file: &[Entry],
+    source: &str,
+    part: &str,
+) -> Result<Read<S>, Mistakes> {
+    let mut layers = Layers::over(settings, flags, file, source);
+    let read = S::read(&mut layers);
+    layers.finish(part);
+    let Layers { list, mistakes, missing, .. } = layers;
+    if mistakes.is_empty() { Ok((read, list, missing)) } else { Err(Mistakes(mistakes)) }
 }
 
 /// The keys that are missing, for people.

@@ -52,7 +52,7 @@ pub struct Setting {
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) schema: fn() -> Schema,
     pub(crate) section: fn() -> Schema,
-    check: fn(&str) -> Result<(), String>,
+    is_readable: fn(&str) -> Result<(), String>,
 }
 
 impl Setting {
@@ -78,7 +78,7 @@ impl Setting {
             range: None,
             schema: F::Of::schema,
             section: F::Of::section_schema,
-            check: |text| F::Of::read(text).map(|_| ()),
+            is_readable: |text| F::Of::read(text).map(|_| ()),
         }
     }
 
@@ -170,7 +170,12 @@ impl Setting {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self, text: &str) -> Result<(), String> {
-        (self.check)(text)?;
+        (self.is_readable)(text)?;
+        self.check_range(text)
+    }
+
+    /// Checks that a number is in its range.
+    pub(crate) fn check_range(&self, text: &str) -> Result<(), String> {
         let Some((least, most)) = self.range else { return Ok(()) };
         let number: Option<u64> = text.parse().ok();
         match number {

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::value::Value;
-
 const SCHEME: &str = "etcd://";
 
 /// What `--store` names.
@@ -53,18 +51,6 @@ impl fmt::Display for StoreLocation {
                 write!(f, "{SCHEME}{}{}", members.join(","), prefix.trim_end_matches('/'))
             }
         }
-    }
-}
-
-impl Value for StoreLocation {
-    const EXAMPLE: &'static str = "etcd://127.0.0.1:2379/tollway/west";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn text(&self) -> String {
-        self.to_string()
     }
 }
 

@@ -3,10 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{Schema, json_schema};
 use tollway_model::{Label, NameError, ServiceName};
-
-use crate::value::Value;
 
 /// A port and the service behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,22 +37,6 @@ fn check_service(name: &str) -> Result<(), NameError> {
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.port, self.service)
-    }
-}
-
-impl Value for Upstream {
-    const EXAMPLE: &'static str = "5432=db.shop.east";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn text(&self) -> String {
-        self.to_string()
-    }
-
-    fn schema() -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[0-9]{1,5}=" })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::{Schema, json_schema};
@@ -14,6 +15,8 @@ use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
 use crate::parts::Egress;
+use crate::store_location::StoreLocation;
+use crate::upstream::Upstream;
 
 /// A value of a setting.
 pub trait Value: Clone + PartialEq + fmt::Debug + 'static {
@@ -75,22 +78,33 @@ impl Share {
     }
 }
 
-/// Types that are read and written by `FromStr` and `Display`.
-macro_rules! text_values {
-    ($($kind:ty: $example:literal, $schema:expr;)+) => {$(
+/// Types that are read by a function of their own.
+macro_rules! read_values {
+    ($($kind:ty: $example:literal, $schema:expr, $read:expr, $text:expr;)+) => {$(
         impl Value for $kind {
             const EXAMPLE: &'static str = $example;
             fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|error: <Self as std::str::FromStr>::Err| error.to_string())
+                $read(text)
             }
             fn text(&self) -> String {
-                self.to_string()
+                $text(self)
             }
             fn schema() -> Schema {
                 $schema
             }
         }
     )+};
+}
+
+/// Types that are read and written by `FromStr` and `Display`.
+macro_rules! text_values {
+    ($($kind:ty: $example:literal, $schema:expr;)+) => {
+        read_values! {$(
+            $kind: $example, $schema,
+                |text: &str| text.parse().map_err(|error: <$kind as FromStr>::Err| error.to_string()),
+                ToString::to_string;
+        )+}
+    };
 }
 
 /// A text of any kind.
@@ -123,26 +137,10 @@ text_values! {
     Label: "orders", any_text();
     AppScheme: "grpc", json_schema!({ "enum": AppScheme::WORDS });
     FrontTarget: "http://127.0.0.1:8080", pattern("^(http|h2c)://");
+    StoreLocation: "etcd://127.0.0.1:2379/tollway/west", any_text();
+    Upstream: "5432=db.shop.east", pattern("^[0-9]{1,5}=");
     LogFilter: "info,tollway_proxy=debug", any_text();
     LogTarget: "/var/log/access.log", any_text();
-}
-
-/// Types that are read by a function of their own.
-macro_rules! read_values {
-    ($($kind:ty: $example:literal, $schema:expr, $read:expr, $text:expr;)+) => {$(
-        impl Value for $kind {
-            const EXAMPLE: &'static str = $example;
-            fn read(text: &str) -> Result<Self, String> {
-                $read(text)
-            }
-            fn text(&self) -> String {
-                $text(self)
-            }
-            fn schema() -> Schema {
-                $schema
-            }
-        }
-    )+};
 }
 
 read_values! {
