@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A server with a certificate of its own for `localhost`, which answers what it reads; its address
 /// and the roots that trust it.
-async fn echo_over_tls() -> (std::net::SocketAddr, RootCertStore) {
+async fn echo_over_tls() -> (SocketAddr, RootCertStore) {
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(certified.cert.der().clone()).unwrap();
@@ -66,9 +66,7 @@ async fn a_server_that_is_not_trusted_differs_from_one_that_is_away() {
     let (_, other) = echo_over_tls().await;
     let refused = dial(address, Some(tls(other)), SOON).await.unwrap_err();
     assert!(matches!(refused, DialError::Tls(rustls::Error::InvalidCertificate(_))), "{refused:?}");
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed = listener.local_addr().unwrap();
-    drop(listener);
+    let closed = tollway_testkit::free_address().unwrap();
     let away = io::Error::from(dial(closed, None, SOON).await.unwrap_err());
     assert_eq!(away.kind(), io::ErrorKind::ConnectionRefused);
 }

@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_free_port_has_no_holder() {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        assert_eq!(find(SocketAddr::from(([127, 0, 0, 1], port))), None);
+        let free = tollway_net::free_port(Ipv4Addr::LOCALHOST.into()).unwrap();
+        assert_eq!(find(free), None);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// An address where nobody listens. (Its port was free a moment ago.)
+/// An address without a listener, which no other test takes.
 pub(super) fn nobody() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    tollway_testkit::free_address().unwrap()
 }
 
 /// Answers every connection with the bytes it sent.
