@@ -82,10 +82,10 @@ pub struct NeighbourOptions {
     pub groups: usize,
     /// Most neighbours and tombstones of all groups, 4,000,000.
     pub rows: u64,
-    /// Tombstones of a group from which on they go after a minute or two, 250,000.
+    /// Limit of tombstones of a group, beyond which they go after a minute or two. Default: 250,000.
     pub group_tombstones: u64,
-    /// How long tombstones are kept. An agent that returns within this time gets only what has
-    /// changed. Default an hour.
+    /// Retention time of tombstones. An agent that reconnects within this time receives only the
+    /// changes. Default: one hour.
     pub keep_tombstones: Duration,
     /// Bytes of late changes that are held for those who watch, 64 MiB.
     pub lane_bytes: usize,

@@ -155,8 +155,9 @@ impl CallerTrace {
 }
 
 impl CalleeTrace {
-    /// What is told of a request that came at `started`; the app has answered, or will not.
-    pub(crate) fn told(&self, started: Instant, now: Instant) -> CalleePart {
+    /// The callee's part of the trace of a request that came at `started`, once its app has answered
+    /// or cannot answer.
+    pub(crate) fn part(&self, started: Instant, now: Instant) -> CalleePart {
         let app = self.sent.map(|sent| now.saturating_duration_since(sent));
         let total = now.saturating_duration_since(started);
         CalleePart {
@@ -238,11 +239,11 @@ mod tests {
     #[test]
     fn the_callees_part_is_the_sidecars_and_the_apps() {
         let started = Instant::now();
-        let mut part = CalleeTrace { admission: Admission::NotRefused, sent: None };
-        let told = part.told(started, started + 4 * MS);
-        assert_eq!((told.sidecar_us, told.app_us), (4000, None));
-        part.sent = Some(started + MS);
-        let told = part.told(started, started + 4 * MS);
-        assert_eq!((told.sidecar_us, told.app_us), (1000, Some(3000)));
+        let mut trace = CalleeTrace { admission: Admission::NotRefused, sent: None };
+        let part = trace.part(started, started + 4 * MS);
+        assert_eq!((part.sidecar_us, part.app_us), (4000, None));
+        trace.sent = Some(started + MS);
+        let part = trace.part(started, started + 4 * MS);
+        assert_eq!((part.sidecar_us, part.app_us), (1000, Some(3000)));
     }
 }

@@ -342,7 +342,7 @@ fn service(app: &Label, namespace: &Label, network: &NetworkName) -> ServiceName
     ServiceName { app: app.clone(), namespace: namespace.clone(), network: network.clone() }
 }
 
-/// Collects keys whose values differ; the flag tells that the newer map lacks it.
+/// Collects the keys whose values differ, each with whether the newer map lacks it.
 fn differences<K: Ord, V: PartialEq>(
     older: &BTreeMap<K, V>,
     newer: &BTreeMap<K, V>,

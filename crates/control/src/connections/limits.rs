@@ -1,6 +1,6 @@
-//! Limits of connections at one time, separate for each kind: authenticated ones, unauthenticated
-//! ones, which come to join, and handshakes under way. No connection holds permits of two kinds, so
-//! unauthenticated ones take none from authenticated ones.
+//! Limits of simultaneous connections, one for each kind: authenticated connections, unauthenticated
+//! connections (of a workload that joins), and TLS handshakes. A connection holds a permit of one
+//! kind, so unauthenticated connections cannot exhaust the limit of authenticated ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

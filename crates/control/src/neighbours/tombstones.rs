@@ -25,7 +25,7 @@ pub(super) const SLICE_TOMBSTONES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Clock {
     keep: Duration,
-    /// Most tombstones of a group that are kept for the whole time.
+    /// Tombstones of a group that stay until `keep` is over; more of them go earlier.
     pub(super) most: u64,
     every: Duration,
     /// Revisions and when they were the last; the oldest first.

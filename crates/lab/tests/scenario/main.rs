@@ -381,7 +381,7 @@ impl Subject for Fake {
     }
 
     fn published(&self, _: &str) -> Vec<Listener> {
-        vec![Listener { name: "fake".into(), process: "fake".into(), port: "door" }]
+        vec![Listener { name: "fake".into(), process: "fake".into(), port: "entry" }]
     }
 
     fn start(
@@ -400,7 +400,7 @@ impl Subject for Fake {
             let program = ground.commands().program.clone();
             let spec = ground.spec(leg.network, "fake", &program);
             ground.start(&spec.args(["forward", &listener.to_string(), &app.to_string()]))?;
-            let listeners = [("door".to_owned(), listener)].into();
+            let listeners = [("entry".to_owned(), listener)].into();
             ground.wait_listening(&name, leg.network, &listeners, READY_LIMIT)?;
             let address = ground.published(HOME, leg.network, "fake")?;
             let route = Route {

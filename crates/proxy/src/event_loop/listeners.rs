@@ -75,7 +75,7 @@ impl Listeners {
         }
     }
 
-    /// Connections that come to a listener from now on are of another kind.
+    /// Changes the kind of a listener. Connections that it has accepted keep theirs.
     pub(super) fn redirect(&mut self, address: SocketAddr, to: ListenerKind) {
         if let Some(slot) = self.slot_at(address)
             && let Some((_, kind)) = &mut self.slots[slot]

@@ -108,7 +108,7 @@ pub(crate) fn add_call_trace(
     match exchange.explained() {
         None => {}
         Some(TracePart::Callee(part)) => {
-            let part = part.told(started, Instant::now());
+            let part = part.part(started, Instant::now());
             head.fields.push_sensitive(headers::PART, part.to_string().as_bytes());
         }
         Some(TracePart::Caller(_)) => {
