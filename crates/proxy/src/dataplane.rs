@@ -1,7 +1,7 @@
 //! A member of the mesh, sidecar or gateway: put together, run, drained.
 //!
-//! BoundListeners are bound before anything is served; the identity comes first; what the control plane
-//! tells reaches the worker threads through the fan-out. What every data plane has is in
+//! Listeners are bound before anything is served. The identity comes first. What the control plane
+//! sends reaches the data threads through the fan-out. What every data plane has is in
 //! `plane.rs`.
 
 use std::net::SocketAddr;
@@ -273,8 +273,8 @@ impl Sidecar {
 
     /// Where a listener listens, by its name in the ports file.
     #[must_use]
-    pub fn port(&self, via: &str) -> Option<SocketAddr> {
-        self.plane.plane.ports.iter().find(|(name, _)| name == via).map(|(_, address)| *address)
+    pub fn port(&self, listener: &str) -> Option<SocketAddr> {
+        self.plane.plane.ports.iter().find(|(name, _)| name == listener).map(|(_, address)| *address)
     }
 
     /// The client of the control plane: name, status, and the way to leave early.
@@ -496,7 +496,7 @@ impl Member {
         let parts = Parts { config, tls, kinds, telemetry, fanout };
         let mut plane = Plane::start(options, parts).await?;
         let (app_ready, app_state) = watch::channel(app.is_none());
-        let told = plane.told();
+        let records = plane.record_metrics();
         let facts = Arc::new(Facts {
             part,
             service: mesh.service().clone(),
@@ -505,8 +505,8 @@ impl Member {
             credentials: mesh.credentials(),
             app_ready: app_state,
             metrics: plane.metrics.clone(),
-            spans: told.spans,
-            lines: told.lines,
+            spans: records.spans,
+            lines: records.lines,
             dapr_metrics,
             config: live,
         });

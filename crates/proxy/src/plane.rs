@@ -51,8 +51,8 @@ pub(crate) struct Parts {
     pub(crate) fanout: Arc<Fanout>,
 }
 
-/// What was told of single requests, counted.
-pub(crate) struct LogLimiter {
+/// Counts of the spans and of the lines of the access log.
+pub(crate) struct RecordMetrics {
     pub(crate) spans: Arc<SpanMetrics>,
     pub(crate) lines: Arc<LineMetrics>,
 }
@@ -121,10 +121,10 @@ impl Plane {
     }
 
     /// What it counts of spans and lines.
-    pub(crate) fn told(&self) -> LogLimiter {
+    pub(crate) fn record_metrics(&self) -> RecordMetrics {
         let telemetry = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner);
         let (spans, lines) = (&telemetry.span_metrics, &telemetry.line_metrics);
-        LogLimiter { spans: Arc::clone(spans), lines: Arc::clone(lines) }
+        RecordMetrics { spans: Arc::clone(spans), lines: Arc::clone(lines) }
     }
 
     /// Runs a task for as long as it serves.
@@ -147,7 +147,7 @@ impl Plane {
             write_ports(path, ports).map_err(failed)?;
         }
         for (name, address) in &self.ports {
-            tracing::info!(%address, "{name} via open");
+            tracing::info!(%address, "{name} listener open");
         }
         self.beside(async {
             for wait in STARTED {

@@ -80,7 +80,7 @@ pub(crate) fn retire_clients(cx: &mut Cx, conns: &mut Connections) {
                 conn.draining = true;
                 conns.schedule(cx, key);
             }
-            // RuntimeFields by the configuration that they began with, and not let in yet.
+            // Its handshake uses the old configuration, and it is not admitted yet.
             Role::Accepting => conns.close(cx, key),
             _ => {}
         }

@@ -29,7 +29,7 @@ pub(crate) enum ListenerKind {
     /// What of the HTTP API everybody may know: health and metadata.
     Public,
     Outbound,
-    /// LoopbackClient a CONNECT tunnel to one service.
+    /// Inside a CONNECT tunnel to one service.
     Tunnel(ServiceName),
     /// The inbound listener, from an authenticated peer.
     Inbound,

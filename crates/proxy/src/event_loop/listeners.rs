@@ -46,8 +46,8 @@ impl Listeners {
 
     /// Open listeners with their tokens.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Token, &Listener)> {
-        self.slots.iter().enumerate().filter_map(|(slot, via)| {
-            let (listener, _) = via.as_ref()?;
+        self.slots.iter().enumerate().filter_map(|(slot, entry)| {
+            let (listener, _) = entry.as_ref()?;
             Some((token(slot), listener))
         })
     }
@@ -93,8 +93,8 @@ impl Listeners {
     }
 
     fn slot_at(&self, address: SocketAddr) -> Option<usize> {
-        let at = |via: &Option<(Listener, ListenerKind)>| {
-            via.as_ref().is_some_and(|(listener, _)| listener.address() == address)
+        let at = |entry: &Option<(Listener, ListenerKind)>| {
+            entry.as_ref().is_some_and(|(listener, _)| listener.address() == address)
         };
         self.slots.iter().position(at)
     }

@@ -71,7 +71,8 @@ impl EventLoop {
         }
     }
 
-    /// LogLimiter to end: the listeners close, idle connections end, busy ones end when they are done.
+    /// Goes on with a drain: closes the listeners and idle connections; busy ones close when they are
+    /// done.
     fn sweep_drain(&mut self) {
         let Some(since) = self.cx.draining else { return };
         let waited = self.cx.now.saturating_duration_since(since);

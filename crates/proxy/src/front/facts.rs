@@ -8,12 +8,12 @@ use tollway_telemetry::metrics::{Part, add_build, add_exports, add_process, name
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
 
 use super::follow::Status;
-use crate::plane::LogLimiter;
+use crate::plane::RecordMetrics;
 
 /// What the page is made of.
 pub(super) struct FrontFacts {
     pub(super) metrics: Vec<Arc<DataPlaneMetrics>>,
-    pub(super) told: LogLimiter,
+    pub(super) records: RecordMetrics,
     pub(super) status: watch::Receiver<Status>,
     /// The settings that run.
     pub(super) config: watch::Receiver<RunningConfig>,
@@ -23,7 +23,7 @@ impl AdminFacts for FrontFacts {
     fn add_metrics(&self, page: &mut Page) {
         let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
         DataPlaneMetrics::add_to(page, &threads);
-        add_exports(page, &threads, &self.told.spans, &self.told.lines);
+        add_exports(page, &threads, &self.records.spans, &self.records.lines);
         let status = *self.status.borrow();
         page.single(&names::CERTIFICATES_REVISION, status.revision);
         page.single(&names::CERTIFICATE_CHANGES_REFUSED, status.refused);

@@ -1,10 +1,10 @@
 //! A front: ends TLS for an app that speaks plain HTTP, with ordinary certificates and outside any
 //! mesh. `tollway front` runs it.
 //!
-//! It is the data plane of a sidecar with another listener: the same workers carry the requests to the
+//! It is the data plane of a sidecar with another listener: the same data threads carry the requests to the
 //! same kind of pool that a sidecar has for its app. What is its own is here: the files with the
 //! certificates (`files.rs`), how they are followed while it runs (`follow.rs`), the app's address
-//! (`target.rs`), and what its admin port shows (`facts.rs`). `worker/front.rs` is the listener.
+//! (`target.rs`), and what its admin port shows (`facts.rs`). `event_loop/front.rs` is the listener.
 
 mod client;
 mod facts;
@@ -49,7 +49,7 @@ pub struct FrontOptions {
     pub to: FrontTarget,
     /// What is told of single requests.
     pub telemetry: TelemetryOptions,
-    /// LogLimiter when the files are to be read again whether or not they seem to have changed.
+    /// Notified when the files must be read again even if they look unchanged.
     pub reread: Arc<Notify>,
 }
 
@@ -102,7 +102,7 @@ pub async fn run_front(
     let (status, shown) = watch::channel(follower.status());
     plane.show(Arc::new(FrontFacts {
         metrics: plane.metrics.clone(),
-        told: plane.told(),
+        records: plane.record_metrics(),
         status: shown,
         config: live,
     }));

@@ -233,9 +233,9 @@ impl Shared {
 
     fn set_registered(&self, registered: Option<Announcement>) {
         self.status.send_if_modified(|status| {
-            let should_log = status.registered != registered;
+            let has_changed = status.registered != registered;
             status.registered = registered;
-            should_log
+            has_changed
         });
     }
 }

@@ -198,9 +198,9 @@ impl Watch {
             delta.services.retain(|update| self.asked.contains(&update.service));
         }
         let revision = delta.revision;
-        let should_log =
+        let has_changes =
             !delta.services.is_empty() || !delta.networks.is_empty() || delta.policies.is_some();
-        if should_log {
+        if has_changes {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);
         }

@@ -270,7 +270,8 @@ fn refuse_stream(cx: &mut Cx, conns: &mut Connections, key: Key, stream: StreamI
     answer_error(cx, conns, key, stream, &RequestError::HeadTooLarge, None);
 }
 
-/// Says cause a request is no exchange; its head is there if it could be read.
+/// Answers a request that is refused before it becomes an exchange. `head` is its head, if that could
+/// be read.
 fn answer_error(
     cx: &mut Cx,
     conns: &mut Connections,

@@ -1,5 +1,4 @@
-//! What only the event loop can note of a traced request: why a policy let it in, and dials that failed
-//! while it waited.
+//! Records for a traced request which dials failed while it waited for a connection.
 
 use std::net::SocketAddr;
 use tollway_net::Key;
