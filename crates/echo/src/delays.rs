@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tollway_net::Key;
 
+use crate::peer::Peer;
+
 /// The heap of all connections' delays, and the moment and connection that is being served.
 pub(crate) struct Delays {
-    heap: BinaryHeap<Reverse<(Duration, Key, u32)>>,
+    heap: BinaryHeap<Reverse<(Duration, Key<Peer>, u32)>>,
     now: Duration,
-    key: Key,
+    key: Key<Peer>,
 }
 
 impl Delays {
@@ -19,12 +21,12 @@ impl Delays {
     }
 
     /// From here on `set` is meant for `key`.
-    pub(crate) fn serve(&mut self, key: Key) {
+    pub(crate) fn serve(&mut self, key: Key<Peer>) {
         self.key = key;
     }
 
     /// The connection that is being served.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key<Peer> {
         self.key
     }
 
@@ -43,7 +45,7 @@ impl Delays {
     }
 
     /// The next timer that is due.
-    pub(crate) fn take_due(&mut self) -> Option<(Key, u32)> {
+    pub(crate) fn take_due(&mut self) -> Option<(Key<Peer>, u32)> {
         let Reverse((at, ..)) = self.heap.peek()?;
         if *at > self.now {
             return None;

@@ -130,7 +130,7 @@ struct Serving {
     delays: Delays,
     scratch: Scratch,
     /// Connections that had more to read than their turn allowed.
-    again: Vec<Key>,
+    again: Vec<Key<Peer>>,
     origin: Instant,
     next_tick: Duration,
     /// Whether the listeners are registered.
@@ -272,7 +272,7 @@ impl Serving {
         Ok(())
     }
 
-    fn serve(&mut self, key: Key) {
+    fn serve(&mut self, key: Key<Peer>) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         self.delays.serve(key);
         match peer.serve(&self.shared, &mut self.delays, &mut self.scratch) {
@@ -286,7 +286,7 @@ impl Serving {
     }
 
     /// Bulk moves on a thread of its own, so that the loop stays punctual for the others.
-    fn hand_over(&mut self, key: Key) {
+    fn hand_over(&mut self, key: Key<Peer>) {
         let Some(peer) = self.peers.remove(key) else { return };
         if Arc::strong_count(&self.stopped) > MAX_BULK_THREADS
             || self.poller.remove(peer.conn()).is_err()

@@ -11,6 +11,7 @@ use tollway_net::{Key, Waker};
 
 use crate::actor_timer::{ActorTimer, FIRE_BYTES, TimerFire, now_us};
 use crate::http_client::HttpClient;
+use crate::peer::Peer;
 use crate::server::MAX_CONNECTIONS;
 
 /// Fires that are stored until a request takes them; further ones are dropped and so count as
@@ -25,7 +26,7 @@ const WRITTEN: u16 = 204;
 pub(crate) struct TimerFires {
     stored: Arc<Mutex<Vec<u8>>>,
     /// Connections whose answer waits no longer.
-    done: Arc<Mutex<Vec<Key>>>,
+    done: Arc<Mutex<Vec<Key<Peer>>>>,
     /// Of the event loop, once it runs.
     waker: RefCell<Option<Waker>>,
     /// Made with the first write.
@@ -34,7 +35,7 @@ pub(crate) struct TimerFires {
 
 /// A write of state, and the fire in whose turn it happens.
 struct Write {
-    key: Key,
+    key: Key<Peer>,
     port: u16,
     path: String,
     fire: TimerFire,
@@ -62,7 +63,7 @@ impl TimerFires {
 
     /// Has state of the path's actor written, and stores the fire when that is done. The answer to
     /// connection `key` waits until then; false if the write cannot be queued.
-    pub(crate) fn write(&self, timer: &ActorTimer, port: u16, path: &[u8], key: Key) -> bool {
+    pub(crate) fn write(&self, timer: &ActorTimer, port: u16, path: &[u8], key: Key<Peer>) -> bool {
         let fire = fire_now(timer);
         let write = actor(path).map(|actor| Write {
             key,
@@ -80,7 +81,7 @@ impl TimerFires {
     }
 
     /// Takes the connections whose answers waited for a write that is done.
-    pub(crate) fn take_done(&self) -> Vec<Key> {
+    pub(crate) fn take_done(&self) -> Vec<Key<Peer>> {
         std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

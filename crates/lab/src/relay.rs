@@ -166,7 +166,7 @@ struct Relay {
     pairs: Slab<Pair>,
     scratch: Scratch,
     /// When each pair with bytes in transit has some due.
-    due: BTreeSet<(Instant, Key)>,
+    due: BTreeSet<(Instant, Key<Pair>)>,
 }
 
 impl Relay {
@@ -261,7 +261,7 @@ impl Relay {
     }
 
     /// Moves a pair as far as possible now, and notes when it is due again.
-    fn progress(&mut self, key: Key) {
+    fn progress(&mut self, key: Key<Pair>) {
         let Some(pair) = self.pairs.get_mut(key) else { return };
         let next = pair.progress(Instant::now(), self.delay, &mut self.scratch);
         match next {

@@ -1,15 +1,28 @@
-//! Storage with stable keys that are never confused with a later occupant's.
+//! Storage with stable keys that are never confused with a later occupant's, nor with a key of
+//! another slab.
+//!
+//! A key is stale once its entry was removed: looking it up gives nothing, and that is no mistake. A
+//! key that this slab has never given out is one: debug builds panic.
 
+use std::cmp::Ordering;
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
 use std::ops::Range;
 
-/// The key of an entry: its place and the place's generation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct Key {
+/// The key of an entry: its place and the place's generation. Its type says which slab it is of,
+/// so that keys of different slabs cannot be confused.
+pub struct Key<T> {
     index: u32,
     generation: u32,
+    of: PhantomData<fn(T)>,
 }
 
-impl Key {
+impl<T> Key<T> {
+    fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation, of: PhantomData }
+    }
+
     /// As one number, for a poller's token.
     #[must_use]
     pub fn to_u64(self) -> u64 {
@@ -19,7 +32,48 @@ impl Key {
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of the number")]
-        Self { index: number as u32, generation: (number >> 32) as u32 }
+        Self::new(number as u32, (number >> 32) as u32)
+    }
+}
+
+// Derived, these would ask the same of the entries.
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Key<T> {}
+
+impl<T> PartialEq for Key<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_u64() == other.to_u64()
+    }
+}
+
+impl<T> Eq for Key<T> {}
+
+impl<T> PartialOrd for Key<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Key<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.index, self.generation).cmp(&(other.index, other.generation))
+    }
+}
+
+impl<T> Hash for Key<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.to_u64().hash(state);
+    }
+}
+
+impl<T> Debug for Key<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
     }
 }
 
@@ -52,29 +106,35 @@ impl<T> Slab<T> {
         Self::default()
     }
 
-    pub fn insert(&mut self, value: T) -> Key {
+    pub fn insert(&mut self, value: T) -> Key<T> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: self.first_generation, value: None });
             u32::try_from(self.entries.len() - 1).expect("descriptors run out long before 2^32")
         });
         let entry = &mut self.entries[index as usize];
         entry.value = Some(value);
-        Key { index, generation: entry.generation }
+        Key::new(index, entry.generation)
     }
 
+    /// `None` for a stale key.
     #[must_use]
-    pub fn get(&self, key: Key) -> Option<&T> {
+    pub fn get(&self, key: Key<T>) -> Option<&T> {
+        debug_assert!(self.was_given_out(key), "{key:?} was never a key of this slab");
         let entry = self.entries.get(key.index as usize)?;
         entry.value.as_ref().filter(|_| entry.generation == key.generation)
     }
 
+    /// `None` for a stale key.
     #[must_use]
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+        debug_assert!(self.was_given_out(key), "{key:?} was never a key of this slab");
         let entry = self.entries.get_mut(key.index as usize)?;
         entry.value.as_mut().filter(|_| entry.generation == key.generation)
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<T> {
+    /// `None` for a stale key.
+    pub fn remove(&mut self, key: Key<T>) -> Option<T> {
+        debug_assert!(self.was_given_out(key), "{key:?} was never a key of this slab");
         let entry = self.entries.get_mut(key.index as usize)?;
         if entry.generation != key.generation {
             return None;
@@ -83,6 +143,16 @@ impl<T> Slab<T> {
         entry.generation = (entry.generation + 1) & 0x7fff_ffff;
         self.free.push(key.index);
         Some(value)
+    }
+
+    /// Whether [`Self::insert`] may have given out this key, now or earlier.
+    fn was_given_out(&self, key: Key<T>) -> bool {
+        match self.entries.get(key.index as usize) {
+            Some(entry) if entry.generation == key.generation => entry.value.is_some(),
+            Some(entry) => key.generation < entry.generation,
+            // The place was given back, and every key of it is older than those to come.
+            None => key.generation < self.first_generation,
+        }
     }
 
     /// Gives memory back when three of four places are free: those behind the last entry. Entries
@@ -116,7 +186,7 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.iter_places(0..self.entries.len())
     }
 
@@ -127,18 +197,18 @@ impl<T> Slab<T> {
     }
 
     /// The entries at some of the places, so that a large slab can be visited in parts.
-    pub fn iter_places(&self, places: Range<usize>) -> impl Iterator<Item = (Key, &T)> {
+    pub fn iter_places(&self, places: Range<usize>) -> impl Iterator<Item = (Key<T>, &T)> {
         let from = places.start.min(self.entries.len());
         let to = places.end.clamp(from, self.entries.len());
         self.entries[from..to].iter().zip(from..).filter_map(|(entry, index)| {
             let index = u32::try_from(index).ok()?;
-            entry.value.as_ref().map(|v| (Key { index, generation: entry.generation }, v))
+            entry.value.as_ref().map(|v| (Key::new(index, entry.generation), v))
         })
     }
 
     /// The keys now in use; the slab may be changed while they are visited.
     #[must_use]
-    pub fn keys(&self) -> Vec<Key> {
+    pub fn keys(&self) -> Vec<Key<T>> {
         self.iter().map(|(key, _)| key).collect()
     }
 }
@@ -165,7 +235,7 @@ mod tests {
     #[test]
     fn places_are_given_back_and_their_keys_reach_nobody() {
         let mut slab = Slab::new();
-        let keys: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        let keys: Vec<Key<i32>> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(!slab.shrink(), "all are in use");
         for key in keys.iter().filter(|key| key.index != 5_000) {
             slab.remove(*key);
@@ -177,15 +247,24 @@ mod tests {
         slab.remove(keys[5_000]);
         assert!(slab.shrink());
         assert_eq!((slab.places(), slab.len()), (LEAST_PLACES, 1));
-        let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        let again: Vec<Key<i32>> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(keys.iter().all(|key| slab.get(*key).is_none()), "an old key finds somebody");
         assert!(again.iter().all(|key| slab.get(*key).is_some()));
     }
 
     #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "7.0 was never a key of this slab")]
+    fn a_key_that_was_never_given_out_is_a_mistake() {
+        let mut slab = Slab::new();
+        slab.insert("first");
+        let _ = slab.get(Key::from_u64(7));
+    }
+
+    #[test]
     fn parts_make_up_the_whole() {
         let mut slab = Slab::new();
-        let keys: Vec<Key> = (0..10).map(|n| slab.insert(n)).collect();
+        let keys: Vec<Key<i32>> = (0..10).map(|n| slab.insert(n)).collect();
         slab.remove(keys[4]);
         let mut seen = Vec::new();
         for start in (0..slab.places()).step_by(3) {

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollway_model::{Instance, ServiceName};
-use tollway_net::Key;
 use tollway_routing::Failure;
 use tollway_telemetry::DataPlaneMetrics;
 
 use crate::cause::Cause;
-use crate::conn::{Connection, RelayedTo};
+use crate::conn::{ConnKey, Connection, RelayedTo};
 use crate::event_loop::LoopConfig;
-use crate::exchange::Destination;
+use crate::exchange::{Destination, ExchangeKey};
 use crate::log_limiter::LogLimiter;
 use crate::observe::{Finished, Observer};
 use crate::request_error::RequestError;
@@ -103,11 +102,11 @@ impl Cx {
 /// A key may be stale by then: what it named has ended, and nothing is left to do.
 pub(crate) enum Effect {
     /// An exchange has a destination and needs a connection, or waits for one.
-    Dispatch(Key),
+    Dispatch(ExchangeKey),
     /// An attempt failed before any response: another one, or the answer to the caller.
-    AttemptFailed { exchange: Key, failure: Failure, cause: Cause },
+    AttemptFailed { exchange: ExchangeKey, failure: Failure, cause: Cause },
     /// An exchange cannot go on.
-    Fail { exchange: Key, error: Box<RequestError> },
+    Fail { exchange: ExchangeKey, error: Box<RequestError> },
     /// The requests that wait for a destination, behind the first so many, cannot be served.
     FailWaiting { destination: Destination, first: usize, error: Box<RequestError> },
     /// A service has not become known in time.
@@ -115,25 +114,25 @@ pub(crate) enum Effect {
     /// Requests that wait for a destination may find a connection.
     ServeWaiting(Destination),
     /// A connection that carries bytes waited for its service, which is known now.
-    DispatchRaw(Key),
+    DispatchRaw(ConnKey),
     /// A connection that carries bytes needs another address of its service.
-    DispatchTcp { down: Key, service: ServiceName },
+    DispatchTcp { down: ConnKey, service: ServiceName },
     /// An exchange has waited long enough for a better connection.
-    GiveUpWaiting(Key),
+    GiveUpWaiting(ExchangeKey),
     /// An exchange no longer waits for its caller's share of the connections to the app.
-    LeaveFairQueue { exchange: Key, conn: Key },
+    LeaveFairQueue { exchange: ExchangeKey, conn: ConnKey },
     /// The app has one request less.
     PermitFreed,
     /// A destination may have too few connections, or too many.
     Scale(Destination),
     /// An HTTP/2 upstream has room for another stream, or its pool has one connection less.
-    Capacity(Key),
+    Capacity(ConnKey),
     /// An HTTP/1.1 upstream has no exchange any more.
-    Http1Idle(Key),
+    Http1Idle(ConnKey),
     /// An upstream takes no new requests and closes when it has none.
-    Retire(Key),
+    Retire(ConnKey),
     /// A connection is no member of its pool any more; `refill` asks for another one in its place.
-    LeftPool { conn: Key, destination: Destination, refill: bool },
+    LeftPool { conn: ConnKey, destination: Destination, refill: bool },
     /// The replica behind an HTTP/1.1 upstream cannot reach its app.
     LeaveReplica {
         destination: Destination,
@@ -141,23 +140,23 @@ pub(crate) enum Effect {
         instance: Option<Instance>,
     },
     /// An idle connection may have something to read.
-    QueueRead(Key),
+    QueueRead(ConnKey),
     /// An exchange has waited on an upstream for `quiet`.
-    Probe { conn: Key, quiet: Duration },
+    Probe { conn: ConnKey, quiet: Duration },
     /// A PING was answered with this payload.
-    PingAnswered(Key, [u8; 8]),
+    PingAnswered(ConnKey, [u8; 8]),
     /// An upstream that was taken for dead has sent something.
-    Revived(Key),
+    Revived(ConnKey),
     /// A request to the runtime was called off on an open stream of this connection.
-    CalledOff(Key),
+    CalledOff(ConnKey),
     /// The runtime has read so many requests that were called off, or will never read them.
     RuntimeRead(usize),
     /// A connection left HTTP; policies may have changed since its request was admitted.
-    JudgeRelay(Key),
+    JudgeRelay(ConnKey),
     /// A gateway's connection needs another address of what it leads to.
-    RelayElsewhere(Key),
+    RelayElsewhere(ConnKey),
     /// An address could not be dialled for a relayed connection.
-    BackOffDialled { down: Key, address: SocketAddr, until: Instant },
+    BackOffDialled { down: ConnKey, address: SocketAddr, until: Instant },
     /// A relay through this gateway has ended.
     RelayEnded { target: RelayedTo, address: SocketAddr },
     /// An address did not answer a relayed connection.

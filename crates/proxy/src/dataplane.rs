@@ -29,7 +29,7 @@ use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
 
@@ -274,7 +274,12 @@ impl Sidecar {
     /// Where a listener listens, by its name in the ports file.
     #[must_use]
     pub fn port(&self, listener: &str) -> Option<SocketAddr> {
-        self.plane.plane.ports.iter().find(|(name, _)| name == listener).map(|(_, address)| *address)
+        self.plane
+            .plane
+            .ports
+            .iter()
+            .find(|(name, _)| name == listener)
+            .map(|(_, address)| *address)
     }
 
     /// The client of the control plane: name, status, and the way to leave early.
@@ -329,33 +334,9 @@ impl Sidecar {
     }
 }
 
-/// Calls as the app beside a sidecar would, without a socket that others could reach; and for the
-/// actors of its runtime, what no app may ask for, in fields of the requests:
-///
-/// - `x-tollway-instance: LABEL` ([`INSTANCE_FIELD`](crate::INSTANCE_FIELD)): for that replica of the
-///   service and no other. The service is named as always; where `dapr-app-id: APP.NAMESPACE.NETWORK`
-///   names it, the path is the callee's, whatever it is. The service has to be of the own network.
-///   Without such a replica the answer is a 503 at once. `x-tollway-call: NUMBER`
-///   ([`CALL_FIELD`](crate::CALL_FIELD)) lets it be [called off](Self::call_off).
-/// - `x-tollway-actor: 1` ([`ACTOR_FIELD`](crate::ACTOR_FIELD)): not for the callee's app, but, once its
-///   policies have let it in by caller, method and path, for its runtime, as
-///   [`ApiKind::Actors`](crate::ApiKind::Actors). Status, fields and body of its answer come back.
-/// - `x-tollway-to: app` ([`TO_FIELD`](crate::TO_FIELD)): for the app beside this sidecar, path and
-///   method as given, under the app's limit of requests at a time and with the app's token.
-///   `x-tollway-caller`, `dapr-caller-app-id` and `dapr-caller-namespace` pass as they are here: they
-///   are to be those of the call that a runtime was handed, or missing. With
-///   `x-tollway-begin-by: NANOSECONDS` ([`BEGIN_BY_FIELD`](crate::BEGIN_BY_FIELD)) it is not sent from
-///   that moment on: the process may have stood still since it was asked for. That is looked at
-///   right before anything of it goes to the kernel. `x-tollway-lease: NUMBER`
-///   ([`LEASE_FIELD`](crate::LEASE_FIELD)) says which lease may have been
-///   [renewed](Self::renewed) meanwhile.
-///
-/// A request with one of them is made once at most: its method does not make it one that may be
-/// repeated, and no other replica is asked. Where provably nothing of it was carried out, its answer
-/// carries `x-tollway-unprocessed: 1` ([`UNPROCESSED_FIELD`](crate::UNPROCESSED_FIELD)), beside
-/// `x-tollway-error` if the data loop of either side says so (it was refused, or could not be sent),
-/// without it if the callee's runtime does: an answer of `ApiKind::Actors` may have that field, which
-/// apps can neither say nor see. Where it is missing, the call may have been carried out.
+/// Calls as the app beside a sidecar does, without a socket that others reach. A request may carry a
+/// [`RuntimeRequest`](crate::RuntimeRequest), which asks for what no app may ask for. A service named
+/// by `dapr-app-id: APP.NAMESPACE.NETWORK` gets the path as it is.
 #[derive(Clone)]
 pub struct LoopbackClient(Arc<Fanout>);
 

@@ -12,15 +12,10 @@ use tollway_model::ServiceName;
 
 use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
-use crate::runtime_fields::{ACTOR, OUTSIDE_FIELD, TARGET_FIELD, UNPROCESSED_FIELD};
+use crate::runtime_protocol::{ActorLookup, RuntimeTask, UNPROCESSED_FIELD};
 
 /// The proven identity of the caller, set by the callee's sidecar and by nobody else.
 const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
-
-/// Within this process: the service that the runtime is to call.
-const TARGET: &[u8] = TARGET_FIELD.as_bytes();
-/// The same, of what it is to call outside of the mesh.
-const OUTSIDE: &[u8] = OUTSIDE_FIELD.as_bytes();
 
 /// Between sidecars: the callee's has passed nothing of the request on to its app, so another
 /// replica may be asked. Apps neither set nor see it.
@@ -120,19 +115,19 @@ pub(crate) fn ruled_request(
     if route.credentials_used {
         fields.remove(b"authorization");
     }
-    fields.push(TARGET, route.to.to_string().as_bytes());
+    RuntimeTask::Ruled(route.to.to_string()).push(fields);
     say_where_from(fields, client, &head.authority)
 }
 
 /// A request on its way to the own runtime, which is to send it out of the mesh, to `id`: what the
 /// mesh says goes no further.
-pub(crate) fn outside_request(head: &mut RequestHead, id: &str, credentials_used: bool) {
+pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_used: bool) {
     let fields = &mut head.fields;
     take_own(fields, is_callers);
     if credentials_used {
         fields.remove(b"authorization");
     }
-    fields.push(OUTSIDE, id.as_bytes());
+    RuntimeTask::External(id).push(fields);
 }
 
 /// A request arriving at the callee's sidecar: who calls is what was proven. Gives what the caller's
@@ -292,8 +287,8 @@ pub(crate) fn ask_for_call_trace(head: &mut RequestHead) {
 pub(crate) struct Own {
     /// The caller asks for a call trace.
     pub(crate) asks: bool,
-    /// It is for the runtime of the callee's sidecar.
-    pub(crate) to_runtime: bool,
+    /// It is the call of an actor, for the runtime of the callee's sidecar.
+    pub(crate) actor: Option<ActorLookup>,
 }
 
 /// Removes what only the mesh says, and what `also` names, in one pass. Gives what was said.
@@ -303,21 +298,16 @@ fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> Own {
         let is_own = is_own(name);
         if is_own {
             own.asks |= name == EXPLAIN && value == YES;
-            own.to_runtime |= name == ACTOR;
+            own.actor = own.actor.or_else(|| ActorLookup::read(name, value));
         }
         !is_own && !also(name)
     });
     own
 }
 
-/// Has the callee's sidecar hand the request to its runtime.
-pub(crate) fn send_to_runtime(head: &mut RequestHead) {
-    head.fields.push(ACTOR, YES);
-}
-
-/// Whether a request of another sidecar is for the runtime.
-pub(crate) fn is_for_runtime(fields: &Fields) -> bool {
-    fields.contains(ACTOR)
+/// Whether a request of another sidecar is the call of an actor.
+pub(crate) fn is_of_actors(fields: &Fields) -> bool {
+    fields.iter().any(|field| ActorLookup::read(field.name, field.value).is_some())
 }
 
 /// Whether a peer's sidecar answered in place of its app, which has seen nothing of the request.

@@ -35,7 +35,7 @@ mod error_response;
 mod plane;
 mod probe;
 mod request_error;
-mod runtime_fields;
+mod runtime_protocol;
 mod tls;
 mod tokens;
 
@@ -55,8 +55,7 @@ pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
-pub use runtime_fields::{
-    ACTOR_FIELD, BEGIN_BY_FIELD, CALL_FIELD, INSTANCE_FIELD, LEASE_FIELD, OUTSIDE_FIELD,
-    TARGET_FIELD, TO_APP, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
+pub use runtime_protocol::{
+    ActorLookup, RuntimeRequest, RuntimeTarget, RuntimeTask, TurnLease, UNPROCESSED_FIELD,
 };
 pub use tokens::Tokens;

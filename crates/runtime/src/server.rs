@@ -10,7 +10,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
-use tollway_proxy::{ApiKind, ApiStream};
+use tollway_proxy::{ApiKind, ApiStream, RuntimeTask};
 use tonic::body::Body;
 
 use crate::actors::Actors;
@@ -88,17 +88,16 @@ impl Served {
         }
     }
 
-    async fn answer_own(&self, request: Request<Body>) -> Response<Body> {
-        if let Some(external) =
-            self.api.external.as_ref().filter(|_| ExternalCalls::is_one(&request))
-        {
-            return external.answer(request).await;
-        }
+    async fn answer_own(&self, mut request: Request<Body>) -> Response<Body> {
         let is_grpc = is_grpc(&request);
-        match &self.api.app_calls {
-            Some(calls) if AppCalls::is_one(&request) => calls.answer(request, is_grpc).await,
-            Some(_) | None if is_grpc => self.services.answer(request).await,
-            Some(_) | None => rest::answer(&self.api, request).await,
+        let api = &self.api;
+        match (RuntimeTask::take(request.headers_mut()), &api.external, &api.app_calls) {
+            (Some(RuntimeTask::External(id)), Some(calls), _) => calls.answer(&id, request).await,
+            (Some(RuntimeTask::Ruled(service)), _, Some(calls)) => {
+                calls.answer(&service, request, is_grpc).await
+            }
+            _ if is_grpc => self.services.answer(request).await,
+            _ => rest::answer(api, request).await,
         }
     }
 }

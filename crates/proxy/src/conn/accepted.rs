@@ -1,7 +1,7 @@
 //! Connections that were accepted: refused in their handshake, or given their protocol.
 
 use crate::cause::Cause;
-use crate::conn::{Connections, Http2Link, ListenerKind, Role, retire};
+use crate::conn::{ConnKey, Connections, Http2Link, ListenerKind, Role, retire};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::front::Client;
@@ -11,18 +11,17 @@ use std::time::SystemTime;
 use tollway_http::h2;
 use tollway_identity::{ClientCertificate, PeerIdentity};
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 use tollway_net::Peer;
 
 /// A handshake did not end in time.
-pub(crate) fn refuse_slow_handshake(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn refuse_slow_handshake(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let within = Within(cx.config.timeouts.handshake);
     let reason = format!("the TLS handshake did not end within {within}");
     refuse_peer(cx, conns, key, &Cause::coded(ErrorCode::HandshakeTimedOut, reason));
 }
 
 /// A peer that cannot be trusted ends here; the log has each once in a while.
-pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: Key, cause: &Cause) {
+pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: ConnKey, cause: &Cause) {
     cx.metrics.tls_handshake_failures.add(1);
     let remote = conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
     let Cause { code, reason } = cause;
@@ -38,7 +37,7 @@ pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: Key, cause:
 }
 
 /// Gives a downstream connection its protocol.
-pub(crate) fn begin_server(cx: &mut Cx, conns: &mut Connections, key: Key, is_h2: bool) {
+pub(crate) fn begin_server(cx: &mut Cx, conns: &mut Connections, key: ConnKey, is_h2: bool) {
     let Some(conn) = conns.get_mut(key) else { return };
     conn.since = cx.now;
     conn.role = if is_h2 {
@@ -52,7 +51,7 @@ pub(crate) fn begin_server(cx: &mut Cx, conns: &mut Connections, key: Key, is_h2
 }
 
 /// A client's handshake is over. Says whether its connection lives on.
-pub(crate) fn on_client_accepted(cx: &mut Cx, conns: &mut Connections, key: Key) -> bool {
+pub(crate) fn on_client_accepted(cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
     let Some(conn) = conns.get_mut(key) else { return false };
     let Some(peer) = conn.io.peer() else { return false };
     let is_h2 = peer.alpn == Some(alpn::H2);

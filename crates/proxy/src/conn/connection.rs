@@ -10,14 +10,15 @@ use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{Instance, NetworkName, ServiceName};
-use tollway_net::{Conn, Key, tcp_info};
+use tollway_net::{Conn, tcp_info};
 
-use crate::exchange::{Destination, Side};
+use crate::conn::ConnKey;
+use crate::exchange::{Destination, ExchangeKey, Side};
 use crate::front::Client;
 use crate::headers::Caller;
 use crate::inbound::{Rights, Upgraded};
 use crate::observe::Finished;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 
 /// Through which listener a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,9 +93,9 @@ pub(crate) struct Connection {
     /// Sent no more requests until the upstream has read what it was sent.
     pub(crate) unread: bool,
     /// The turns of actors of which something waits to be sent here.
-    pub(crate) turns: Vec<(Key, TurnLease)>,
+    pub(crate) turns: Vec<(ExchangeKey, TurnLease)>,
     /// Pipes that wait for room here, first come first served.
-    pub(crate) line: VecDeque<(Key, Side)>,
+    pub(crate) line: VecDeque<(ExchangeKey, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
     /// When it is examined next for expired times.
@@ -311,9 +312,9 @@ pub(crate) enum Purpose {
     /// A member of the destination's pool, HTTP/1.1.
     PoolH1(Destination),
     /// HTTP/1.1 for one exchange that wants to leave HTTP.
-    Upgrade(Key),
+    Upgrade(ExchangeKey),
     /// Raw bytes for the other connection.
-    Relay(Key),
+    Relay(ConnKey),
 }
 
 /// The server's side of an HTTP/1.1 connection.
@@ -322,7 +323,7 @@ pub(crate) struct Http1Server {
     pub(crate) scanner: h1::HeadScanner,
     /// Bytes read and not yet parsed.
     pub(crate) input: Vec<u8>,
-    pub(crate) exchange: Option<Key>,
+    pub(crate) exchange: Option<ExchangeKey>,
     /// The request's body, until it has ended.
     pub(crate) body: Option<h1::BodyDecoder>,
     pub(crate) version: h1::Version,
@@ -338,7 +339,7 @@ pub(crate) struct Http1Client {
     pub(crate) destination: Destination,
     pub(crate) scanner: h1::HeadScanner,
     pub(crate) input: Vec<u8>,
-    pub(crate) exchange: Option<Key>,
+    pub(crate) exchange: Option<ExchangeKey>,
     /// The response's body, once its head has been read and until it has ended.
     pub(crate) body: Option<h1::BodyDecoder>,
     pub(crate) keep_alive: bool,
@@ -355,9 +356,9 @@ pub(crate) struct Http1Client {
 /// An HTTP/2 connection, either side.
 pub(crate) struct Http2Link {
     pub(crate) codec: h2::Connection,
-    pub(crate) streams: HashMap<u32, Key, BuildHasherDefault<StreamHasher>>,
+    pub(crate) streams: HashMap<u32, ExchangeKey, BuildHasherDefault<StreamHasher>>,
     /// Requests that wait for its share of the connections to the app (server's side).
-    pub(crate) late: VecDeque<Key>,
+    pub(crate) late: VecDeque<ExchangeKey>,
     /// The pool it belongs to (client's side).
     pub(crate) destination: Option<Destination>,
     pub(crate) address: Option<SocketAddr>,
@@ -420,7 +421,7 @@ impl Http2Link {
     }
 
     /// A stream is over. Gives its exchange.
-    pub(crate) fn close(&mut self, stream: StreamId, now: Instant) -> Option<Key> {
+    pub(crate) fn close(&mut self, stream: StreamId, now: Instant) -> Option<ExchangeKey> {
         if !self.bulk.is_empty() {
             self.bulk.retain(|other| *other != stream.0);
             self.bulk_ended = self.bulk.is_empty().then_some(now);
@@ -466,7 +467,7 @@ pub(crate) struct Hello {
 /// One half of a pair of connections that exchange raw bytes.
 pub(crate) struct Relay {
     /// `None` until it is dialled.
-    pub(crate) other: Option<Key>,
+    pub(crate) other: Option<ConnKey>,
     /// Bytes have come from this side since it is one.
     pub(crate) has_spoken: bool,
     /// Bytes that came before there was another side.

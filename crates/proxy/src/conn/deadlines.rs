@@ -7,9 +7,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use tollway_net::Key;
-
 use super::{Connection, Connections, Http2Link, Role};
+use crate::conn::ConnKey;
 use crate::cx::Cx;
 use crate::limits::Timeouts;
 
@@ -51,7 +50,7 @@ pub(crate) enum Expired {
 impl Connections {
     /// Sees to it that a connection is examined no later than something may expire for it. To be
     /// called when it enters a state with a shorter time than the one before.
-    pub(crate) fn schedule(&mut self, cx: &Cx, key: Key) {
+    pub(crate) fn schedule(&mut self, cx: &Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         let wait = next_examination(conn, cx.now, cx.clock(), &cx.config.timeouts);
         let at = cx.now + wait.clamp(SWEEP, LONGEST_WAIT);
@@ -70,7 +69,7 @@ impl Connections {
 
     /// Schedules a connection for what an HTTP/2 peer began and did not finish; nearly free when
     /// there is nothing.
-    pub(crate) fn schedule_codec(&mut self, cx: &Cx, key: Key) {
+    pub(crate) fn schedule_codec(&mut self, cx: &Cx, key: ConnKey) {
         let Some(conn) = self.slab.get(key) else { return };
         let (Role::Http2Server(link) | Role::Http2Client(link)) = &conn.role else { return };
         if link.codec.deadline().is_some() {
@@ -79,7 +78,7 @@ impl Connections {
     }
 
     /// The connections that are to be examined now.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<Key> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<ConnKey> {
         let mut due = Vec::new();
         self.timers.expire(now, &mut due);
         due.retain(|key| {
@@ -91,7 +90,7 @@ impl Connections {
     }
 
     /// What has expired for a connection by `cx.now` and, for certificates, by `wall`.
-    pub(crate) fn expired(&mut self, cx: &Cx, key: Key, wall: SystemTime) -> Expired {
+    pub(crate) fn expired(&mut self, cx: &Cx, key: ConnKey, wall: SystemTime) -> Expired {
         let (now, clock, timeouts) = (cx.now, cx.clock(), cx.config.timeouts);
         let Some(conn) = self.slab.get_mut(key) else { return Expired::No };
         let waited = now.saturating_duration_since(conn.since);

@@ -6,9 +6,9 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tollway_model::ErrorCode;
-use tollway_net::{Key, Origin};
+use tollway_net::Origin;
 
-use crate::conn::{Connection, Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 
@@ -25,7 +25,7 @@ const IDLE_FOR: Duration = Duration::from_secs(5);
 
 /// A caller who may give way.
 struct Stranger {
-    key: Key,
+    key: ConnKey,
     origin: Origin,
     /// It has completed a request or a handshake, and is idle.
     is_idle: bool,
@@ -61,7 +61,7 @@ pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -
 }
 
 /// Closes an idle connection, or one that never did anything.
-fn dismiss(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn dismiss(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     if let Some(conn) = conns.get_mut(key)
         && let Role::Http2Server(link) = &mut conn.role
     {
@@ -72,7 +72,7 @@ fn dismiss(cx: &mut Cx, conns: &mut Connections, key: Key) {
 }
 
 /// A caller that may give way, if this is one.
-fn stranger(key: Key, conn: &Connection, now: Instant) -> Option<Stranger> {
+fn stranger(key: ConnKey, conn: &Connection, now: Instant) -> Option<Stranger> {
     let is_idle = match &conn.role {
         Role::Detect { .. } | Role::Accepting | Role::Hello(_) => false,
         Role::Http1Server(server) if server.exchange.is_none() => !server.in_head,
@@ -91,7 +91,7 @@ fn stranger(key: Key, conn: &Connection, now: Instant) -> Option<Stranger> {
 
 /// Of the origin that has most of them first: those who have done nothing yet before those who are
 /// idle, and who has been so longest.
-fn who_leaves(mut strangers: Vec<Stranger>) -> Vec<Key> {
+fn who_leaves(mut strangers: Vec<Stranger>) -> Vec<ConnKey> {
     let most = strangers.len().div_ceil(ONE_OF).min(MOST_AT_ONCE);
     let mut of_origin: HashMap<Origin, usize, RandomState> = HashMap::default();
     for stranger in &strangers {
@@ -111,16 +111,15 @@ fn who_leaves(mut strangers: Vec<Stranger>) -> Vec<Key> {
 mod tests {
     use std::time::Duration;
 
-    use tollway_net::Slab;
+    use tollway_net::Key;
 
     use super::*;
 
     /// One of each of these (last number of an address, idle, seconds since it is so).
-    fn strangers(of: &[(u8, bool, u64)]) -> (Vec<Stranger>, Vec<Key>) {
+    fn strangers(of: &[(u8, bool, u64)]) -> (Vec<Stranger>, Vec<ConnKey>) {
         let now = Instant::now();
-        let mut slab = Slab::new();
-        let keys: Vec<Key> = of.iter().map(|_| slab.insert(())).collect();
-        let stranger = |(key, (host, is_idle, seconds)): (&Key, &(u8, bool, u64))| Stranger {
+        let keys: Vec<ConnKey> = (0..).take(of.len()).map(Key::from_u64).collect();
+        let stranger = |(key, (host, is_idle, seconds)): (&ConnKey, &(u8, bool, u64))| Stranger {
             key: *key,
             origin: Origin::of([10, 0, 0, *host].into()),
             is_idle: *is_idle,
@@ -151,7 +150,7 @@ mod tests {
         let (strangers_here, keys) = strangers(&of(70, 1).chain(of(10, 2)).collect::<Vec<_>>());
         let mut leaving = who_leaves(strangers_here);
         leaving.sort_unstable_by_key(|key| std::cmp::Reverse(key.to_u64()));
-        let oldest: Vec<Key> = keys[60..70].iter().rev().copied().collect();
+        let oldest: Vec<ConnKey> = keys[60..70].iter().rev().copied().collect();
         assert_eq!(leaving, oldest, "an eighth, and all of the one who has most");
         let many: Vec<_> = (0..40).flat_map(|_| of(250, 1)).collect();
         assert_eq!(who_leaves(strangers(&many).0).len(), MOST_AT_ONCE);

@@ -30,18 +30,21 @@ pub(crate) use deadlines::{Expired, SWEEP};
 
 use crate::cx::{Cx, Effect};
 
+/// The key of a connection. It is stale once the connection has closed.
+pub(crate) type ConnKey = Key<Connection>;
+
 /// The connections of one event loop.
 pub(crate) struct Connections {
     poller: Poller,
     slab: Slab<Connection>,
     /// Connections that a read may find something on, in the order in which they are read.
-    to_read: VecDeque<Key>,
+    to_read: VecDeque<ConnKey>,
     /// Connections that were written to since their last flush.
-    dirty: Vec<Key>,
+    dirty: Vec<ConnKey>,
     /// No connection is evicted until then: there was hardly one that could be.
     full_until: Option<Instant>,
     /// When each connection is examined next. An entry stays when an earlier one is set.
-    timers: Wheel<Key>,
+    timers: Wheel<ConnKey>,
 }
 
 impl Connections {
@@ -87,21 +90,21 @@ impl Connections {
     }
 
     /// `None` for a key whose connection has closed meanwhile.
-    pub(crate) fn get(&self, key: Key) -> Option<&Connection> {
+    pub(crate) fn get(&self, key: ConnKey) -> Option<&Connection> {
         self.slab.get(key)
     }
 
     /// `None` for a key whose connection has closed meanwhile.
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Connection> {
+    pub(crate) fn get_mut(&mut self, key: ConnKey) -> Option<&mut Connection> {
         self.slab.get_mut(key)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Connection)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnKey, &Connection)> {
         self.slab.iter()
     }
 
     /// The keys of all connections; connections may be closed while they are visited.
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    pub(crate) fn keys(&self) -> Vec<ConnKey> {
         self.slab.keys()
     }
 
@@ -111,7 +114,7 @@ impl Connections {
     }
 
     /// Registers a connection. `None` when the kernel has no room for it; it is closed then.
-    pub(crate) fn insert(&mut self, cx: &Cx, conn: Connection) -> Option<Key> {
+    pub(crate) fn insert(&mut self, cx: &Cx, conn: Connection) -> Option<ConnKey> {
         let key = self.slab.insert(conn);
         let registered =
             self.slab.get(key).map(|conn| self.poller.add(&conn.io, Token(key.to_u64())));
@@ -126,14 +129,14 @@ impl Connections {
     }
 
     /// Takes a connection out without a flush; its owner decides what becomes of it.
-    pub(crate) fn take(&mut self, cx: &Cx, key: Key) -> Option<Connection> {
+    pub(crate) fn take(&mut self, cx: &Cx, key: ConnKey) -> Option<Connection> {
         let conn = self.slab.remove(key)?;
         cx.metrics.connections.set(self.slab.len() as u64);
         Some(conn)
     }
 
     /// Closes a connection after a last flush. Its exchanges are ended by the caller of this method.
-    pub(crate) fn close(&mut self, cx: &mut Cx, key: Key) {
+    pub(crate) fn close(&mut self, cx: &mut Cx, key: ConnKey) {
         self.leave_pool(cx, key, false);
         let Some(mut conn) = self.take(cx, key) else { return };
         cx.forget_called_off(&mut conn);
@@ -153,7 +156,7 @@ impl Connections {
     /// Ends our side after what is queued, and waits for the peer to end its own for as long as it
     /// sends something: to close over unread bytes would be a reset, which takes from a peer that
     /// is still sending the last response that it has not read yet.
-    pub(crate) fn linger(&mut self, cx: &mut Cx, key: Key) {
+    pub(crate) fn linger(&mut self, cx: &mut Cx, key: ConnKey) {
         self.leave_pool(cx, key, false);
         let Some(conn) = self.slab.get_mut(key) else { return };
         cx.forget_called_off(conn);
@@ -168,7 +171,7 @@ impl Connections {
 
     /// Takes an upstream out of its pool, if it is in one. `refill` says that the pool is to have
     /// another connection in its place, also where no request waits for one.
-    pub(crate) fn leave_pool(&self, cx: &mut Cx, key: Key, refill: bool) {
+    pub(crate) fn leave_pool(&self, cx: &mut Cx, key: ConnKey, refill: bool) {
         if let Some(destination) = self.get(key).and_then(Connection::destination) {
             let destination = destination.clone();
             cx.effects.push(Effect::LeftPool { conn: key, destination, refill });
@@ -177,7 +180,7 @@ impl Connections {
 
     /// Closes a connection of which both sides have ended. The peer's time to end its side begins
     /// when it has been sent everything.
-    pub(crate) fn close_if_over(&mut self, cx: &mut Cx, key: Key) {
+    pub(crate) fn close_if_over(&mut self, cx: &mut Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         if !conn.io.is_finished() || matches!(conn.role, Role::Relay(_)) {
             return;
@@ -190,7 +193,7 @@ impl Connections {
     }
 
     /// Puts a connection in line for reading if a read may find something.
-    pub(crate) fn queue_read(&mut self, key: Key) {
+    pub(crate) fn queue_read(&mut self, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         if conn.io.may_read() && !conn.paused && !conn.queued {
             conn.queued = true;
@@ -199,7 +202,7 @@ impl Connections {
     }
 
     /// Reads a connection again after a pause, what is left unparsed first.
-    pub(crate) fn resume(&mut self, key: Key) {
+    pub(crate) fn resume(&mut self, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         conn.paused = false;
         let has_work = conn.io.may_read() || conn.has_unparsed();
@@ -210,7 +213,7 @@ impl Connections {
     }
 
     /// Does not read a connection until [`Self::resume`].
-    pub(crate) fn pause(&mut self, key: Key) {
+    pub(crate) fn pause(&mut self, key: ConnKey) {
         if let Some(conn) = self.slab.get_mut(key) {
             conn.paused = true;
         }
@@ -218,7 +221,7 @@ impl Connections {
 
     /// Whether a caller must read its responses before it is read again; the flush that ends them
     /// goes on with it.
-    pub(crate) fn holds_back(&mut self, cx: &Cx, key: Key) -> bool {
+    pub(crate) fn holds_back(&mut self, cx: &Cx, key: ConnKey) -> bool {
         let Some(conn) = self.slab.get_mut(key) else { return false };
         let was_owed = conn.owed;
         conn.owed = conn.owes_reading(cx.config.limits.unread_bytes);
@@ -227,7 +230,7 @@ impl Connections {
     }
 
     /// Reads on from a caller that was held back until it had read its responses.
-    pub(crate) fn read_on(&mut self, key: Key) {
+    pub(crate) fn read_on(&mut self, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         if std::mem::take(&mut conn.owed) && !conn.queued {
             conn.queued = true;
@@ -241,14 +244,14 @@ impl Connections {
     }
 
     /// The next connection to read; `None` too where it has closed meanwhile.
-    pub(crate) fn next_read(&mut self) -> Option<Key> {
+    pub(crate) fn next_read(&mut self) -> Option<ConnKey> {
         let key = self.to_read.pop_front()?;
         self.slab.get_mut(key)?.queued = false;
         Some(key)
     }
 
     /// Has a connection flushed at the end of the turn.
-    pub(crate) fn mark_dirty(&mut self, key: Key) {
+    pub(crate) fn mark_dirty(&mut self, key: ConnKey) {
         if let Some(conn) = self.slab.get_mut(key)
             && !conn.dirty
         {
@@ -258,7 +261,7 @@ impl Connections {
     }
 
     /// The next connection to flush.
-    pub(crate) fn next_flush(&mut self) -> Option<Key> {
+    pub(crate) fn next_flush(&mut self) -> Option<ConnKey> {
         loop {
             let key = self.dirty.pop()?;
             if let Some(conn) = self.slab.get_mut(key) {
@@ -269,7 +272,7 @@ impl Connections {
     }
 
     /// A response has wholly gone out on an HTTP/1.1 downstream: the next request, or the end.
-    pub(crate) fn next_request(&mut self, cx: &mut Cx, key: Key) {
+    pub(crate) fn next_request(&mut self, cx: &mut Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
         let Role::Http1Server(server) = &mut conn.role else { return };
         server.exchange = None;
@@ -279,7 +282,7 @@ impl Connections {
     }
 
     /// The next heads of an HTTP/2 connection use the memory of this one.
-    pub(crate) fn recycle(&mut self, key: Key, fields: Fields) {
+    pub(crate) fn recycle(&mut self, key: ConnKey, fields: Fields) {
         if let Some(Role::Http2Server(link) | Role::Http2Client(link)) =
             self.slab.get_mut(key).map(|conn| &mut conn.role)
         {

@@ -1,12 +1,11 @@
 //! Connections that end in order: no new requests, then the end when those under way are done.
 
-use crate::conn::{Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connections, ListenerKind, Role};
 use crate::cx::Cx;
 use tollway_http::h2::ErrorCode;
-use tollway_net::Key;
 
 /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
-pub(crate) fn retire_http2(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn retire_http2(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let now = cx.now;
     let Some(conn) = conns.get_mut(key) else { return };
     conn.draining = true;

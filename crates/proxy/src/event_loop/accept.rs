@@ -5,11 +5,11 @@ use super::{ACCEPTS_PER_TURN, EventLoop};
 use std::os::unix::net::UnixStream;
 use tollway_http::h1;
 use tollway_model::ErrorCode;
-use tollway_net::{AcceptError, Conn, Key, is_among_last_descriptors};
+use tollway_net::{AcceptError, Conn, is_among_last_descriptors};
 
 use crate::cause::Cause;
 use crate::conn::accepted::proven_identity;
-use crate::conn::{Connection, ListenerKind, Role, accepted, eviction};
+use crate::conn::{ConnKey, Connection, ListenerKind, Role, accepted, eviction};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::inbound::tcp;
@@ -128,7 +128,7 @@ impl EventLoop {
     }
 
     /// A plain downstream: its first bytes show the protocol.
-    pub(super) fn on_detect_bytes(&mut self, key: Key, data: &[u8]) {
+    pub(super) fn on_detect_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Detect { input } = &mut conn.role else { return };
         input.extend_from_slice(data);
@@ -143,7 +143,7 @@ impl EventLoop {
 
     /// A TLS handshake is over: checks who it is and gives the connection its role. Says
     /// whether it lives on.
-    pub(super) fn on_established(&mut self, key: Key) -> bool {
+    pub(super) fn on_established(&mut self, key: ConnKey) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         match conn.role {
             Role::Accepting if conn.via == Some(ListenerKind::Front) => {
@@ -154,7 +154,7 @@ impl EventLoop {
         }
     }
 
-    fn on_accepted(&mut self, key: Key) -> bool {
+    fn on_accepted(&mut self, key: ConnKey) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         let Some(peer) = conn.io.peer() else { return false };
         let agreed = peer.alpn.map(<[u8]>::to_vec);

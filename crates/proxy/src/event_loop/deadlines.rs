@@ -5,9 +5,8 @@ use crate::upstream::dial::DialFailure;
 
 use std::time::SystemTime;
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 
-use crate::conn::{Expired, Role, accepted, retire};
+use crate::conn::{ConnKey, Expired, Role, accepted, retire};
 use crate::exchange::access_log;
 use crate::protocol::{http1_server, http2, relay};
 use crate::upstream::scale;
@@ -50,7 +49,7 @@ impl EventLoop {
     }
 
     /// Bulk has ended: the connection is one like others, and one of them may be too many.
-    fn end_apart(&mut self, key: Key) {
+    fn end_apart(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Http2Client(link) = &mut conn.role else { return };
         link.end_apart();

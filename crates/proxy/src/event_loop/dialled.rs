@@ -7,18 +7,17 @@ use crate::gateway::route as gateways;
 use crate::upstream::dial::{DialFailure, h1_client};
 use crate::upstream::trace_wait;
 use std::sync::Arc;
-use tollway_net::Key;
 use tollway_routing::Failure;
 
-use crate::conn::{Http1Client, Opened, Purpose, Role};
-use crate::exchange::{Destination, Upstream};
+use crate::conn::{ConnKey, Http1Client, Opened, Purpose, Role};
+use crate::exchange::{Destination, ExchangeKey, Upstream};
 use crate::outbound::{dispatch, retry, send};
 use crate::protocol::relay;
 use crate::upstream::{dial, pools, relay_dial};
 
 impl EventLoop {
     /// A dial stands: the connection takes its role.
-    pub(super) fn on_dialled(&mut self, key: Key) -> bool {
+    pub(super) fn on_dialled(&mut self, key: ConnKey) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         let is_app = matches!(&conn.role, Role::Dialling(dial) if dial.is_app);
         if let Some(peer) = conn.io.peer().filter(|_| !is_app) {
@@ -67,7 +66,7 @@ impl EventLoop {
         true
     }
 
-    fn start_upgrade(&mut self, key: Key, exchange: Key, opened: Opened) {
+    fn start_upgrade(&mut self, key: ConnKey, exchange: ExchangeKey, opened: Opened) {
         let waits = self.exchanges.get(exchange).filter(|e| e.up == Upstream::Waiting);
         let Some(state) = waits else { return self.conns.close(&mut self.cx, key) };
         let destination = state.destination.clone();
@@ -86,7 +85,7 @@ impl EventLoop {
     }
 
     /// A dial failed: its address rests, and requests that wait try another or fail.
-    pub(super) fn on_dial_failed(&mut self, key: Key, failure: &DialFailure<'_>) {
+    pub(super) fn on_dial_failed(&mut self, key: ConnKey, failure: &DialFailure<'_>) {
         let Some(mut conn) = self.conns.take(&self.cx, key) else { return };
         let unsent = std::mem::take(conn.io.out());
         let Role::Dialling(dial) = conn.role else { return };

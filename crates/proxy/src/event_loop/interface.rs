@@ -22,7 +22,7 @@ use crate::gateway::GatewayRoutes;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::observe::Observer;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
 use crate::tokens::Tokens;
 

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use tollway_http::h2;
 use tollway_identity::Credentials;
-use tollway_net::{Flush, Key, Listener, Read, Readiness, Scratch};
+use tollway_net::{Flush, Listener, Read, Readiness, Scratch};
 use tollway_telemetry::DataPlaneMetrics;
 
-use crate::conn::{Connections, ListenerKind, SWEEP, retire};
+use crate::conn::{ConnKey, Connections, ListenerKind, SWEEP, retire};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Exchanges, access_log, body, fail};
 use crate::gateway::{Gateway, route as gateways};
@@ -307,7 +307,7 @@ impl EventLoop {
             self.settle();
             return;
         }
-        let key = Key::from_u64(readiness.token.0);
+        let key = ConnKey::from_u64(readiness.token.0);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.io.ready(readiness);
         if readiness.writable && (conn.io.wants_flush() || conn.io.is_connecting()) {
@@ -329,7 +329,7 @@ impl EventLoop {
         }
     }
 
-    fn read_connection(&mut self, key: Key, scratch: &mut Scratch) {
+    fn read_connection(&mut self, key: ConnKey, scratch: &mut Scratch) {
         if self.conns.holds_back(&self.cx, key) {
             return;
         }

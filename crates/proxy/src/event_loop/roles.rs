@@ -5,10 +5,10 @@ use crate::gateway::route as gateways;
 use crate::outbound::route;
 use crate::upstream::dial::DialFailure;
 
-use tollway_net::{Closed, ConnError, Key};
+use tollway_net::{Closed, ConnError};
 
 use crate::cause::Cause;
-use crate::conn::{Role, accepted};
+use crate::conn::{ConnKey, Role, accepted};
 use crate::outbound::tunnel;
 use crate::protocol::http1_server::Next;
 use crate::protocol::{http1_client, http1_server, http2, relay};
@@ -16,7 +16,7 @@ use crate::upstream::pools;
 
 impl EventLoop {
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
-    pub(super) fn on_bytes(&mut self, key: Key, data: &[u8]) {
+    pub(super) fn on_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
         if is_new && (conn.io.is_handshaking() || !self.on_established(key)) {
@@ -47,7 +47,7 @@ impl EventLoop {
         self.settle();
     }
 
-    fn on_http1_server_bytes(&mut self, key: Key, data: &[u8]) {
+    fn on_http1_server_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(mut kept) = http1_server::take_input(&mut self.conns, key) else { return };
         let bytes = http1_server::behind(&mut kept, data);
         let mut at = 0;
@@ -86,7 +86,7 @@ impl EventLoop {
         http1_server::keep_input(&mut self.conns, key, &bytes[at..]);
     }
 
-    fn on_http1_client_bytes(&mut self, key: Key, data: &[u8]) {
+    fn on_http1_client_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(mut kept) = http1_client::take_input(&mut self.conns, key) else { return };
         let bytes = http1_server::behind(&mut kept, data);
         let mut at = 0;
@@ -102,7 +102,7 @@ impl EventLoop {
         http1_client::keep_input(&mut self.conns, key, &bytes[at..]);
     }
 
-    fn on_http2_bytes(&mut self, key: Key, data: &[u8]) {
+    fn on_http2_bytes(&mut self, key: ConnKey, data: &[u8]) {
         if data.is_empty() {
             return;
         }
@@ -127,7 +127,7 @@ impl EventLoop {
     }
 
     /// The peer sends no more.
-    pub(super) fn on_closed(&mut self, key: Key, how: Closed) {
+    pub(super) fn on_closed(&mut self, key: ConnKey, how: Closed) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
             Role::Http1Server(_) => http1_server::on_closed(
@@ -171,7 +171,7 @@ impl EventLoop {
 
     /// Nothing more can be sent. An upstream may have answered before it closed, as one does that
     /// wants no more of a body: what it has said is read first, and the end behind it tells the rest.
-    pub(super) fn on_unsendable(&mut self, key: Key, error: &ConnError) {
+    pub(super) fn on_unsendable(&mut self, key: ConnKey, error: &ConnError) {
         let Some(conn) = self.conns.get(key) else { return };
         let may_have_answered = matches!(conn.role, Role::Http1Client(_) | Role::Http2Client(_));
         if !may_have_answered || conn.io.read_ended() {
@@ -183,7 +183,7 @@ impl EventLoop {
     }
 
     /// The connection broke.
-    pub(super) fn on_failed(&mut self, key: Key, error: &ConnError) {
+    pub(super) fn on_failed(&mut self, key: ConnKey, error: &ConnError) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
             Role::Http1Server(_) => http1_server::on_closed(

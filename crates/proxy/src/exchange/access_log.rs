@@ -5,12 +5,12 @@ use std::net::TcpStream;
 
 use tollway_http::RequestHead;
 use tollway_model::{ErrorCode, ServiceName};
-use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::{Exchange, Exchanges};
-use crate::conn::{Connection, Connections, ListenerKind, Relay, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Relay, Role};
 use crate::cx::Cx;
+use crate::exchange::ExchangeKey;
 use crate::observe::{Finished, Kind, Observed, Outcome};
 use crate::request_error::RequestError;
 
@@ -27,7 +27,11 @@ impl Observed {
     }
 }
 
-pub(crate) fn mark_observed(exchanges: &mut Exchanges, key: Key, mark: impl FnOnce(&mut Observed)) {
+pub(crate) fn mark_observed(
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    mark: impl FnOnce(&mut Observed),
+) {
     if let Some(observed) = exchanges.get_mut(key).and_then(|e| e.observed.as_mut()) {
         mark(observed);
     }
@@ -61,7 +65,7 @@ fn writes_lines(cx: &Cx) -> bool {
 pub(crate) fn begin_line(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     kind: Kind,
     service: Option<ServiceName>,
 ) {
@@ -76,14 +80,14 @@ pub(crate) fn begin_line(
     }
 }
 
-pub(crate) fn mark_line(conns: &mut Connections, key: Key, mark: impl FnOnce(&mut Finished)) {
+pub(crate) fn mark_line(conns: &mut Connections, key: ConnKey, mark: impl FnOnce(&mut Finished)) {
     if let Some(entry) = conns.get_mut(key).and_then(|conn| conn.access_log.as_mut()) {
         mark(entry);
     }
 }
 
 /// The connections of which `key` is one end before their time.
-pub(crate) fn fail_line(conns: &mut Connections, key: Key, code: ErrorCode) {
+pub(crate) fn fail_line(conns: &mut Connections, key: ConnKey, code: ErrorCode) {
     let other = match conns.get(key).map(|conn| &conn.role) {
         Some(Role::Relay(Relay { other, .. })) => *other,
         _ => None,
@@ -95,7 +99,7 @@ pub(crate) fn fail_line(conns: &mut Connections, key: Key, code: ErrorCode) {
 }
 
 /// The mesh's end of the bytes that an app's connection carries.
-pub(crate) fn note_callee(cx: &mut Cx, conns: &mut Connections, down: Key, up: Key) {
+pub(crate) fn note_callee(cx: &mut Cx, conns: &mut Connections, down: ConnKey, up: ConnKey) {
     if !writes_lines(cx) {
         return;
     }
@@ -109,7 +113,7 @@ pub(crate) fn note_callee(cx: &mut Cx, conns: &mut Connections, down: Key, up: K
 }
 
 /// One of two connections broke by itself: the caller's, which has the line, or the other.
-pub(crate) fn note_break(conns: &mut Connections, key: Key, other: Option<Key>) {
+pub(crate) fn note_break(conns: &mut Connections, key: ConnKey, other: Option<ConnKey>) {
     mark_line(conns, key, |entry| {
         if entry.outcome == Outcome::Answered {
             entry.outcome = Outcome::Cancelled;
@@ -134,7 +138,7 @@ pub(crate) fn end_lines(cx: &mut Cx, conns: &mut Connections) {
 pub(crate) fn log_refused_request(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     error: &RequestError,
     head: Option<&RequestHead>,
 ) {
@@ -159,7 +163,7 @@ pub(crate) fn log_refused_request(
 pub(crate) fn log_refused_connection(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     code: ErrorCode,
 ) {
     if !writes_lines(cx) {
@@ -183,7 +187,12 @@ pub(crate) fn log_unadmitted(cx: &mut Cx, stream: &TcpStream, via: &ListenerKind
 }
 
 /// An attempt failed and is made again: it has a span of its own, and so has the next.
-pub(crate) fn record_attempt(cx: &mut Cx, exchanges: &mut Exchanges, key: Key, failure: Failure) {
+pub(crate) fn record_attempt(
+    cx: &mut Cx,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    failure: Failure,
+) {
     let (Some(observer), Some(exchange)) = (&mut cx.observer, exchanges.get_mut(key)) else {
         return;
     };

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-use tollway_net::{Key, boot_time};
+use tollway_net::boot_time;
 
 use super::{Exchange, Exchanges, Side};
 use crate::conn::Connection;
+use crate::exchange::ExchangeKey;
 use crate::limits::Limits;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 
 /// So much of a turn waits for its rest. Of what is longer each part must be in time, by the lease as
 /// it is then: an app may take long to take it.
@@ -42,7 +43,7 @@ impl Exchange {
 
 impl Connection {
     /// Something of an exchange was written here, which may be a turn.
-    pub(crate) fn note_turn(&mut self, key: Key, turn: Option<TurnLease>) {
+    pub(crate) fn note_turn(&mut self, key: ExchangeKey, turn: Option<TurnLease>) {
         if let Some(turn) = turn
             && !self.turns.contains(&(key, turn))
         {

@@ -3,11 +3,11 @@
 
 use tollway_http::h1::{self, BodyLength};
 use tollway_http::{Fields, h2};
-use tollway_net::Key;
 
 use super::{Exchange, Exchanges, Pipe, Side, StreamRef, Upstream, finish};
-use crate::conn::{Connection, Connections, Role};
+use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::headers;
 
 /// Bytes of one stream served before the next in line has its turn.
@@ -76,7 +76,7 @@ pub(crate) fn feed(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     side: Side,
     chunk: Chunk<'_>,
 ) {
@@ -122,7 +122,7 @@ pub(crate) fn end_source(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     side: Side,
     trailers: Option<Fields>,
 ) {
@@ -143,7 +143,7 @@ pub(crate) fn drain(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     side: Side,
     quantum: usize,
 ) {
@@ -180,7 +180,7 @@ fn after_taking(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     side: Side,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
@@ -216,7 +216,7 @@ fn after_taking(
 }
 
 /// A body has grown large: small requests get a connection without it.
-fn begin_bulk(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn begin_bulk(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     if std::mem::replace(&mut exchange.is_bulk, true) {
         return;
@@ -248,7 +248,7 @@ pub(crate) fn release_connection_credit(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     bytes: usize,
 ) {
     let over = exchanges.buffered_bytes > cx.config.limits.buffered_bytes;
@@ -270,7 +270,7 @@ fn apply_backpressure(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    source: Key,
+    source: ConnKey,
     waiting: usize,
 ) {
     let high = cx.config.limits.pipe_bytes;
@@ -292,7 +292,7 @@ pub(crate) fn serve_queue(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
 ) {
     let out_bytes = cx.config.limits.out_bytes;
     let Some(conn) = conns.get(key) else { return };
@@ -311,8 +311,8 @@ pub(crate) fn serve_stream(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    conn: Key,
-    exchange: Key,
+    conn: ConnKey,
+    exchange: ExchangeKey,
 ) {
     let Some(state) = exchanges.get(exchange) else { return };
     let side = if state.down.conn == conn { Side::Response } else { Side::Request };
@@ -325,8 +325,8 @@ fn serve(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    conn: Key,
-    key: Key,
+    conn: ConnKey,
+    key: ExchangeKey,
     side: Side,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };

@@ -1,7 +1,6 @@
 //! How exchanges end before their time: failed here, or canceled by either side.
 
 use tollway_http::h2::ErrorCode;
-use tollway_net::Key;
 use tollway_telemetry::CallEnd;
 
 use super::{Destination, Exchange, Exchanges, Upstream};
@@ -9,6 +8,7 @@ use super::{access_log, finish, respond, trace};
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::error_response;
+use crate::exchange::ExchangeKey;
 use crate::headers;
 use crate::request_error::RequestError;
 
@@ -18,7 +18,7 @@ pub(crate) fn fail(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     error: &RequestError,
 ) {
     let unsent = [Upstream::Waiting, Upstream::FairQueue, Upstream::Slot, Upstream::Gathering];
@@ -54,7 +54,7 @@ pub(crate) fn abort_down(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     code: ErrorCode,
 ) {
     let Some(exchange) = exchanges.get(key) else { return };
@@ -90,7 +90,7 @@ pub(crate) fn on_caller_gone(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) {
     cx.metrics.requests_cancelled.add(1);
     cancel_upstream(cx, conns, exchanges, key);
@@ -106,7 +106,7 @@ pub(crate) fn cancel_upstream(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let up = match std::mem::replace(&mut exchange.up, Upstream::Gone) {

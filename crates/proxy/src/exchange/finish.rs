@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tollway_http::Fields;
 use tollway_http::h2::ErrorCode;
-use tollway_net::Key;
 use tollway_telemetry::{AnsweredCall, CallEnd, DaprMetrics};
 
 use super::{BodySize, Destination, Exchange, Exchanges, Side, Upstream};
 use super::{access_log, body, fail};
 use crate::conn::{Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::headers::CALLER_APP;
 use crate::observe::grpc_status;
 
@@ -20,7 +20,7 @@ pub(crate) fn on_response_source_ended(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     trailers: Option<Fields>,
 ) {
     release_upstream(cx, conns, exchanges, key);
@@ -33,7 +33,7 @@ pub(crate) fn release_upstream(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let whole = exchange.request.finished;
@@ -62,7 +62,7 @@ pub(crate) fn release_upstream(
 }
 
 /// The request has wholly gone upstream.
-pub(crate) fn on_request_sent(cx: &mut Cx, exchanges: &mut Exchanges, key: Key) {
+pub(crate) fn on_request_sent(cx: &mut Cx, exchanges: &mut Exchanges, key: ExchangeKey) {
     if let Some(exchange) = exchanges.get_mut(key) {
         exchange.active = cx.now;
     }
@@ -73,7 +73,7 @@ pub(crate) fn on_response_sent(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) {
     release_upstream(cx, conns, exchanges, key);
     let Some(exchange) = exchanges.get(key) else { return };
@@ -125,7 +125,7 @@ pub(crate) fn exchange_left_http(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) {
     if let Some(exchange) = exchanges.get_mut(key) {
         exchange.status = 101;
@@ -137,7 +137,12 @@ pub(crate) fn exchange_left_http(
 }
 
 /// Removes an exchange that is over.
-pub(super) fn forget(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+pub(super) fn forget(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
     if let Some(exchange) = exchanges.remove(key) {
         if exchange.holds_permit {
             cx.effects.push(Effect::PermitFreed);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tollway_http::h2::ErrorCode;
 use tollway_model::ErrorCode as Code;
-use tollway_net::Key;
 
 use super::{Exchange, Exchanges, Side, access_log, fail};
-use crate::conn::Connections;
+use crate::conn::{ConnKey, Connections};
 use crate::cx::Cx;
+use crate::exchange::ExchangeKey;
 use crate::request_error::RequestError;
 
 /// How long more than the limit may wait before a caller loses it.
@@ -30,14 +30,14 @@ const FLOODS_FROM: usize = 2;
 /// What waits of one caller.
 struct Held {
     /// Its connection.
-    caller: Key,
+    caller: ConnKey,
     bytes: usize,
     /// Its exchanges of which something waits.
-    exchanges: Vec<Key>,
+    exchanges: Vec<ExchangeKey>,
 }
 
 impl Held {
-    fn of(caller: Key) -> Self {
+    fn of(caller: ConnKey) -> Self {
         Self { caller, bytes: 0, exchanges: Vec::new() }
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn relieve(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exch
 
 /// The callers of whom something waits, those with most of it first.
 fn holders(exchanges: &Exchanges) -> Vec<Held> {
-    let mut held: HashMap<Key, Held> = HashMap::new();
+    let mut held: HashMap<ConnKey, Held> = HashMap::new();
     for (key, exchange) in exchanges.slab.iter_places(0..exchanges.slab.places()) {
         let bytes = waiting(exchange);
         if bytes > 0 {
@@ -120,7 +120,12 @@ fn log_holder(cx: &mut Cx, conns: &Connections, held: &Held, limit: usize) {
 }
 
 /// Gives up what waits of an exchange, unless it has gone meanwhile.
-fn drop_buffered(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn drop_buffered(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
     let Some(exchange) = exchanges.get(key) else { return };
     if waiting(exchange) == 0 {
         return;

@@ -35,6 +35,9 @@ pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, Upstream, WorkloadName, describe,
 };
 
+/// The key of an exchange. It is stale once the exchange is over.
+pub(crate) type ExchangeKey = Key<Exchange>;
+
 /// The exchanges of one event loop.
 #[derive(Default)]
 pub(crate) struct Exchanges {
@@ -51,17 +54,17 @@ pub(crate) struct Exchanges {
 }
 
 impl Exchanges {
-    pub(crate) fn insert(&mut self, exchange: Exchange) -> Key {
+    pub(crate) fn insert(&mut self, exchange: Exchange) -> ExchangeKey {
         self.slab.insert(exchange)
     }
 
     /// `None` for a key whose exchange is over.
-    pub(crate) fn get(&self, key: Key) -> Option<&Exchange> {
+    pub(crate) fn get(&self, key: ExchangeKey) -> Option<&Exchange> {
         self.slab.get(key)
     }
 
     /// `None` for a key whose exchange is over.
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Exchange> {
+    pub(crate) fn get_mut(&mut self, key: ExchangeKey) -> Option<&mut Exchange> {
         self.slab.get_mut(key)
     }
 
@@ -69,7 +72,7 @@ impl Exchanges {
         self.slab.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Exchange)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ExchangeKey, &Exchange)> {
         self.slab.iter()
     }
 
@@ -84,7 +87,7 @@ impl Exchanges {
     }
 
     /// Takes an exchange out that is over, with the bytes that still wait in it.
-    fn remove(&mut self, key: Key) -> Option<Exchange> {
+    fn remove(&mut self, key: ExchangeKey) -> Option<Exchange> {
         let mut exchange = self.slab.remove(key)?;
         self.buffered_bytes -= exchange.request.len() + exchange.response.len();
         self.spare_bodies.keep(exchange.replay.take());
@@ -92,12 +95,12 @@ impl Exchanges {
     }
 
     /// Whether an exchange waits for a connection.
-    pub(crate) fn is_waiting(&self, key: Key) -> bool {
+    pub(crate) fn is_waiting(&self, key: ExchangeKey) -> bool {
         self.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
     }
 
     /// Has a request sent from its beginning again: what was sent of its body goes first.
-    pub(crate) fn rewind(&mut self, key: Key) {
+    pub(crate) fn rewind(&mut self, key: ExchangeKey) {
         let Some(exchange) = self.slab.get_mut(key) else { return };
         exchange.request.passed = 0;
         let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Responses: from an upstream, or made here, to the downstream.
 
 use tollway_http::{ResponseHead, h1};
-use tollway_net::Key;
 
 use super::body::Chunk;
 use super::{BodySize, Exchanges, Side, body, describe, finish, trace};
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::headers::{self, ResponseOrigin};
 use crate::observe::grpc_status;
 use crate::request_error::RequestError;
@@ -26,7 +26,7 @@ pub(crate) fn on_response(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     head: &mut ResponseHead,
     framing: Framing,
 ) {
@@ -65,7 +65,7 @@ fn on_informational(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     head: &ResponseHead,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
@@ -98,7 +98,7 @@ fn start_response(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     head: &ResponseHead,
     framing: Framing,
 ) {
@@ -153,7 +153,7 @@ pub(crate) fn respond(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     head: &ResponseHead,
     body: &[u8],
 ) {

@@ -1,16 +1,16 @@
 //! Whether a request may be sent once more.
 
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 
 use super::{Exchanges, fail};
 use crate::cause::Cause;
 use crate::conn::Connections;
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 
 /// Whether a request may be sent once more after an attempt that failed so.
-pub(crate) fn may_retry(exchanges: &Exchanges, key: Key, failure: Failure) -> bool {
+pub(crate) fn may_retry(exchanges: &Exchanges, key: ExchangeKey, failure: Failure) -> bool {
     let Some(exchange) = exchanges.get(key) else { return false };
     let attempt = Attempt {
         made: exchange.attempts,
@@ -27,7 +27,7 @@ pub(crate) fn ask_another_replica(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
 ) -> bool {
     if !may_retry(exchanges, key, Failure::Refused) {
         return false;

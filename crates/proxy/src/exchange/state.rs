@@ -6,19 +6,18 @@ use std::time::Instant;
 use tollway_http::h2::StreamId;
 use tollway_http::{RequestHead, h1};
 use tollway_model::{Instance, ServiceName};
-use tollway_net::Key;
 
 use tollway_telemetry::SeriesId;
 
 use super::Pipe;
-use crate::conn::ListenerKind;
+use crate::conn::{ConnKey, ListenerKind};
 use crate::observe::Observed;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 
 /// A stream of a connection; HTTP/1.1 connections have one at a time, stream 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StreamRef {
-    pub(crate) conn: Key,
+    pub(crate) conn: ConnKey,
     pub(crate) stream: StreamId,
 }
 

@@ -1,12 +1,12 @@
 //! Exchanges that took too long: found by a pass over a part of them at each sweep.
 
 use tollway_http::h2::ErrorCode;
-use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::{Exchanges, Upstream, body, describe, fail};
 use crate::conn::{Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::request_error::{RequestError, Within};
 
 /// Sweeps in which all exchanges are examined once: about a second.
@@ -82,7 +82,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
 
 /// The time that a caller of gRPC gave its call is over. It knows that by itself; where it does
 /// not act on it, or has not been heard of since, the app is not kept busy for it.
-fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.responding {
         return break_off(cx, conns, exchanges, key);
@@ -99,7 +99,7 @@ fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, 
 }
 
 /// Neither side has sent a byte for too long: the caller gets an error if no response has begun.
-fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.responding {
         return break_off(cx, conns, exchanges, key);
@@ -114,7 +114,7 @@ fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, k
 }
 
 /// Time is over for an answer that has begun.
-fn break_off(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn break_off(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     cx.metrics.request_failures.add(1);
     fail::cancel_upstream(cx, conns, exchanges, key);
     fail::abort_down(cx, conns, exchanges, key, ErrorCode::CANCEL);

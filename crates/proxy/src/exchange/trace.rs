@@ -12,12 +12,12 @@ use tollway_model::call_trace::{
     CALL_TRACE_BYTES_LIMIT, CallTrace, Failure, GATEWAYS_LIMIT, Service, ServiceWord, Stage,
 };
 use tollway_model::{ErrorCode, ServiceName, ServiceState, UnavailableReason};
-use tollway_net::Key;
 
 use super::{Exchange, Exchanges};
 use crate::call_trace::{CallerTrace, TracePart, WaitsFor};
 use crate::conn::{Connection, Connections, ListenerKind};
 use crate::cx::Cx;
+use crate::exchange::ExchangeKey;
 use crate::headers;
 use crate::observe::Observed;
 
@@ -48,7 +48,11 @@ impl Observed {
 
 /// Begins the trace of a request that came from the app's side. Other listeners grant none, so
 /// that a sidecar does not reveal what it knows to unknown callers.
-pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
+pub(crate) fn begin_caller_trace(
+    exchanges: &mut Exchanges,
+    conns: &mut Connections,
+    key: ExchangeKey,
+) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let remote = conns.get(exchange.down.conn).and_then(|conn| conn.remote);
     if !may_ask(&exchange.via, remote) {
@@ -60,7 +64,11 @@ pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connecti
 }
 
 /// Begins the trace of a request that was refused before its head was rewritten.
-pub(crate) fn begin_undecided_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
+pub(crate) fn begin_undecided_trace(
+    exchanges: &mut Exchanges,
+    conns: &mut Connections,
+    key: ExchangeKey,
+) {
     let Some(exchange) = exchanges.get(key) else { return };
     if headers::asks_for_call_trace(&exchange.head.fields) {
         begin_caller_trace(exchanges, conns, key);
@@ -68,28 +76,32 @@ pub(crate) fn begin_undecided_trace(exchanges: &mut Exchanges, conns: &mut Conne
 }
 
 /// The request waits, and for what.
-pub(crate) fn note_wait(exchanges: &mut Exchanges, key: Key, what: WaitsFor) {
+pub(crate) fn note_wait(exchanges: &mut Exchanges, key: ExchangeKey, what: WaitsFor) {
     if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
         part.wait(what, Instant::now());
     }
 }
 
 /// What is known of the service that a request is for; `None` until it is known.
-pub(crate) fn note_service(exchanges: &mut Exchanges, key: Key, state: Option<&ServiceState>) {
+pub(crate) fn note_service(
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    state: Option<&ServiceState>,
+) {
     if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
         part.service = state.map(service_of);
     }
 }
 
 /// An attempt failed and is made again.
-pub(crate) fn note_failed_attempt(exchanges: &mut Exchanges, key: Key, code: ErrorCode) {
+pub(crate) fn note_failed_attempt(exchanges: &mut Exchanges, key: ExchangeKey, code: ErrorCode) {
     if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
         part.fail_attempt(code, Instant::now());
     }
 }
 
 /// An answer came from the mesh.
-pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: Key, head: &ResponseHead) {
+pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: ExchangeKey, head: &ResponseHead) {
     if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
         part.hear(head);
     }
@@ -99,7 +111,7 @@ pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: Key, head: &Resp
 pub(crate) fn add_call_trace(
     cx: &mut Cx,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     head: &mut ResponseHead,
     failure: Option<ErrorCode>,
 ) {
@@ -124,7 +136,7 @@ pub(crate) fn add_call_trace(
 fn call_trace(
     cx: &mut Cx,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ExchangeKey,
     failure: Option<ErrorCode>,
 ) -> Option<CallTrace> {
     let reported_by = cx.config.hop.clone();

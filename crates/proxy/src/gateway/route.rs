@@ -6,12 +6,11 @@ use tollway_identity::{
     GATEWAY_HERE_RECORD, ServerNameRead, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
 };
 use tollway_model::{Endpoint, ErrorCode, NetworkName, ServiceName, ServiceState};
-use tollway_net::Key;
 use tollway_wire::{NetworkState, NetworkUpdate};
 
 use super::Gateway;
 use super::loop_guard::HelloRandom;
-use crate::conn::{Connections, Relay, RelayedTo, Role};
+use crate::conn::{ConnKey, Connections, Relay, RelayedTo, Role};
 use crate::cx::Cx;
 use crate::exchange::Destination;
 use crate::protocol::relay;
@@ -31,7 +30,7 @@ pub(crate) fn on_bytes(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     gateway: &mut Gateway,
-    key: Key,
+    key: ConnKey,
     data: &[u8],
 ) {
     let limit = cx.config.limits.client_hello_bytes;
@@ -56,13 +55,13 @@ pub(crate) fn on_bytes(
 }
 
 /// Tells the client, in TLS, that its server name is not served here.
-pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     cx.metrics.gateway_connections_refused.add(1);
     answer(cx, conns, key, &UNRECOGNIZED_NAME_RECORD);
 }
 
 /// Answers a ClientHello from here, and closes.
-fn answer(cx: &mut Cx, conns: &mut Connections, key: Key, record: &[u8]) {
+fn answer(cx: &mut Cx, conns: &mut Connections, key: ConnKey, record: &[u8]) {
     if let Some(conn) = conns.get_mut(key) {
         conn.io.out().extend_from_slice(record);
     }
@@ -75,7 +74,7 @@ pub(crate) fn route(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     gateway: &mut Gateway,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Hello(hello) = &conn.role else { return };
@@ -108,7 +107,7 @@ pub(crate) fn route(
 
 /// Whether a connection has not come through here before: networks can state each other's
 /// gateways, or this one, for the way into a third, whatever the addresses look like from here.
-fn passes_first(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway, key: Key) -> bool {
+fn passes_first(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway, key: ConnKey) -> bool {
     let Some(conn) = conns.get(key) else { return false };
     let Role::Hello(hello) = &conn.role else { return false };
     HelloRandom::of(&hello.input).is_none_or(|random| gateway.passed.pass(random, cx.now))
@@ -116,7 +115,13 @@ fn passes_first(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway, key: Ke
 
 /// Ends a connection that would go round for as long as there are descriptors. `address` is
 /// where those of this name are passed on to.
-fn refuse_loop(cx: &mut Cx, conns: &mut Connections, key: Key, name: &str, address: SocketAddr) {
+fn refuse_loop(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    name: &str,
+    address: SocketAddr,
+) {
     cx.metrics.gateway_loops.add(1);
     if cx.log.should_log(format!("circle {name}"), cx.now) {
         let code = ErrorCode::Loop;
@@ -131,7 +136,7 @@ fn relay_to(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     _gateway: &mut Gateway,
-    key: Key,
+    key: ConnKey,
     target: Option<RelayedTo>,
     address: SocketAddr,
 ) {
@@ -150,7 +155,7 @@ pub(crate) fn relay_elsewhere(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     gateway: &mut Gateway,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some((target, address)) = conn.relays_to.take() else {
@@ -298,7 +303,7 @@ pub(crate) fn back_off_relay(
     conns: &Connections,
     upstreams: &mut Upstreams,
     gateway: &mut Gateway,
-    down: Key,
+    down: ConnKey,
     address: SocketAddr,
     until: Instant,
 ) {

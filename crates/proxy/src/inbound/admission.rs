@@ -3,9 +3,8 @@
 use crate::call_trace::{CalleeTrace, TracePart};
 use crate::conn::Connections;
 use crate::cx::Cx;
-use crate::exchange::Exchanges;
+use crate::exchange::{ExchangeKey, Exchanges};
 use crate::inbound::Inbound;
-use tollway_net::Key;
 
 /// A caller's sidecar asks for the way of a request that was let in.
 pub(crate) fn begin_callee_trace(
@@ -13,7 +12,7 @@ pub(crate) fn begin_callee_trace(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let conn = conns.get_mut(exchange.down.conn);

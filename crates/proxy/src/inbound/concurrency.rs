@@ -3,11 +3,10 @@
 //! to the caller; others wait, first come first served, as many as may wait for a service.
 
 use std::collections::VecDeque;
-use tollway_net::Key;
 
 use crate::conn::Connections;
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchanges, Upstream, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, fail};
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, trace_wait};
@@ -16,7 +15,7 @@ use crate::upstream::{Upstreams, trace_wait};
 #[derive(Default)]
 pub(crate) struct ConcurrencyLimit {
     taken: usize,
-    waiting: VecDeque<Key>,
+    waiting: VecDeque<ExchangeKey>,
     /// A permit was freed, and the queue was not served since.
     has_come_free: bool,
 }
@@ -36,7 +35,7 @@ pub(crate) fn admit(
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) -> bool {
     let Some(slots) = cx.config.app_concurrency else { return true };
@@ -62,7 +61,7 @@ fn wait(
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, destination);
@@ -91,7 +90,7 @@ fn wait(
     }
 }
 
-fn is_waiting(exchanges: &Exchanges, key: Key) -> bool {
+fn is_waiting(exchanges: &Exchanges, key: ExchangeKey) -> bool {
     exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Slot)
 }
 
@@ -103,7 +102,7 @@ pub(crate) fn free(inbound: &mut Inbound) {
 
 /// The request that has waited longest and may go to the app now; to be dispatched before the next
 /// is asked for.
-pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Option<Key> {
+pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Option<ExchangeKey> {
     let limit = cx.config.app_concurrency.unwrap_or(usize::MAX);
     let concurrency = &mut inbound.concurrency;
     if concurrency.taken >= limit {

@@ -3,11 +3,10 @@
 //! requests hang takes half of them and not all. Nothing is counted while half of them are free.
 
 use std::collections::VecDeque;
-use tollway_net::Key;
 
-use crate::conn::{Connections, Role};
+use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchanges, Upstream, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, fail};
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, pick, pools, trace_wait};
@@ -16,7 +15,7 @@ use crate::upstream::{Upstreams, pick, pools, trace_wait};
 #[derive(Default)]
 pub(crate) struct FairQueue {
     /// The callers' connections that have some, in the order of their turns.
-    conns: VecDeque<Key>,
+    conns: VecDeque<ConnKey>,
     /// How many there are.
     count: usize,
 }
@@ -27,7 +26,7 @@ pub(crate) fn is_over_share(
     conns: &Connections,
     exchanges: &Exchanges,
     upstreams: &Upstreams,
-    key: Key,
+    key: ExchangeKey,
 ) -> bool {
     // Nobody can have more than is left before they have half of all together.
     if exchanges.len() <= cx.config.limits.app_connections / 2 {
@@ -38,7 +37,7 @@ pub(crate) fn is_over_share(
 }
 
 /// Requests of a caller's connection that have a connection to the app or are about to.
-fn held_by(conns: &Connections, exchanges: &Exchanges, down: Key) -> usize {
+fn held_by(conns: &Connections, exchanges: &Exchanges, down: ConnKey) -> usize {
     match conns.get(down).map(|conn| &conn.role) {
         Some(Role::Http2Server(link)) => link.streams.len().saturating_sub(link.late.len()),
         Some(Role::Http1Server(server)) => usize::from(!is_queued(exchanges, server.exchange)),
@@ -46,7 +45,7 @@ fn held_by(conns: &Connections, exchanges: &Exchanges, down: Key) -> usize {
     }
 }
 
-fn is_queued(exchanges: &Exchanges, exchange: Option<Key>) -> bool {
+fn is_queued(exchanges: &Exchanges, exchange: Option<ExchangeKey>) -> bool {
     let exchange = exchange.and_then(|key| exchanges.get(key));
     exchange.is_some_and(|exchange| exchange.up == Upstream::FairQueue)
 }
@@ -67,7 +66,7 @@ pub(crate) fn wait(
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, &Destination::App);
     let limit = cx.config.limits.waiting_per_service;
@@ -97,7 +96,12 @@ pub(crate) fn wait(
 }
 
 /// A request that waited for its share is called off.
-pub(crate) fn leave(conns: &mut Connections, inbound: &mut Inbound, key: Key, down: Key) {
+pub(crate) fn leave(
+    conns: &mut Connections,
+    inbound: &mut Inbound,
+    key: ExchangeKey,
+    down: ConnKey,
+) {
     inbound.fair_queue.count -= 1;
     if let Some(Role::Http2Server(link)) = conns.get_mut(down).map(|conn| &mut conn.role) {
         if let Some(at) = link.late.iter().position(|late| *late == key) {
@@ -118,7 +122,7 @@ pub(crate) fn next(
     exchanges: &Exchanges,
     upstreams: &Upstreams,
     inbound: &mut Inbound,
-) -> Option<Key> {
+) -> Option<ExchangeKey> {
     for _ in 0..inbound.fair_queue.conns.len() {
         let free = free_connections(cx, upstreams);
         if free == 0 {
@@ -137,7 +141,7 @@ pub(crate) fn next(
 }
 
 /// Takes the first request of a connection out; one that has more is in line for another turn.
-fn take(conns: &mut Connections, inbound: &mut Inbound, down: Key) -> Option<Key> {
+fn take(conns: &mut Connections, inbound: &mut Inbound, down: ConnKey) -> Option<ExchangeKey> {
     let key = match &mut conns.get_mut(down)?.role {
         Role::Http2Server(link) => {
             let key = link.late.pop_front()?;

@@ -24,7 +24,7 @@ use tollway_telemetry::DaprMetrics;
 
 use crate::conn::Connection;
 use crate::request_error::RequestError;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;
 use fairness::FairQueue;
 use policy::PolicyGate;

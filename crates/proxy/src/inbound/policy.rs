@@ -12,11 +12,10 @@ use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::call_trace::Admission;
 use tollway_model::{Caller, ServiceName, SpiffeId};
-use tollway_net::Key;
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 use tollway_telemetry::{DaprMetrics, Judged};
 
-use crate::conn::{Connection, Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::headers;
@@ -97,7 +96,7 @@ impl PolicyGate {
         let method = head.method.as_bytes();
         let decided = view.decide_request(method, &head.path).and_then(|target| {
             // As in Dapr, what an app lists are calls of the app, and none of its actors.
-            if headers::is_for_runtime(&head.fields) {
+            if headers::is_of_actors(&head.fields) {
                 return Ok(target);
             }
             let judged = view.decide_access(method, target.as_deref().unwrap_or(&head.path));
@@ -240,7 +239,12 @@ pub(crate) fn on_policies(
 }
 
 /// Ends a relayed connection of the inbound listener that would not be let in now.
-pub(crate) fn judge_relay(cx: &mut Cx, conns: &mut Connections, inbound: &mut Inbound, key: Key) {
+pub(crate) fn judge_relay(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    inbound: &mut Inbound,
+    key: ConnKey,
+) {
     if inbound.policy.is_open {
         return;
     }
@@ -278,7 +282,7 @@ pub(crate) fn admit_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
     inbound: &mut Inbound,
-    key: Key,
+    key: ConnKey,
 ) -> bool {
     let conn = conns.get_mut(key);
     let Err(error) = inbound.policy.admit_connection(conn, &cx.config.home) else {

@@ -1,9 +1,8 @@
 //! TCP connections of mesh callers to the app.
 
 use tollway_model::{AppProtocol, ErrorCode};
-use tollway_net::Key;
 
-use crate::conn::{Connections, Relay, Role};
+use crate::conn::{ConnKey, Connections, Relay, Role};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::inbound::{Inbound, policy};
@@ -15,7 +14,7 @@ pub(crate) fn open_app_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
     inbound: &mut Inbound,
-    key: Key,
+    key: ConnKey,
 ) -> bool {
     access_log::begin_line(cx, conns, key, Kind::Tcp, None);
     let Some(app) = cx.config.app.filter(|app| app.protocol == AppProtocol::Tcp) else {

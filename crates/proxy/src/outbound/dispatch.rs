@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 use tollway_model::ServiceName;
-use tollway_net::Key;
 
+use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Destination, Exchanges, Upstream, describe, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, describe, fail};
 use crate::inbound::{Inbound, concurrency, fairness};
 use crate::outbound::send;
 use crate::protocol::{http1_server, relay};
@@ -21,7 +21,7 @@ pub(crate) fn wait_raw(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
     service: ServiceName,
 ) {
     if let Some(conn) = conns.get_mut(key) {
@@ -54,7 +54,7 @@ pub(crate) fn dispatch(
     upstreams: &mut Upstreams,
     inbound: &mut Inbound,
     tls: &mut PlaneTls,
-    key: Key,
+    key: ExchangeKey,
 ) {
     let buffered = exchanges.buffered_bytes();
     let Some(exchange) = exchanges.get_mut(key) else { return };
@@ -104,7 +104,7 @@ fn dispatch_upgrade(
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, destination);
@@ -120,7 +120,7 @@ fn wait(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, destination);
@@ -174,11 +174,11 @@ pub(crate) fn fail_undiscovered(
     let pool = pools::pool(cx, upstreams, destination);
     let waiting = std::mem::take(&mut pool.waiting);
     let raw = std::mem::take(&mut pool.waiting_raw);
-    let (late, early): (VecDeque<Key>, VecDeque<Key>) = waiting
+    let (late, early): (VecDeque<ExchangeKey>, VecDeque<ExchangeKey>) = waiting
         .into_iter()
         .filter(|key| exchanges.is_waiting(*key))
         .partition(|key| exchanges.get(*key).is_some_and(|e| is_late(e.started)));
-    let (late_raw, early_raw): (Vec<Key>, Vec<Key>) = raw
+    let (late_raw, early_raw): (Vec<ConnKey>, Vec<ConnKey>) = raw
         .into_iter()
         .filter(|key| conns.get(*key).is_some())
         .partition(|key| conns.get(*key).is_some_and(|conn| is_late(conn.since)));
@@ -194,7 +194,7 @@ pub(crate) fn fail_undiscovered(
 }
 
 /// Tells one raw connection: over HTTP if it is a CONNECT, by a reset otherwise.
-pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: Key, error: &RequestError) {
+pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: ConnKey, error: &RequestError) {
     match conns.get(key).map(|conn| &conn.role) {
         Some(Role::Relay(_)) => {
             tracing::info!(%error, "TCP call failed");
@@ -232,7 +232,7 @@ pub(crate) fn serve_waiting(
 }
 
 /// A connection has room for another stream, or its pool has one less.
-pub(crate) fn on_capacity(conns: &Connections, upstreams: &Upstreams, cx: &mut Cx, key: Key) {
+pub(crate) fn on_capacity(conns: &Connections, upstreams: &Upstreams, cx: &mut Cx, key: ConnKey) {
     if let Some(destination) = conns.get(key).and_then(Connection::destination)
         && upstreams.has_waiting(destination)
     {
@@ -246,7 +246,7 @@ pub(crate) fn give_up_waiting(
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.up == Upstream::FairQueue {

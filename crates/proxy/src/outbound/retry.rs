@@ -3,12 +3,11 @@
 use crate::cause::Cause;
 use crate::conn::Connections;
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Exchanges, Upstream, access_log, describe, fail, trace};
+use crate::exchange::{ExchangeKey, Exchanges, Upstream, access_log, describe, fail, trace};
 use crate::request_error::{RequestError, Within};
 use crate::upstream::{Upstreams, dial};
 use tollway_http::h2;
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 use tollway_routing::Failure;
 
 /// An attempt failed before any response: once more, or the answer to the caller.
@@ -17,7 +16,7 @@ pub(crate) fn on_attempt_failed(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
-    key: Key,
+    key: ExchangeKey,
     failure: Failure,
     cause: Cause,
 ) {

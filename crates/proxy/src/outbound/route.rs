@@ -4,19 +4,20 @@
 use std::borrow::Cow;
 use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ServiceName};
-use tollway_net::Key;
 use tollway_routing::{RequestParts, Target, TargetError, decide_target};
 use tollway_telemetry::SeriesId;
 
 use crate::conn::{Connection, Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
-use crate::exchange::{Destination, Exchange, Exchanges, Pipe, StreamRef, Upstream, fail, trace};
+use crate::exchange::{
+    Destination, Exchange, ExchangeKey, Exchanges, Pipe, StreamRef, Upstream, fail, trace,
+};
 use crate::inbound::Inbound;
 use crate::inbound::admission;
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
-use crate::runtime_fields::RuntimeFields;
+use crate::runtime_protocol::{RuntimeRequest, RuntimeTarget};
 use crate::tokens::admit;
 use crate::tokens::is_public;
 use crate::{error_response, headers};
@@ -28,7 +29,7 @@ pub(crate) fn begin(
     exchanges: &mut Exchanges,
     inbound: &mut Inbound,
     mut arrival: Arrival,
-) -> Key {
+) -> ExchangeKey {
     let conn = conns.get(arrival.down.conn);
     let via = conn.and_then(|c| c.via.clone()).unwrap_or(ListenerKind::HttpApi);
     let observed = match &mut cx.observer {
@@ -86,7 +87,7 @@ pub(crate) fn begin(
     key
 }
 
-fn bind_down(conns: &mut Connections, down: StreamRef, key: Key) {
+fn bind_down(conns: &mut Connections, down: StreamRef, key: ExchangeKey) {
     match conns.get_mut(down.conn).map(|conn| &mut conn.role) {
         Some(Role::Http1Server(server)) => server.exchange = Some(key),
         Some(Role::Http2Server(link)) => {
@@ -102,7 +103,7 @@ fn route(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
 ) -> Result<(), RequestError> {
     let full = exchanges.len() > cx.config.limits.exchanges;
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
@@ -124,12 +125,12 @@ fn route(
         return if is_public(&exchange.head) { Ok(()) } else { Err(RequestError::NotPublic) };
     }
     let asked = match exchange.via {
-        ListenerKind::Loopback => RuntimeFields::of(&exchange.head.fields)?,
-        _ => RuntimeFields::default(),
+        ListenerKind::Loopback => RuntimeRequest::read(&exchange.head.fields)?,
+        _ => RuntimeRequest::default(),
     };
     exchange.is_of_actors = asked.is_of_actors();
     (exchange.number, exchange.turn) = (asked.number, asked.turn);
-    if asked.to_app {
+    if asked.to == RuntimeTarget::App {
         return route_own_app(cx, exchanges, key);
     }
     cx.metrics.outbound_requests.add(1);
@@ -139,8 +140,7 @@ fn route(
         admit(token, &exchange.via, &mut exchange.head, is_own)?;
     }
     if let Some(rules) = &cx.config.api_rules {
-        let is_call =
-            matches!(target, Ok(Outbound::Service { .. } | Outbound::HostServices { .. }));
+        let is_call = matches!(target, Ok(Outbound::Service { .. } | Outbound::External { .. }));
         if !rules.admit(&exchange.via, &exchange.head, is_call) {
             return Err(RequestError::NotAllowed);
         }
@@ -151,13 +151,13 @@ fn route(
             exchange.destination = Destination::Api;
             headers::api_request(&mut exchange.head);
         }
-        Outbound::HostServices { .. } if asked.is_of_actors() => {
+        Outbound::External { .. } if asked.is_of_actors() => {
             return Err(TargetError::NoAppId.into());
         }
-        Outbound::HostServices { id, path, credentials_used } => {
+        Outbound::External { id, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
             exchange.destination = Destination::Api;
-            headers::outside_request(&mut exchange.head, &id, credentials_used);
+            headers::external_request(&mut exchange.head, id, credentials_used);
         }
         Outbound::Service { name, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
@@ -178,8 +178,8 @@ fn route(
             if out.hops > limit {
                 return Err(RequestError::Loop { service: name, limit });
             }
-            if asked.to_runtime {
-                headers::send_to_runtime(&mut exchange.head);
+            if let RuntimeTarget::Actors(lookup) = asked.to {
+                lookup.push(&mut exchange.head.fields);
             }
             exchange.destination = match asked.instance {
                 Some(instance) => Destination::workload(name, instance),
@@ -200,7 +200,7 @@ fn route_inbound(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     inbound: &mut Inbound,
-    key: Key,
+    key: ExchangeKey,
 ) -> Result<(), RequestError> {
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
     let conn = conns.get_mut(exchange.down.conn);
@@ -215,7 +215,8 @@ fn route_inbound(
     }
     let own = peer.map(|peer| headers::inbound_request(&mut exchange.head, &peer));
     let own = own.unwrap_or_default();
-    if own.to_runtime {
+    if let Some(lookup) = own.actor {
+        lookup.push(&mut exchange.head.fields);
         exchange.is_of_actors = true;
         exchange.destination = Destination::Actors;
     } else {
@@ -232,7 +233,12 @@ fn route_inbound(
 }
 
 /// Every request goes to the app; what is said of its client is what was seen here.
-pub(crate) fn route_front(cx: &mut Cx, conns: &Connections, exchanges: &mut Exchanges, key: Key) {
+pub(crate) fn route_front(
+    cx: &mut Cx,
+    conns: &Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
     cx.metrics.inbound_requests.add(1);
     let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.destination = Destination::App;
@@ -243,7 +249,7 @@ pub(crate) fn route_front(cx: &mut Cx, conns: &Connections, exchanges: &mut Exch
 }
 
 /// Routes a request of the own runtime to the app.
-fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: Key) -> Result<(), RequestError> {
+fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: ExchangeKey) -> Result<(), RequestError> {
     http_app(&cx.config)?;
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
     exchange.destination = Destination::App;
@@ -253,13 +259,13 @@ fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: Key) -> Result<(), Req
 }
 
 /// A request goes nowhere whose head is as it came: remembers whether it is one of actors.
-fn note_undecided(exchanges: &mut Exchanges, key: Key) {
+fn note_undecided(exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.is_of_actors |= match exchange.via {
         ListenerKind::Loopback => {
-            RuntimeFields::of(&exchange.head.fields).map_or(true, |a| a.is_of_actors())
+            RuntimeRequest::read(&exchange.head.fields).map_or(true, |a| a.is_of_actors())
         }
-        ListenerKind::Inbound => headers::is_for_runtime(&exchange.head.fields),
+        ListenerKind::Inbound => headers::is_of_actors(&exchange.head.fields),
         _ => false,
     };
 }
@@ -286,7 +292,7 @@ enum Outbound {
         credentials_used: bool,
     },
     /// Out of the mesh.
-    HostServices {
+    External {
         id: String,
         path: NewPath,
         credentials_used: bool,
@@ -367,7 +373,7 @@ fn outbound_target(
             Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
         }
         Target::External { id, path, credentials_used } => {
-            Outbound::HostServices { id, path: NewPath::of(path, &head.path), credentials_used }
+            Outbound::External { id, path: NewPath::of(path, &head.path), credentials_used }
         }
     })
 }

@@ -1,14 +1,13 @@
 //! The request goes out on a connection: its head, and what has come of its body.
 
-use crate::conn::{Connections, Role};
+use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Exchanges, Side, StreamRef, Upstream, body, fail};
+use crate::exchange::{ExchangeKey, Exchanges, Side, StreamRef, Upstream, body, fail};
 use crate::headers;
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
 use tollway_http::h1;
 use tollway_http::h2::StreamId;
-use tollway_net::Key;
 use tollway_net::boot_time;
 use tollway_routing::Failure;
 
@@ -18,8 +17,8 @@ pub(crate) fn send(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     inbound: &Inbound,
-    key: Key,
-    conn_key: Key,
+    key: ExchangeKey,
+    conn_key: ConnKey,
 ) {
     let now = cx.now;
     let Some(exchange) = exchanges.get_mut(key) else { return };
@@ -80,7 +79,7 @@ pub(crate) fn send(
 }
 
 /// The chosen connection turned out to take no request.
-fn retry_elsewhere(cx: &mut Cx, key: Key) {
+fn retry_elsewhere(cx: &mut Cx, key: ExchangeKey) {
     cx.effects.push(Effect::AttemptFailed {
         exchange: key,
         failure: Failure::NotConnected,

@@ -2,9 +2,8 @@
 
 use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
-use tollway_net::Key;
 
-use crate::conn::{Connections, ListenerKind, Purpose, Relay, Role};
+use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role};
 use crate::cx::Cx;
 use crate::exchange::{Destination, access_log};
 use crate::observe::Kind;
@@ -20,7 +19,7 @@ pub(crate) fn open_tcp(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    down: Key,
+    down: ConnKey,
     service: ServiceName,
 ) {
     let now = cx.now;
@@ -37,7 +36,7 @@ pub(crate) fn dispatch_tcp(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    down: Key,
+    down: ConnKey,
     service: ServiceName,
 ) {
     let Some(conn) = conns.get_mut(down) else { return };
@@ -90,7 +89,7 @@ pub(crate) fn on_connect(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    key: Key,
+    key: ConnKey,
     head: &RequestHead,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
@@ -123,7 +122,7 @@ pub(crate) fn open_tunnel(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    key: Key,
+    key: ConnKey,
     service: ServiceName,
 ) {
     let state = match discover::service_state(cx, upstreams, &service) {
@@ -165,7 +164,7 @@ pub(crate) fn dispatch_raw(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     tls: &mut PlaneTls,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some(service) = conn.raw_target.take() else { return };

@@ -1,9 +1,9 @@
 //! Turns of actors that were called off, or whose lease ended before they could be sent.
 
-use tollway_net::{Closed, Key};
+use tollway_net::Closed;
 
 use super::{http1_client, http2};
-use crate::conn::{Connections, Role};
+use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::Cx;
 use crate::exchange::{Exchange, Exchanges, Upstream, fail};
 use crate::request_error::RequestError;
@@ -28,7 +28,7 @@ pub(crate) fn on_lease_over(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     conn.io.abort_on_close();

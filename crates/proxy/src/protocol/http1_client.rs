@@ -2,17 +2,17 @@
 //! sidecars where mesh connections are pooled.
 
 use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed, ResponseContext};
-use tollway_net::{Closed, Key};
+use tollway_net::Closed;
 use tollway_routing::Failure;
 
 use super::http1_server::size_of;
 use super::relay;
 use crate::cause::Cause;
-use crate::conn::{Connections, Http1Client, Role};
+use crate::conn::{ConnKey, Connections, Http1Client, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
-use crate::exchange::{BodySize, Destination, Exchanges, Side};
+use crate::exchange::{BodySize, Destination, ExchangeKey, Exchanges, Side};
 use crate::exchange::{body, fail, finish, respond, retry};
 use crate::headers;
 
@@ -27,18 +27,18 @@ pub(crate) enum Next {
 }
 
 /// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 upstream.
-pub(crate) fn take_input(conns: &mut Connections, key: Key) -> Option<Vec<u8>> {
+pub(crate) fn take_input(conns: &mut Connections, key: ConnKey) -> Option<Vec<u8>> {
     client(conns, key).map(|client| std::mem::take(&mut client.input))
 }
 
 /// Keeps what is not parsed yet.
-pub(crate) fn keep_input(conns: &mut Connections, key: Key, rest: &[u8]) {
+pub(crate) fn keep_input(conns: &mut Connections, key: ConnKey, rest: &[u8]) {
     if let Some(client) = client(conns, key) {
         client.input.extend_from_slice(rest);
     }
 }
 
-fn client(conns: &mut Connections, key: Key) -> Option<&mut Http1Client> {
+fn client(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Client> {
     match &mut conns.get_mut(key)?.role {
         Role::Http1Client(client) => Some(client),
         _ => None,
@@ -50,7 +50,7 @@ pub(crate) fn step(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     bytes: &[u8],
 ) -> Next {
     let limits = cx.config.limits.h1;
@@ -87,7 +87,7 @@ fn begin_response(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     mut response: h1::Response,
     bytes: &[u8],
     consumed: usize,
@@ -135,8 +135,8 @@ fn ask_another_way(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
-    exchange: Key,
+    key: ConnKey,
+    exchange: ExchangeKey,
 ) -> bool {
     let Some(conn) = conns.get(key) else { return false };
     let Some(destination @ Destination::Service(_)) = conn.destination().cloned() else {
@@ -151,8 +151,8 @@ fn response_body(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
-    exchange: Key,
+    key: ConnKey,
+    exchange: ExchangeKey,
     bytes: &[u8],
 ) -> Next {
     let Some(client) = client(conns, key) else { return Next::Gone };
@@ -199,8 +199,8 @@ fn upgraded(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
-    exchange: Key,
+    key: ConnKey,
+    exchange: ExchangeKey,
     response: h1::Response,
     rest: &[u8],
 ) -> Next {
@@ -223,8 +223,8 @@ fn on_malformed(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
-    exchange: Key,
+    key: ConnKey,
+    exchange: ExchangeKey,
     reason: &str,
 ) {
     detach(cx, conns, key);
@@ -232,7 +232,7 @@ fn on_malformed(
 }
 
 /// Takes a connection from its exchange and drops it.
-fn detach(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn detach(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     if let Some(client) = client(conns, key) {
         client.exchange = None;
     }
@@ -245,7 +245,7 @@ pub(crate) fn upstream_broke(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    exchange: Key,
+    exchange: ExchangeKey,
     failure: Failure,
     cause: impl Into<Cause>,
 ) {
@@ -270,7 +270,7 @@ pub(crate) fn on_closed(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     how: Closed,
 ) {
     let Some(client) = client(conns, key) else { return };

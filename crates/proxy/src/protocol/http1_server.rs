@@ -4,10 +4,10 @@ use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed};
 use tollway_http::h2::StreamId;
 use tollway_http::{Method, RequestHead, ResponseHead};
 use tollway_model::ErrorCode;
-use tollway_net::{Closed, Key};
+use tollway_net::Closed;
 
 use super::Arrival;
-use crate::conn::{Connections, Http1Server, Role};
+use crate::conn::{ConnKey, Connections, Http1Server, Role};
 use crate::cx::Cx;
 use crate::error_response;
 use crate::exchange::body::Chunk;
@@ -30,13 +30,13 @@ pub(crate) enum Next {
 }
 
 /// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 downstream.
-pub(crate) fn take_input(conns: &mut Connections, key: Key) -> Option<Vec<u8>> {
+pub(crate) fn take_input(conns: &mut Connections, key: ConnKey) -> Option<Vec<u8>> {
     server(conns, key).map(|server| std::mem::take(&mut server.input))
 }
 
 /// Keeps what is not parsed yet; while an exchange is under way its connection is then not
 /// read further.
-pub(crate) fn keep_input(conns: &mut Connections, key: Key, rest: &[u8]) {
+pub(crate) fn keep_input(conns: &mut Connections, key: ConnKey, rest: &[u8]) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Http1Server(server) = &mut conn.role else { return };
     if rest.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) fn keep_input(conns: &mut Connections, key: Key, rest: &[u8]) {
     }
 }
 
-fn server(conns: &mut Connections, key: Key) -> Option<&mut Http1Server> {
+fn server(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Server> {
     match &mut conns.get_mut(key)?.role {
         Role::Http1Server(server) => Some(server),
         _ => None,
@@ -60,7 +60,7 @@ pub(crate) fn step(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     bytes: &[u8],
 ) -> Next {
     let limits = cx.config.limits.h1;
@@ -112,7 +112,7 @@ fn request_body(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     bytes: &[u8],
 ) -> Next {
     let Some(server) = server(conns, key) else { return Next::Gone };
@@ -160,7 +160,7 @@ fn request_body(
 fn begin_request(
     cx: &Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     request: h1::Request,
     consumed: usize,
     may_leave_http: bool,
@@ -194,7 +194,13 @@ fn begin_request(
 }
 
 /// The bytes are not a request: says why and closes.
-pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: Key, status: u16, reason: &str) {
+pub(crate) fn refuse(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    status: u16,
+    reason: &str,
+) {
     cx.metrics.requests_refused.add(1);
     let fault = match status {
         431 => RequestError::HeadTooLarge,
@@ -204,14 +210,19 @@ pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: Key, status: u16
 }
 
 /// The head did not end in time.
-pub(crate) fn refuse_slow_head(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn refuse_slow_head(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     cx.metrics.requests_refused.add(1);
     let within = Within(cx.config.timeouts.head);
     answer_error(cx, conns, key, &RequestError::HeadTimedOut { within });
 }
 
 /// Says why what came is no exchange, and closes.
-pub(crate) fn answer_error(cx: &mut Cx, conns: &mut Connections, key: Key, fault: &RequestError) {
+pub(crate) fn answer_error(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    fault: &RequestError,
+) {
     access_log::log_refused_request(cx, conns, key, fault, None);
     let (head, body) = error_response::http_error(fault, &cx.config.hop);
     answer_and_close(cx, conns, key, &head, &body);
@@ -220,7 +231,7 @@ pub(crate) fn answer_error(cx: &mut Cx, conns: &mut Connections, key: Key, fault
 fn answer_and_close(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     head: &ResponseHead,
     body: &[u8],
 ) {
@@ -240,7 +251,7 @@ pub(crate) fn on_closed(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     how: Closed,
 ) {
     let Some(server) = server(conns, key) else { return };
@@ -256,7 +267,7 @@ pub(crate) fn on_closed(
 }
 
 /// Nothing more is taken from a client; what it is owed goes out.
-fn end(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn end(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(conn) = conns.get_mut(key) else { return };
     let owes = conn.io.pending() > 0;
     let Role::Http1Server(server) = &mut conn.role else { return };

@@ -2,17 +2,18 @@
 
 use tollway_http::h2::{ErrorCode, Event, StreamId};
 use tollway_http::{Method, RequestHead, ResponseHead, h1};
-use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::{Arrival, http1_client};
 use crate::cause::Cause;
-use crate::conn::{Connections, Http2Link, Role};
+use crate::conn::{ConnKey, Connections, Http2Link, Role};
 use crate::cx::{Cx, Effect};
 use crate::error_response;
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
-use crate::exchange::{BodySize, Destination, Exchanges, Side, StreamRef, Upstream, describe};
+use crate::exchange::{
+    BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, Upstream, describe,
+};
 use crate::exchange::{access_log, body, fail, finish, respond, retry};
 use crate::headers;
 use crate::request_error::RequestError;
@@ -22,7 +23,7 @@ use crate::request_error::RequestError;
 pub(crate) fn receive(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     data: &[u8],
     events: &mut Vec<Event>,
 ) -> Received {
@@ -55,7 +56,7 @@ pub(crate) fn after_bytes(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     received: Received,
 ) {
     conns.schedule_codec(cx, key);
@@ -72,7 +73,7 @@ pub(crate) fn refuse_connection(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     reason: &str,
 ) {
     cx.metrics.requests_refused.add(1);
@@ -87,18 +88,18 @@ pub(crate) fn refuse_connection(
     on_over(cx, conns, exchanges, key, reason);
 }
 
-fn link(conns: &mut Connections, key: Key) -> Option<&mut Http2Link> {
+fn link(conns: &mut Connections, key: ConnKey) -> Option<&mut Http2Link> {
     match &mut conns.get_mut(key)?.role {
         Role::Http2Server(link) | Role::Http2Client(link) => Some(link),
         _ => None,
     }
 }
 
-fn exchange_of(conns: &mut Connections, key: Key, stream: StreamId) -> Option<Key> {
+fn exchange_of(conns: &mut Connections, key: ConnKey, stream: StreamId) -> Option<ExchangeKey> {
     link(conns, key)?.streams.get(&stream.0).copied()
 }
 
-fn is_server(conns: &Connections, key: Key) -> bool {
+fn is_server(conns: &Connections, key: ConnKey) -> bool {
     conns.get(key).is_some_and(|conn| matches!(conn.role, Role::Http2Server(_)))
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn on_event(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     event: Event,
     input: &[u8],
 ) -> Option<Arrival> {
@@ -186,7 +187,7 @@ pub(crate) fn on_event(
 fn on_request(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     stream: StreamId,
     head: RequestHead,
     declared: &Declared,
@@ -218,7 +219,7 @@ fn on_response(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     stream: StreamId,
     mut head: ResponseHead,
     said: Declared,
@@ -248,8 +249,8 @@ fn ask_another(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
-    exchange: Key,
+    key: ConnKey,
+    exchange: ExchangeKey,
 ) -> bool {
     let until = cx.now + cx.config.timeouts.dial_backoff;
     if exchanges.get(exchange).is_none_or(|exchange| exchange.is_of_actors) {
@@ -265,7 +266,7 @@ fn ask_another(
 }
 
 /// A request whose head is over the limits.
-fn refuse_stream(cx: &mut Cx, conns: &mut Connections, key: Key, stream: StreamId) {
+fn refuse_stream(cx: &mut Cx, conns: &mut Connections, key: ConnKey, stream: StreamId) {
     cx.metrics.requests_refused.add(1);
     answer_error(cx, conns, key, stream, &RequestError::HeadTooLarge, None);
 }
@@ -275,7 +276,7 @@ fn refuse_stream(cx: &mut Cx, conns: &mut Connections, key: Key, stream: StreamI
 fn answer_error(
     cx: &mut Cx,
     conns: &mut Connections,
-    key: Key,
+    key: ConnKey,
     stream: StreamId,
     error: &RequestError,
     asked: Option<&RequestHead>,
@@ -296,7 +297,7 @@ fn on_reset(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     stream: StreamId,
     code: ErrorCode,
 ) {
@@ -327,7 +328,7 @@ fn on_reset(
 }
 
 /// The peer takes no new streams: others do.
-fn on_goaway(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn on_goaway(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(conn) = conns.get_mut(key) else { return };
     if matches!(conn.role, Role::Http2Client(_)) {
         conn.draining = true;
@@ -341,13 +342,13 @@ pub(crate) fn on_over(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    key: Key,
+    key: ConnKey,
     cause: impl Into<Cause>,
 ) {
     let cause = cause.into();
     let server = is_server(conns, key);
     let Some(link) = link(conns, key) else { return };
-    let mut ended: Vec<(u32, Key)> = link.streams.drain().collect();
+    let mut ended: Vec<(u32, ExchangeKey)> = link.streams.drain().collect();
     ended.sort_unstable();
     // Out of its pool, which dials anew: the peer may have been started again at its place.
     conns.leave_pool(cx, key, true);

@@ -5,12 +5,11 @@ use std::time::Duration;
 use tollway_http::{ResponseHead, h1};
 use tollway_identity::UPSTREAM_FAILED_RECORD;
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 
 use crate::cause::Cause;
-use crate::conn::{Connection, Connections, ListenerKind, Relay, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Relay, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Exchanges, access_log, finish, trace};
+use crate::exchange::{ExchangeKey, Exchanges, access_log, finish, trace};
 use crate::headers::{self, ResponseOrigin};
 use crate::inbound::Upgraded;
 
@@ -19,7 +18,7 @@ pub(crate) const RELAY_DIALS: u32 = 3;
 /// A callee that has not answered a caller who waited so long stands still.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
-pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: Key, data: &[u8]) {
+pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
     if data.is_empty() {
         return;
     }
@@ -45,7 +44,7 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: Key, data: &[u
 }
 
 /// Bytes in either direction keep both sides alive. Gives the other side, if there is one.
-fn touch(cx: &mut Cx, conns: &mut Connections, key: Key, bytes: usize) -> Option<Key> {
+fn touch(cx: &mut Cx, conns: &mut Connections, key: ConnKey, bytes: usize) -> Option<ConnKey> {
     let now = cx.now;
     let conn = conns.get_mut(key)?;
     if let Some(entry) = &mut conn.access_log {
@@ -62,7 +61,7 @@ fn touch(cx: &mut Cx, conns: &mut Connections, key: Key, bytes: usize) -> Option
 }
 
 /// The relay that a connection is, if it is one.
-pub(crate) fn relay(conns: &mut Connections, key: Key) -> Option<&mut Relay> {
+pub(crate) fn relay(conns: &mut Connections, key: ConnKey) -> Option<&mut Relay> {
     match &mut conns.get_mut(key)?.role {
         Role::Relay(relay) => Some(relay),
         _ => None,
@@ -70,7 +69,7 @@ pub(crate) fn relay(conns: &mut Connections, key: Key) -> Option<&mut Relay> {
 }
 
 /// A flushed connection has room: its source may be read again.
-pub(crate) fn on_room(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn on_room(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(Relay { other: Some(other), .. }) = relay(conns, key) else { return };
     let other = *other;
     if conns.get(other).is_some_and(|conn| conn.paused) {
@@ -79,7 +78,7 @@ pub(crate) fn on_room(cx: &mut Cx, conns: &mut Connections, key: Key) {
     close_if_over(cx, conns, key);
 }
 
-pub(crate) fn on_closed(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn on_closed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     back_off_if_unanswered(cx, conns, key);
     let Some(relay) = relay(conns, key) else { return };
     relay.ended = true;
@@ -92,7 +91,7 @@ pub(crate) fn on_closed(cx: &mut Cx, conns: &mut Connections, key: Key) {
 }
 
 /// Both directions have ended and been sent.
-fn close_if_over(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn close_if_over(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(Relay { other: Some(other), .. }) = relay(conns, key) else { return };
     let other = *other;
     let over = |conn: Option<&Connection>| {
@@ -106,7 +105,7 @@ fn close_if_over(cx: &mut Cx, conns: &mut Connections, key: Key) {
 
 /// One side broke, or nothing has gone either way for too long: both end with a reset. The end
 /// of what was sent in order would not get by bytes that the peer does not take.
-pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     back_off_if_unanswered(cx, conns, key);
     let other = relay(conns, key).and_then(|relay| relay.other);
     access_log::note_break(conns, key, other);
@@ -121,7 +120,7 @@ pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: Key) {
 
 /// A gateway's caller gives up, and who it was passed to has not said a word: whoever takes
 /// connections and stands still is avoided for as long as callers wait for a handshake.
-fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: Key) {
+fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let (now, rest) = (cx.now, cx.config.timeouts.connect);
     let Some(conn) = conns.get(key) else { return };
     let Some((target, address)) = &conn.relays_to else { return };
@@ -136,7 +135,7 @@ fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: Key) {
 }
 
 /// Makes two connections relay to each other; `early` goes to `b` first.
-fn join(cx: &mut Cx, conns: &mut Connections, a: Key, b: Key, early: &[u8]) {
+fn join(cx: &mut Cx, conns: &mut Connections, a: ConnKey, b: ConnKey, early: &[u8]) {
     let now = cx.now;
     for (key, other) in [(a, b), (b, a)] {
         let Some(conn) = conns.get_mut(key) else { continue };
@@ -159,7 +158,7 @@ fn join(cx: &mut Cx, conns: &mut Connections, a: Key, b: Key, early: &[u8]) {
 }
 
 /// A dialled connection stands that is to relay for `down`.
-pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: Key, down: Key) {
+pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: ConnKey, down: ConnKey) {
     if conns.get(down).is_none() {
         return conns.close(cx, key);
     }
@@ -178,7 +177,7 @@ pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: Key, down: K
 }
 
 /// Bytes of `down` go to the dial already: they wait in its buffer.
-pub(crate) fn attach(conns: &mut Connections, down: Key, up: Key) {
+pub(crate) fn attach(conns: &mut Connections, down: ConnKey, up: ConnKey) {
     let Some(relay) = relay(conns, down) else { return };
     relay.other = Some(up);
     let early = std::mem::take(&mut relay.early);
@@ -194,14 +193,14 @@ pub(crate) fn attach(conns: &mut Connections, down: Key, up: Key) {
 }
 
 /// Counts a dial that failed at once; whether another address may be tried.
-pub(crate) fn may_dial_again(conns: &mut Connections, down: Key) -> bool {
+pub(crate) fn may_dial_again(conns: &mut Connections, down: ConnKey) -> bool {
     let Some(relay) = relay(conns, down) else { return false };
     relay.failed_dials += 1;
     relay.failed_dials < RELAY_DIALS
 }
 
 /// Refuses a relay that could not be dialled.
-pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: Key, cause: &Cause) {
+pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: ConnKey, cause: &Cause) {
     let via = conns.get(down).and_then(|conn| conn.via.as_ref());
     let is_app = via == Some(&ListenerKind::Inbound);
     let code = if is_app { ErrorCode::AppUnreachable } else { ErrorCode::Unreachable };
@@ -210,7 +209,7 @@ pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: Key, 
 
 /// Ends a connection that leads nowhere. A gateway's client is in a TLS handshake of which
 /// nothing was passed on, so an alert can still be sent.
-pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
+pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: ConnKey, code: ErrorCode) {
     let Some(conn) = conns.get_mut(down) else { return };
     if conn.via != Some(ListenerKind::Gateway) {
         return refuse_tcp(cx, conns, down, code);
@@ -225,8 +224,8 @@ pub(crate) fn leave_http(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    up: Key,
-    exchange: Key,
+    up: ConnKey,
+    exchange: ExchangeKey,
     head: &ResponseHead,
     rest: &[u8],
 ) {
@@ -269,7 +268,7 @@ pub(crate) fn leave_http(
 }
 
 /// Ends a TCP connection by a reset: plain TCP has no other way to report an error.
-pub(crate) fn refuse_tcp(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
+pub(crate) fn refuse_tcp(cx: &mut Cx, conns: &mut Connections, down: ConnKey, code: ErrorCode) {
     cx.metrics.request_failures.add(1);
     access_log::mark_line(conns, down, |entry| {
         // What had come was not passed on.

@@ -3,10 +3,10 @@
 
 use tollway_identity::TrustBundles;
 use tollway_model::ErrorCode;
-use tollway_net::{Closed, Key};
+use tollway_net::Closed;
 
 use super::{http1_client, http1_server, http2, relay};
-use crate::conn::{Connection, Connections, Role};
+use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::Cx;
 use crate::exchange::{Exchanges, access_log};
 
@@ -28,7 +28,7 @@ pub(crate) fn cut_untrusted(
     }
 }
 
-fn cut(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn cut(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ConnKey) {
     let Some(conn) = conns.get(key) else { return };
     match conn.role {
         Role::Http1Server(_) => {

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Instant;
 use tollway_http::{h1, h2};
 use tollway_model::{ErrorCode, NetworkName, ServiceState};
-use tollway_net::{Conn, ConnError, Key, Tls};
+use tollway_net::{Conn, ConnError, Tls};
 
 use crate::bind::UNSENT_BYTES_LIMIT;
 use crate::cause::Cause;
 use crate::conn::{
-    Connection, Connections, Dial, Http1Client, Http2Link, Opened, Purpose, Role, eviction,
+    ConnKey, Connection, Connections, Dial, Http1Client, Http2Link, Opened, Purpose, Role, eviction,
 };
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, describe};
@@ -91,7 +91,7 @@ pub(crate) fn dial(
     destination: &Destination,
     purpose: Purpose,
     protocol: &'static [u8],
-) -> Result<Key, RequestError> {
+) -> Result<ConnKey, RequestError> {
     let Some(service) = destination.service() else {
         return match cx.config.app {
             Some(app) => dial_app(cx, conns, app.address, purpose)
@@ -176,7 +176,7 @@ pub(crate) fn dial_app(
     conns: &mut Connections,
     address: SocketAddr,
     purpose: Purpose,
-) -> Result<Key, Cause> {
+) -> Result<ConnKey, Cause> {
     cx.metrics.app_dials.add(1);
     let Some(tls) = &cx.config.app_tls else { return dial_plain(cx, conns, address, purpose) };
     let tls = tls.client(address, &purpose);
@@ -194,7 +194,7 @@ pub(crate) fn dial_plain(
     conns: &mut Connections,
     address: SocketAddr,
     purpose: Purpose,
-) -> Result<Key, Cause> {
+) -> Result<ConnKey, Cause> {
     let io = connect(cx, conns, address, None)?;
     let dial = Dial::to(address, purpose);
     let conn = Connection::new(io, Role::Dialling(dial), cx.now);
@@ -229,7 +229,7 @@ pub(crate) fn join_pool_h2(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
     destination: Destination,
     address: Option<SocketAddr>,
     opened: Opened,
@@ -256,7 +256,7 @@ pub(crate) fn join_pool_h2(
 pub(crate) fn join_pool<'u>(
     cx: &mut Cx,
     upstreams: &'u mut Upstreams,
-    key: Key,
+    key: ConnKey,
     destination: &Destination,
     address: Option<SocketAddr>,
 ) -> &'u mut Pool {

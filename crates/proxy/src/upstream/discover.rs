@@ -2,14 +2,13 @@
 
 use super::workload;
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchanges, WorkloadName, trace};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, WorkloadName, trace};
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, pools};
 use std::sync::Arc;
 use tollway_model::AppProtocol;
 use tollway_model::ServiceName;
 use tollway_model::ServiceState;
-use tollway_net::Key;
 use tollway_telemetry::SeriesId;
 
 /// What is known of a service; asks for it when nothing is.
@@ -48,7 +47,7 @@ pub(crate) fn find_callee(
     cx: &mut Cx,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) -> Result<bool, RequestError> {
     let Some(service) = destination.service() else { return Ok(true) };

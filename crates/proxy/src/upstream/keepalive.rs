@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 use tollway_model::ErrorCode;
-use tollway_net::Key;
 use tollway_routing::Failure;
 
 use crate::cause::Cause;
-use crate::conn::{Connections, Role, SWEEP};
+use crate::conn::{ConnKey, Connections, Role, SWEEP};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::exchange::retry;
 use crate::exchange::{Destination, Exchanges, Upstream, describe, fail};
 use crate::protocol::http2;
@@ -30,7 +30,7 @@ pub(crate) struct Keepalive {
     /// Sweeps made.
     round: u64,
     /// Connections that were sent a PING and have not answered.
-    asked: Vec<Key>,
+    asked: Vec<ConnKey>,
 }
 
 impl Keepalive {
@@ -58,7 +58,7 @@ pub(crate) fn probe(
     cx: &mut Cx,
     conns: &mut Connections,
     keepalive: &mut Keepalive,
-    key: Key,
+    key: ConnKey,
     quiet: Duration,
 ) {
     let pause = (quiet / SHARE).clamp(cx.config.timeouts.ping_after, RAREST);
@@ -100,7 +100,7 @@ pub(crate) fn sweep(
     }
 }
 
-fn sign(cx: &Cx, conns: &Connections, keepalive: &mut Keepalive, key: Key) -> Sign {
+fn sign(cx: &Cx, conns: &Connections, keepalive: &mut Keepalive, key: ConnKey) -> Sign {
     let Some(Role::Http2Client(link)) = conns.get(key).map(|conn| &conn.role) else {
         return Sign::Given;
     };
@@ -122,14 +122,14 @@ fn on_silent(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let (address, instance) = (conn.remote, conn.peer.as_ref().and_then(|p| p.instance.clone()));
     let Role::Http2Client(link) = &mut conn.role else { return };
     link.is_silent = true;
     let Some(destination) = link.destination.clone() else { return };
-    let mut waiting: Vec<Key> = link.streams.values().copied().collect();
+    let mut waiting: Vec<ExchangeKey> = link.streams.values().copied().collect();
     waiting.sort_unstable();
     cx.metrics.keepalive_timeouts.add(1);
     if cx.log.should_log(format!("silent {destination:?} {address:?}"), cx.now) {
@@ -145,7 +145,12 @@ fn on_silent(
 }
 
 /// Sends a request once more where that is harmless, and lets it wait on where it is not.
-fn move_elsewhere(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+fn move_elsewhere(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
     let waits = exchanges
         .get(key)
         .is_some_and(|exchange| !exchange.responding && matches!(exchange.up, Upstream::Open(_)));
@@ -160,7 +165,7 @@ fn move_elsewhere(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchange
 }
 
 /// A connection that was taken for dead speaks: it is one like others.
-pub(crate) fn on_revived(cx: &mut Cx, conns: &Connections, key: Key) {
+pub(crate) fn on_revived(cx: &mut Cx, conns: &Connections, key: ConnKey) {
     let Some(conn) = conns.get(key) else { return };
     let Role::Http2Client(link) = &conn.role else { return };
     let Some(destination) = link.destination.clone() else { return };

@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tollway_model::Instance;
-use tollway_net::Key;
 
-use crate::conn::{Connections, Role};
+use crate::conn::{ConnKey, Connections, Role};
 
 /// Upstream connections as they are now.
 pub(crate) trait Links {
     /// `None` for a connection that has closed.
-    fn link(&self, key: Key) -> Option<Link<'_>>;
+    fn link(&self, key: ConnKey) -> Option<Link<'_>>;
 }
 
 /// An upstream connection, or one that is being made.
@@ -75,7 +74,7 @@ impl Link<'_> {
 }
 
 impl Links for Connections {
-    fn link(&self, key: Key) -> Option<Link<'_>> {
+    fn link(&self, key: ConnKey) -> Option<Link<'_>> {
         let conn = self.get(key)?;
         let protocol = match &conn.role {
             Role::Http1Client(_) => LinkProtocol::Http1 { is_fresh: !conn.io.may_read() },

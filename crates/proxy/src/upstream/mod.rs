@@ -28,10 +28,9 @@ use std::net::SocketAddr;
 
 use foldhash::fast::RandomState;
 use tollway_model::ServiceName;
-use tollway_net::Key;
 
 use crate::event_loop::HostServices;
-use crate::exchange::Destination;
+use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
 pub(crate) use pools::{Candidates, Pool};
 
@@ -60,7 +59,7 @@ impl Upstreams {
     }
 
     /// Takes the request out that has waited longest for a connection to a destination.
-    pub(crate) fn next_waiting(&mut self, destination: &Destination) -> Option<Key> {
+    pub(crate) fn next_waiting(&mut self, destination: &Destination) -> Option<ExchangeKey> {
         self.pools.get_mut(destination)?.waiting.pop_front()
     }
 

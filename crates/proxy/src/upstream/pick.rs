@@ -2,9 +2,9 @@
 //! HTTP/2. Never dials.
 
 use tollway_model::{AppProtocol, Instance, ServiceState};
-use tollway_net::Key;
 use tollway_routing::pick_of_two;
 
+use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
 use crate::event_loop::MeshProtocol;
 use crate::exchange::Destination;
@@ -42,7 +42,7 @@ pub(crate) fn pick(
     links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
-) -> Option<Key> {
+) -> Option<ConnKey> {
     if speaks_http1(cx, upstreams, destination) {
         return pick_idle(cx, links, upstreams, destination);
     }
@@ -62,7 +62,7 @@ pub(crate) fn pick_last_resort(
     links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
-) -> Option<Key> {
+) -> Option<ConnKey> {
     if speaks_http1(cx, upstreams, destination) {
         return None;
     }
@@ -77,7 +77,7 @@ fn pick_link(
     pool: &Pool,
     random: u64,
     resting: Resting,
-) -> Option<Key> {
+) -> Option<ConnKey> {
     let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
     if is_remote {
         pick_by_instance(cx, links, upstreams, pool, random, resting)
@@ -92,7 +92,7 @@ fn pick_idle(
     links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
-) -> Option<Key> {
+) -> Option<ConnKey> {
     if let Destination::Service(_) = destination {
         shuffle_idle(cx, upstreams, destination);
     }
@@ -107,7 +107,7 @@ fn pick_idle(
     Some(upstreams.pools.get_mut(destination)?.idle.remove(chosen?))
 }
 
-fn is_fresh(links: &impl Links, key: Key) -> bool {
+fn is_fresh(links: &impl Links, key: ConnKey) -> bool {
     links.link(key).is_some_and(|link| {
         !link.is_draining && matches!(link.protocol, LinkProtocol::Http1 { is_fresh: true })
     })
@@ -128,12 +128,12 @@ pub(crate) fn outstanding(
     cx: &Cx,
     links: &impl Links,
     upstreams: &Upstreams,
-    key: Key,
+    key: ConnKey,
 ) -> Option<u32> {
     load(cx, links, upstreams, key).map(|load| load.streams)
 }
 
-fn load(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> Option<Load> {
+fn load(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> Option<Load> {
     let link = links.link(key)?;
     let state = link.http2()?;
     let is_unread = link.pending >= cx.config.limits.unread_bytes;
@@ -161,7 +161,7 @@ fn pick_two(
     pool: &Pool,
     random: u64,
     resting: Resting,
-) -> Option<Key> {
+) -> Option<ConnKey> {
     let load = |at: usize| {
         let load = load(cx, links, upstreams, pool.conns[at])
             .filter(|_| is_preferred(cx, links, pool.conns[at], resting));
@@ -180,8 +180,8 @@ fn pick_by_instance(
     pool: &Pool,
     random: u64,
     resting: Resting,
-) -> Option<Key> {
-    let mut replicas: Vec<(Option<&Instance>, u32, Key, Load)> = Vec::with_capacity(8);
+) -> Option<ConnKey> {
+    let mut replicas: Vec<(Option<&Instance>, u32, ConnKey, Load)> = Vec::with_capacity(8);
     // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
     let start = usize::try_from(random >> 40).unwrap_or(0) % pool.conns.len().max(1);
     let (before, from) = pool.conns.split_at(start);
@@ -212,7 +212,7 @@ fn pick_by_instance(
     Some(replicas[index].2)
 }
 
-fn is_preferred(cx: &Cx, links: &impl Links, key: Key, resting: Resting) -> bool {
+fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, resting: Resting) -> bool {
     let rests = || {
         let state = links.link(key).and_then(|link| link.http2());
         state.is_some_and(|s| s.is_silent || s.rests_until.is_some_and(|until| cx.now < until))
@@ -221,7 +221,7 @@ fn is_preferred(cx: &Cx, links: &impl Links, key: Key, resting: Resting) -> bool
 }
 
 /// The instance that a connection proved to lead to.
-pub(crate) fn instance(links: &impl Links, key: Key) -> Option<&Instance> {
+pub(crate) fn instance(links: &impl Links, key: ConnKey) -> Option<&Instance> {
     links.link(key)?.instance
 }
 

@@ -8,13 +8,13 @@ use tollway_http::h1;
 use tollway_model::{
     AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
-use tollway_net::Key;
 use tollway_routing::Flight;
 use tollway_telemetry::SeriesId;
 
 use super::workload;
-use crate::conn::{Connection, Connections, Role};
+use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
+use crate::exchange::ExchangeKey;
 use crate::exchange::{Destination, WorkloadName};
 use crate::request_error::RequestError;
 use crate::tls::PlaneTls;
@@ -30,15 +30,15 @@ const RENEW_SPREAD: Duration = Duration::from_secs(2);
 /// One destination's connections and what waits for them.
 pub(crate) struct Pool {
     /// Established connections.
-    pub(crate) conns: Vec<Key>,
+    pub(crate) conns: Vec<ConnKey>,
     /// Established HTTP/1.1 connections without a request, last used last.
-    pub(crate) idle: Vec<Key>,
+    pub(crate) idle: Vec<ConnKey>,
     /// Connections being made.
-    pub(crate) dialling: Vec<Key>,
+    pub(crate) dialling: Vec<ConnKey>,
     /// Exchanges without a connection.
-    pub(crate) waiting: VecDeque<Key>,
+    pub(crate) waiting: VecDeque<ExchangeKey>,
     /// Connections (TCP, CONNECT, ClientHello) that wait for the service to be known.
-    pub(crate) waiting_raw: Vec<Key>,
+    pub(crate) waiting_raw: Vec<ConnKey>,
     /// Addresses that could not be dialled, and until when they are left alone.
     pub(crate) backoff: HashMap<SocketAddr, Instant>,
     /// Since when no address can be dialled.
@@ -227,7 +227,7 @@ pub(crate) fn on_http1_idle(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     conn.since = cx.now;
@@ -251,7 +251,7 @@ pub(crate) fn on_http1_idle(
 pub(crate) fn on_left_pool(
     cx: &mut Cx,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
     destination: &Destination,
     refill: bool,
 ) {
@@ -264,7 +264,7 @@ pub(crate) fn on_left_pool(
 }
 
 /// Takes a connection out of its pool at once.
-pub(crate) fn remove(conns: &Connections, upstreams: &mut Upstreams, key: Key) {
+pub(crate) fn remove(conns: &Connections, upstreams: &mut Upstreams, key: ConnKey) {
     let destination = conns.get(key).and_then(Connection::destination);
     let Some(pool) = destination.and_then(|d| upstreams.pools.get_mut(d)) else { return };
     pool.conns.retain(|member| *member != key);
@@ -283,8 +283,8 @@ pub(crate) fn leave_replica(
 ) {
     let Some(pool) = upstreams.pools.get(destination) else { return };
     let is_local = matches!(pool.state, Some(ServiceState::Local { .. }));
-    let leads_there = |other: &&Key| pick::instance(conns, **other) == instance;
-    let idle: Vec<Key> = pool.idle.iter().filter(leads_there).copied().collect();
+    let leads_there = |other: &&ConnKey| pick::instance(conns, **other) == instance;
+    let idle: Vec<ConnKey> = pool.idle.iter().filter(leads_there).copied().collect();
     if is_local {
         back_off(cx, upstreams, destination, address, cx.now + cx.config.timeouts.dial_backoff);
     }
@@ -294,7 +294,7 @@ pub(crate) fn leave_replica(
 }
 
 /// No new requests on this connection; it closes when the present ones are done.
-pub(crate) fn retire(cx: &mut Cx, conns: &mut Connections, key: Key) {
+pub(crate) fn retire(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(conn) = conns.get_mut(key) else { return };
     conn.draining = true;
     if matches!(&conn.role, Role::Http1Client(client) if client.exchange.is_none()) {
@@ -358,7 +358,7 @@ fn take_state(
     let raw = std::mem::take(&mut of.waiting_raw);
     let candidates = of.state.as_ref().map(Candidates::of);
     let listed = candidates.map(|c| c.addresses).unwrap_or_default();
-    let is_listed = |conns: &Connections, key: Key| {
+    let is_listed = |conns: &Connections, key: ConnKey| {
         let remote = conns.get(key).and_then(|conn| conn.remote);
         remote.is_some_and(|address| listed.contains(&address))
     };

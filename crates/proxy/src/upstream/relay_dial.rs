@@ -1,10 +1,9 @@
 //! Relays that must be dialled: where a relayed connection leads, and what follows when it cannot.
 
 use std::net::SocketAddr;
-use tollway_net::Key;
 
 use crate::cause::Cause;
-use crate::conn::{Connections, ListenerKind, Purpose, Role};
+use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::protocol::relay;
 use crate::protocol::relay::RELAY_DIALS;
@@ -14,7 +13,7 @@ use crate::upstream::dial;
 pub(crate) fn dial_relayed(
     cx: &mut Cx,
     conns: &mut Connections,
-    down: Key,
+    down: ConnKey,
     address: SocketAddr,
 ) -> bool {
     match dial::dial_plain(cx, conns, address, Purpose::Relay(down)) {
@@ -39,7 +38,7 @@ pub(crate) fn dial_relayed(
 pub(crate) fn on_relay_dial_failed(
     cx: &mut Cx,
     conns: &mut Connections,
-    down: Key,
+    down: ConnKey,
     unsent: Vec<u8>,
     cause: &Cause,
 ) {

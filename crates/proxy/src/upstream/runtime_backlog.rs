@@ -6,9 +6,7 @@
 //! A PING behind a reset tells when it was read: the other end answers in the order of the frames.
 //! While too many have not been, requests wait on this side, where one that is called off is gone.
 
-use tollway_net::Key;
-
-use crate::conn::{Connection, Connections, Http2Link, Role};
+use crate::conn::{ConnKey, Connection, Connections, Http2Link, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::Destination;
 use crate::upstream::Upstreams;
@@ -22,7 +20,7 @@ pub(crate) fn is_full(cx: &Cx, upstreams: &Upstreams) -> bool {
 }
 
 /// A request to the runtime was called off on an open stream.
-pub(crate) fn add(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, key: Key) {
+pub(crate) fn add(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, key: ConnKey) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some(link) = served_here(conn) else { return };
     link.called_off.later += 1;
@@ -33,7 +31,7 @@ pub(crate) fn add(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstream
 }
 
 /// Asks whether the runtime has read what was called off, unless that is asked already.
-fn ask(conns: &mut Connections, key: Key) {
+fn ask(conns: &mut Connections, key: ConnKey) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Http2Client(link) = &mut conn.role else { return };
     let called_off = &mut link.called_off;
@@ -50,7 +48,7 @@ pub(crate) fn on_ping_answered(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    key: Key,
+    key: ConnKey,
     payload: [u8; 8],
 ) {
     let Some(conn) = conns.get_mut(key) else { return };

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tollway_http::h2;
 use tollway_model::{AppProtocol, Instance};
-use tollway_net::{Conn, Key, local_pair};
+use tollway_net::{Conn, local_pair};
 use tollway_routing::{Dialled, SpreadLimits, plan_spread};
 
 use crate::cause::Cause;
-use crate::conn::{Connection, Connections, Http2Link, Purpose, Role};
+use crate::conn::{ConnKey, Connection, Connections, Http2Link, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{ApiKind, ApiStream, NotServed};
 use crate::exchange::Destination;
@@ -99,7 +99,7 @@ fn scale_service(
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     pub(super) dial: usize,
-    pub(super) retire: Vec<Key>,
+    pub(super) retire: Vec<ConnKey>,
 }
 
 pub(super) fn plan(
@@ -152,11 +152,11 @@ fn plan_remote(
     pool: &Pool,
     candidates: &Candidates,
     replicas: u32,
-) -> (usize, Vec<Key>) {
-    let (apart, standing): (Vec<Key>, Vec<Key>) =
+) -> (usize, Vec<ConnKey>) {
+    let (apart, standing): (Vec<ConnKey>, Vec<ConnKey>) =
         usable(links, pool).partition(|key| is_apart(cx, links, upstreams, *key));
     let shared = apart.into_iter().skip(cx.config.limits.bulk_connections);
-    let dialled: Vec<Dialled<Key, Instance>> = standing
+    let dialled: Vec<Dialled<ConnKey, Instance>> = standing
         .into_iter()
         .chain(shared)
         .map(|key| Dialled {
@@ -211,7 +211,7 @@ pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upst
 
 /// Requests on the multiplexed connections of a pool.
 fn under_way(links: &impl Links, pool: &Pool) -> usize {
-    let streams = |key: &Key| Some(links.link(*key)?.http2()?.streams);
+    let streams = |key: &ConnKey| Some(links.link(*key)?.http2()?.streams);
     pool.conns.iter().filter_map(streams).sum()
 }
 
@@ -272,19 +272,19 @@ fn connections_via(links: &impl Links, pool: &Pool, address: Option<SocketAddr>)
     all.filter(|key| address_of(links, *key) == address).count()
 }
 
-fn address_of(links: &impl Links, key: Key) -> Option<SocketAddr> {
+fn address_of(links: &impl Links, key: ConnKey) -> Option<SocketAddr> {
     links.link(key)?.remote
 }
 
 /// The connections of a pool that neither drain nor are silent.
-fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = Key> + 'a {
-    let stands = |key: &Key| links.link(*key).is_some_and(|link| link.is_usable());
+fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = ConnKey> + 'a {
+    let stands = |key: &ConnKey| links.link(*key).is_some_and(|link| link.is_usable());
     pool.conns.iter().copied().filter(stands)
 }
 
 /// Whether small requests should have another connection: it carries bulk, or has as many
 /// streams as it takes.
-fn is_apart(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> bool {
+fn is_apart(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> bool {
     let state = links.link(key).and_then(|link| link.http2());
     state.is_some_and(|state| state.is_apart) || is_full(cx, links, upstreams, key)
 }
@@ -297,10 +297,10 @@ fn surplus(
     upstreams: &Upstreams,
     pool: &Pool,
     candidates: &Candidates,
-) -> Vec<Key> {
+) -> Vec<ConnKey> {
     let each = wanted_each(cx, links, upstreams, pool, candidates);
     let mut served: HashMap<Option<SocketAddr>, usize> = HashMap::new();
-    let is_surplus = |key: &Key| {
+    let is_surplus = |key: &ConnKey| {
         let count = served.entry(address_of(links, *key)).or_default();
         *count += 1;
         *count > each
@@ -312,7 +312,7 @@ fn surplus(
 }
 
 /// Whether a connection has as many streams as it takes: what comes needs another one.
-fn is_full(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> bool {
+fn is_full(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> bool {
     let is_http2 = links.link(key).is_some_and(|link| link.http2().is_some());
     is_http2 && pick::outstanding(cx, links, upstreams, key).is_none()
 }
@@ -426,7 +426,7 @@ fn open_runtime_link(
         return;
     }
     // One that has not read what it was sent reads on; only streams are a reason for another.
-    let has_streams = |key: Key| match conns.get(key).map(|conn| &conn.role) {
+    let has_streams = |key: ConnKey| match conns.get(key).map(|conn| &conn.role) {
         Some(Role::Http2Client(link)) => link.codec.can_open(),
         _ => false,
     };

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use tollway_model::{
     AppProtocol, Endpoint, Instance, Label, Remote, ServiceName, ServiceState, TrustDomain,
 };
-use tollway_net::{Key, Slab};
+use tollway_net::Key;
 
 use super::links::{Http2State, Link, LinkProtocol, Links};
 use super::{Candidates, Upstreams, pick, pools, scale};
+use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{ApiStream, HostServices, LoopConfig, NotServed};
 use crate::exchange::Destination;
@@ -80,8 +81,8 @@ impl Fake {
     }
 }
 
-impl Links for HashMap<Key, Fake> {
-    fn link(&self, key: Key) -> Option<Link<'_>> {
+impl Links for HashMap<ConnKey, Fake> {
+    fn link(&self, key: ConnKey) -> Option<Link<'_>> {
         let fake = self.get(&key)?;
         Some(Link {
             remote: Some(address(fake.host)),
@@ -97,8 +98,9 @@ impl Links for HashMap<Key, Fake> {
 struct Script {
     cx: Cx,
     upstreams: Upstreams,
-    links: HashMap<Key, Fake>,
-    keys: Slab<()>,
+    links: HashMap<ConnKey, Fake>,
+    /// Keys that were made.
+    keys: u64,
     stock: Destination,
 }
 
@@ -109,7 +111,7 @@ impl Script {
         let cx = Cx::new(Arc::new(config), Arc::default(), Instant::now(), 42);
         let stock = Destination::Service(service("stock"));
         let upstreams = Upstreams::new(Box::new(NoServices));
-        let (links, keys) = (HashMap::new(), Slab::new());
+        let (links, keys) = (HashMap::new(), 0);
         let mut script = Self { cx, upstreams, links, keys, stock };
         let pool = pools::pool(&mut script.cx, &mut script.upstreams, &script.stock);
         pool.state = Some(state);
@@ -142,15 +144,20 @@ impl Script {
         })
     }
 
-    fn join(&mut self, fake: Fake) -> Key {
-        let key = self.keys.insert(());
+    fn key(&mut self) -> ConnKey {
+        self.keys += 1;
+        Key::from_u64(self.keys)
+    }
+
+    fn join(&mut self, fake: Fake) -> ConnKey {
+        let key = self.key();
         self.links.insert(key, fake);
         pools::pool(&mut self.cx, &mut self.upstreams, &self.stock).conns.push(key);
         key
     }
 
-    fn dial(&mut self, host: u8) -> Key {
-        let key = self.keys.insert(());
+    fn dial(&mut self, host: u8) -> ConnKey {
+        let key = self.key();
         self.links.insert(key, Fake::to(host));
         pools::pool(&mut self.cx, &mut self.upstreams, &self.stock).dialling.push(key);
         key
@@ -170,7 +177,7 @@ impl Script {
         format!("dial {} retire {}", plan.dial, plan.retire.len())
     }
 
-    fn pick(&mut self) -> Option<Key> {
+    fn pick(&mut self) -> Option<ConnKey> {
         pick::pick(&mut self.cx, &self.links, &mut self.upstreams, &self.stock)
     }
 
@@ -312,7 +319,7 @@ fn a_pool_that_lost_a_connection_is_filled_where_that_is_asked_for_or_waited_for
     let (cx, upstreams, stock) = (&mut script.cx, &mut script.upstreams, &script.stock);
     pools::on_left_pool(cx, upstreams, key, stock, false);
     assert!(cx.effects.pop().is_none(), "no request waits");
-    let waiting = script.keys.insert(());
+    let waiting = Key::from_u64(0);
     pools::pool(cx, upstreams, stock).waiting.push_back(waiting);
     pools::on_left_pool(cx, upstreams, key, stock, false);
     assert!(matches!(cx.effects.pop(), Some(Effect::Scale(of)) if of == *stock));

@@ -1,12 +1,11 @@
 //! Records for a traced request which dials failed while it waited for a connection.
 
 use std::net::SocketAddr;
-use tollway_net::Key;
 
 use crate::call_trace::WaitsFor;
 use crate::cause::Cause;
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchange, Exchanges, trace};
+use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, trace};
 use crate::upstream::{Upstreams, dial};
 
 /// A connection could not be made that requests wait for.
@@ -19,11 +18,11 @@ pub(crate) fn note_failed_dial(
     cause: &Cause,
 ) {
     let Some(pool) = upstreams.pools.get(destination) else { return };
-    let is_explained = |key: &Key| {
+    let is_explained = |key: &ExchangeKey| {
         let observed = exchanges.get(*key).and_then(|e| e.observed.as_ref());
         observed.is_some_and(|observed| observed.explained.is_some())
     };
-    let waiting: Vec<Key> = pool.waiting.iter().copied().filter(is_explained).collect();
+    let waiting: Vec<ExchangeKey> = pool.waiting.iter().copied().filter(is_explained).collect();
     if waiting.is_empty() {
         return;
     }
@@ -39,7 +38,7 @@ pub(crate) fn note_failed_dial(
 pub(crate) fn note_wait(
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
-    key: Key,
+    key: ExchangeKey,
     destination: &Destination,
 ) {
     let is_known = upstreams.pools.get(destination).is_some_and(|pool| pool.state.is_some());

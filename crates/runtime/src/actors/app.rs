@@ -14,26 +14,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tollway_actors::placement::Actor;
 use tollway_model::ErrorCode;
-use tollway_proxy::{
-    BEGIN_BY_FIELD, ERROR_FIELD, LEASE_FIELD, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
-};
+use tollway_proxy::{ERROR_FIELD, RuntimeRequest, RuntimeTarget, TurnLease, UNPROCESSED_FIELD};
 use tonic::body::Body;
 
 use super::clock::Clock;
 use super::problem::Problem;
 use crate::loopback::Loopback;
 
-/// Tells the data loop that a request is for the app of this sidecar.
-const TO: HeaderName = HeaderName::from_static(TO_FIELD);
-/// Tells the data loop the time from which on it must not send the request.
-const BEGIN_BY: HeaderName = HeaderName::from_static(BEGIN_BY_FIELD);
-/// Tells the data loop the lease of a turn, which may be renewed meanwhile.
-const LEASE: HeaderName = HeaderName::from_static(LEASE_FIELD);
 /// In a response: the timer or reminder does not fire again.
 const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
 /// The type of the data of a timer or reminder in a message.
 const BYTES_TYPE: &str = "type.googleapis.com/google.protobuf.BytesValue";
-const TO_APP: HeaderValue = HeaderValue::from_static("app");
 
 /// Characters that are encoded in one part of a path.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -195,7 +186,8 @@ pub(crate) fn method_path(actor: &Actor, name: &str, query: Option<&str>) -> Str
 }
 
 impl HttpApp {
-    /// Sends a request to the app. Returns status, fields and whole body of the response.
+    /// Sends a request to the app, under a lease if it is a turn. Returns status, fields and whole
+    /// body of the response.
     ///
     /// # Errors
     /// [`NoAnswer`].
@@ -205,12 +197,14 @@ impl HttpApp {
         path: &str,
         fields: HeaderMap,
         body: Bytes,
+        turn: Option<TurnLease>,
     ) -> Result<(StatusCode, HeaderMap, Bytes), NoAnswer> {
         let request = Request::builder().method(method).uri(format!("http://app{path}"));
         let mut request =
             request.body(Body::new(Full::new(body))).map_err(|error| NoAnswer::new(&error))?;
         *request.headers_mut() = fields;
-        request.headers_mut().insert(TO, TO_APP);
+        RuntimeRequest { to: RuntimeTarget::App, turn, ..RuntimeRequest::default() }
+            .write(request.headers_mut());
         let answer = self.loopback.call(request).await.map_err(|error| NoAnswer::new(&error))?;
         let (head, body) = answer.into_parts();
         let whole = Limited::new(body, self.message_bytes).collect().await;
@@ -247,10 +241,7 @@ impl AppSide for HttpApp {
         if is_event {
             fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let nanos = u64::try_from(lease.until.as_nanos()).unwrap_or(u64::MAX);
-        fields.insert(BEGIN_BY, HeaderValue::from(nanos));
-        fields.insert(LEASE, HeaderValue::from(lease.number));
-        let asked = self.ask(Method::PUT, &path, fields, body).await;
+        let asked = self.ask(Method::PUT, &path, fields, body, Some(lease)).await;
         let (status, fields, body) = asked.map_err(|none| {
             if none.is_unprocessed && self.clock.now() >= lease.until {
                 return Unanswered::TooLate;
@@ -276,7 +267,7 @@ impl AppSide for HttpApp {
 
     async fn deactivate(&self, actor: &Actor) {
         let (path, nothing) = (path_of(actor), HeaderMap::new());
-        let failure = match self.ask(Method::DELETE, &path, nothing, Bytes::new()).await {
+        let failure = match self.ask(Method::DELETE, &path, nothing, Bytes::new(), None).await {
             Ok((status, _, _)) if status.is_success() => return,
             Ok((status, _, _)) => format!("it answered {status}"),
             Err(none) => none.why,

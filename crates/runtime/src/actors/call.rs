@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, http::request};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_actors::placement::{Actor, NoTurn, Shard};
-use tollway_model::{ErrorCode, Instance, ServiceName};
+use tollway_model::{ErrorCode, ServiceName};
 use tollway_proxy::{
-    ACTOR_FIELD, CALL_FIELD, ERROR_FIELD, INSTANCE_FIELD, OWN_FIELDS, UNPROCESSED_FIELD,
+    ActorLookup, ERROR_FIELD, OWN_FIELDS, RuntimeRequest, RuntimeTarget, UNPROCESSED_FIELD,
 };
 use tollway_wire::ActorHost;
 use tonic::body::Body;
@@ -38,12 +38,7 @@ const LATE_ANSWER: Duration = Duration::from_millis(100);
 /// Names the chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
-const INSTANCE: HeaderName = HeaderName::from_static(INSTANCE_FIELD);
-const FOR_ACTOR: HeaderName = HeaderName::from_static(ACTOR_FIELD);
-const NUMBER: HeaderName = HeaderName::from_static(CALL_FIELD);
 const UNPROCESSED: HeaderName = HeaderName::from_static(UNPROCESSED_FIELD);
-/// Asks the callee's sidecar to find the actor's host and to call it there.
-const ANYWHERE: HeaderName = HeaderName::from_static("tollway-actor-anywhere");
 const YES: HeaderValue = HeaderValue::from_static("1");
 
 impl Work {
@@ -108,10 +103,11 @@ impl Actors {
             return self.invoke_near(call).await;
         };
         call.actor.actor_type = actor_type;
-        call.fields.insert(ANYWHERE, YES);
+        let lookup = RuntimeTarget::Actors(ActorLookup::ByCallee);
+        let asked = RuntimeRequest { to: lookup, ..RuntimeRequest::default() };
         let began = Instant::now();
         loop {
-            match self.ask_there((&service, None), &call, call.fields.clone()).await {
+            match self.ask_there(&service, &asked, &call).await {
                 Attempt::Done(answer) => return Ok(answer),
                 Attempt::Failed(problem) => return Err(problem),
                 Attempt::Elsewhere if began.elapsed() < PLACED_WITHIN => {}
@@ -209,10 +205,8 @@ impl Actors {
         known: watch::Receiver<KnownOwners>,
     ) -> Attempt {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let mut fields = call.fields.clone();
-        fields.insert(NUMBER, number.into());
-        let callee = (&owner.service, Some(&owner.instance));
-        let mut asked = pin!(self.ask_there(callee, call, fields));
+        let asked = RuntimeRequest { number: Some(number), ..at(owner) };
+        let mut asked = pin!(self.ask_there(&owner.service, &asked, call));
         tokio::select! {
             attempt = &mut asked => return attempt,
             () = taken_over(known, Shard::of(&call.actor.id), owner) => {}
@@ -232,24 +226,24 @@ impl Actors {
 
     async fn ask_there(
         &self,
-        callee: (&ServiceName, Option<&Instance>),
+        service: &ServiceName,
+        asked: &RuntimeRequest,
         call: &Call,
-        fields: HeaderMap,
     ) -> Attempt {
         let (method, path) = call.work.request(&call.actor);
-        self.send(callee, method, &format!("/v1.0{path}"), fields, call.body.clone()).await
+        let request = Request::builder().method(method).uri(format!("http://sidecar/v1.0{path}"));
+        self.send(service, asked, request, call.fields.clone(), call.body.clone()).await
     }
 
-    /// Asks the runtime in the sidecar of a service: of this replica, or of any.
+    /// Asks the runtime in a sidecar of a service.
     pub(super) async fn send(
         &self,
-        (service, instance): (&ServiceName, Option<&Instance>),
-        method: Method,
-        path: &str,
+        service: &ServiceName,
+        asked: &RuntimeRequest,
+        request: request::Builder,
         given: HeaderMap,
         body: Bytes,
     ) -> Attempt {
-        let request = Request::builder().method(method).uri(format!("http://sidecar{path}"));
         let mut request = match request.body(Body::new(Full::new(body))) {
             Ok(request) => request,
             Err(error) => return Attempt::Failed(Problem::invoke(&error.to_string())),
@@ -258,14 +252,11 @@ impl Actors {
         *fields = given;
         fields.remove(HOST);
         fields.remove(CONTENT_LENGTH);
-        let instance = instance.map(|instance| (INSTANCE, instance.to_string()));
-        for (name, value) in [(APP_ID, service.to_string())].into_iter().chain(instance) {
-            match HeaderValue::try_from(value) {
-                Ok(value) => drop(fields.insert(name, value)),
-                Err(error) => return Attempt::Failed(Problem::invoke(&error.to_string())),
-            }
+        match HeaderValue::try_from(service.to_string()) {
+            Ok(name) => drop(fields.insert(APP_ID, name)),
+            Err(error) => return Attempt::Failed(Problem::invoke(&error.to_string())),
         }
-        fields.insert(FOR_ACTOR, YES);
+        asked.write(fields);
         match self.loopback.call(request).await {
             // A refusal with another status is final.
             Ok(answer)
@@ -281,7 +272,7 @@ impl Actors {
 
     /// Responds to the call of another sidecar.
     pub(crate) async fn answer_call(&self, mut call: Call) -> Response<Body> {
-        if call.fields.remove(ANYWHERE).is_some() {
+        if ActorLookup::take(&mut call.fields) == ActorLookup::ByCallee {
             let answered = self.invoke_near(call).await;
             return answered.unwrap_or_else(|problem| problem.response());
         }
@@ -297,6 +288,15 @@ impl Actors {
 fn is_silent(answer: &Response<Body>) -> bool {
     let word = answer.headers().get(ERROR_FIELD);
     word.is_some_and(|word| word == ErrorCode::Silent.word())
+}
+
+/// For the runtime of this host and no other.
+pub(super) fn at(host: &ActorHost) -> RuntimeRequest {
+    RuntimeRequest {
+        to: RuntimeTarget::Actors(ActorLookup::Done),
+        instance: Some(host.instance.clone()),
+        ..RuntimeRequest::default()
+    }
 }
 
 fn lost(former: &ActorHost) -> Problem {
@@ -358,7 +358,6 @@ fn fields_for_app(fields: &HeaderMap) -> HeaderMap {
                     | "trailer"
                     | "transfer-encoding"
                     | "upgrade"
-                    | "tollway-actor-anywhere"
                     | "dapr-app-id"
                     | "dapr-api-token"
             )

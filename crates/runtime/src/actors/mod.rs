@@ -364,7 +364,7 @@ impl Actors {
 /// # Errors
 /// The mistake, as text.
 async fn ask_types(app: &HttpApp) -> Result<Types, String> {
-    let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new());
+    let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new(), None);
     // The request counts for the app's concurrency limit, so it must end.
     let asked = tokio::time::timeout(TYPES_WITHIN, asked).await;
     let asked = asked.map_err(|_| "the app does not say in time what it offers".to_owned())?;

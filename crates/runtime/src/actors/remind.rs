@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{HeaderMap, Method, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
@@ -21,7 +21,7 @@ use tonic::{Response as Reply, Status};
 
 use super::Actors;
 use super::app::{Data, segment};
-use super::call::{Attempt, Call, elsewhere};
+use super::call::{Attempt, Call, at, elsewhere};
 use super::location::OWNERS_WITHIN;
 use super::names::{Work, actor};
 use super::owners::KnownOwners;
@@ -155,9 +155,10 @@ impl Actors {
                     Err(Refused::Elsewhere) => return Err(failed("the type has just moved")),
                 }
             } else {
-                let path = format!("/v1.0/actor-reminders{}", segment(actor_type));
-                let to = (&host.service, Some(&host.instance));
-                match self.send(to, method.clone(), &path, HeaderMap::new(), Bytes::new()).await {
+                let url = format!("http://sidecar/v1.0/actor-reminders{}", segment(actor_type));
+                let request = Request::builder().method(method.clone()).uri(url);
+                let (asked, none) = (at(&host), HeaderMap::new());
+                match self.send(&host.service, &asked, request, none, Bytes::new()).await {
                     Attempt::Done(answer) => answer,
                     Attempt::Failed(problem) => return Err(problem),
                     Attempt::Elsewhere => return Err(failed("a host cannot be reached")),

@@ -16,7 +16,7 @@ use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{HeaderMap, Request, Response, Uri};
 use thiserror::Error;
 use tollway_model::{ErrorCode, ServiceName};
-use tollway_proxy::{ERROR_FIELD, OUTSIDE_FIELD};
+use tollway_proxy::ERROR_FIELD;
 use tonic::body::Body;
 
 use self::connect::{Client, client};
@@ -24,8 +24,6 @@ pub use self::connect::{EndpointTls, EndpointTlsError};
 use crate::actors::Problem;
 use crate::body_collector::BodyCollector;
 use crate::resiliency::{Answered, CallBody, ResiliencyState, call_body};
-
-const EXTERNAL: HeaderName = HeaderName::from_static(OUTSIDE_FIELD);
 
 /// Fields of one connection, and fields that the HTTP client sets itself.
 const NOT_PASSED_ON: [HeaderName; 8] = [
@@ -135,28 +133,21 @@ impl ExternalCalls {
         names
     }
 
-    /// Whether a request is one for an endpoint outside of the network.
-    pub(crate) fn is_one(request: &Request<Body>) -> bool {
-        request.headers().contains_key(EXTERNAL)
+    /// Sends a request that the data loop has handed over to `id`: an endpoint by its name, or a URL.
+    pub(crate) async fn answer(&self, id: &str, request: Request<Body>) -> Response<Body> {
+        self.call(id, request).await.unwrap_or_else(|problem| problem.response())
     }
 
-    /// Sends a request that the data loop has handed over.
-    pub(crate) async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        self.call(request).await.unwrap_or_else(|problem| problem.response())
-    }
-
-    async fn call(&self, request: Request<Body>) -> Answered {
+    async fn call(&self, id: &str, request: Request<Body>) -> Answered {
         let (mut head, body) = request.into_parts();
-        let id = head.headers.remove(EXTERNAL);
-        let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
         let failed = |code, why: &dyn std::fmt::Display| {
             Problem::new(code, format!("failed to invoke, id: {id}, err: {why}"))
         };
         let url;
-        let (url, client, headers) = match self.endpoints.get(&id) {
+        let (url, client, headers) = match self.endpoints.get(id) {
             Some((endpoint, client)) => (&endpoint.url, client, endpoint.headers.as_slice()),
             None => {
-                url = BaseUrl::new(&id).map_err(|error| failed(ErrorCode::BadName, &error))?;
+                url = BaseUrl::new(id).map_err(|error| failed(ErrorCode::BadName, &error))?;
                 (&url, &self.client, [].as_slice())
             }
         };
@@ -168,10 +159,10 @@ impl ExternalCalls {
         for (name, value) in headers {
             head.headers.insert(name, value.clone());
         }
-        let target = ServiceName::parse(&id, &self.home).ok();
+        let target = ServiceName::parse(id, &self.home).ok();
         let rules = self.resiliency.as_ref().zip(target.as_ref());
         let rules = rules.and_then(|(of, target)| Some((of, of.of_app(target, &self.home)?)));
-        let attempt = |body: Body| self.attempt(&id, client, &head, body);
+        let attempt = |body: Body| self.attempt(id, client, &head, body);
         let Some((resiliency, rules)) = rules else { return attempt(Body::new(body)).await };
         let label = format!("app_{id}");
         let keys = [format!("{id} {}", head.uri.path())];

@@ -9,7 +9,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use tollway_model::{ErrorCode, ServiceName};
-use tollway_proxy::{ERROR_FIELD, TARGET_FIELD};
+use tollway_proxy::ERROR_FIELD;
 use tollway_routing::Rules;
 use tonic::body::Body;
 
@@ -18,7 +18,6 @@ use crate::actors::Problem;
 use crate::body_collector::BodyCollector;
 use crate::loopback::Loopback;
 
-const TARGET: HeaderName = HeaderName::from_static(TARGET_FIELD);
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 
 /// Makes calls of apps under rules.
@@ -39,14 +38,14 @@ impl AppCalls {
         Self { resiliency, home, loopback, bodies }
     }
 
-    /// Whether a request is one that the data loop hands over to be made under rules.
-    pub(crate) fn is_one(request: &Request<Body>) -> bool {
-        request.headers().contains_key(TARGET)
-    }
-
-    /// Makes a call that the data loop has handed over.
-    pub(crate) async fn answer(&self, request: Request<Body>, is_grpc: bool) -> Response<Body> {
-        match self.call(request, is_grpc).await {
+    /// Makes a call of `service` that the data loop has handed over.
+    pub(crate) async fn answer(
+        &self,
+        service: &str,
+        request: Request<Body>,
+        is_grpc: bool,
+    ) -> Response<Body> {
+        match self.call(service, request, is_grpc).await {
             Ok(answer) => answer,
             Err(problem) if is_grpc => {
                 let mut answer = problem.status().into_http();
@@ -58,14 +57,12 @@ impl AppCalls {
         }
     }
 
-    async fn call(&self, request: Request<Body>, is_grpc: bool) -> Answered {
+    async fn call(&self, service: &str, request: Request<Body>, is_grpc: bool) -> Answered {
         let (mut head, body) = request.into_parts();
-        let target = head.headers.remove(TARGET);
-        let target = target.as_ref().and_then(|target| target.to_str().ok()).unwrap_or_default();
         let malformed = |why: &dyn std::fmt::Display| {
             Problem::new(ErrorCode::MalformedRequest, format!("the call has no target: {why}"))
         };
-        let target = ServiceName::parse(target, &self.home).map_err(|error| malformed(&error))?;
+        let target = ServiceName::parse(service, &self.home).map_err(|error| malformed(&error))?;
         head.headers.remove(APP_ID);
         let name = HeaderValue::try_from(target.to_string()).map_err(|error| malformed(&error))?;
         head.headers.insert(APP_ID, name);

@@ -8,7 +8,7 @@ use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
 
 use super::app_unreachable::{Fleet, nobody};
 use super::*;
-use crate::runtime_fields::TurnLease;
+use crate::runtime_protocol::TurnLease;
 
 /// No test waits for it: what is away is told at once.
 const LONG: Duration = Duration::from_secs(120);
@@ -192,7 +192,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
         fleet.callees[1].run_actors();
         let all = fleet.local(&fleet.addresses());
         let request = format!(
-            "POST /v1.0/actors/T/1/method/m HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n\
+            "POST /v1.0/actors/T/1/method/m HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n\
              x-tollway-caller: spiffe://forged/ns/a/b\r\ndapr-caller-app-id: forged\r\n"
         );
         let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
@@ -203,7 +203,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
             "x-caller: spiffe://west.tollway/ns/default/web\r\n",
             "x-caller-app: web\r\n",
             "x-token: \r\n",
-            "x-own: \r\n",
+            "x-own: x-tollway-actor\r\n",
         ] {
             assert!(answer.contains(told), "{told} {answer}");
         }
@@ -217,7 +217,7 @@ fn what_a_runtime_did_not_do_its_caller_hears_and_no_other_is_asked() {
     let all = fleet.local(&fleet.addresses());
     for status in ["421", "503", "200"] {
         let request = format!(
-            "PUT /v1.0/actors/status/{status} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n"
+            "PUT /v1.0/actors/status/{status} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n"
         );
         let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
@@ -237,7 +237,7 @@ fn a_sidecar_without_an_app_runs_actors_and_one_without_a_runtime_says_so() {
     let both = fleet.local(&[fleet.addresses()[0], appless.addresses[0]]);
     let ask = |to: &str| {
         let request = format!(
-            "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-actor: 1\r\n\
+            "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-actor: host\r\n\
              x-tollway-instance: {to}\r\n"
         );
         told(&fleet, &both, || fleet.caller.call_inside(&request))
@@ -266,7 +266,7 @@ fn a_call_that_a_policy_denies_reaches_no_runtime() {
     fleet.callees[1].commands.send(Command::Policies(PolicyUpdate::unobserved(set)));
     let all = fleet.local(&fleet.addresses());
     let ask = |path: &str| {
-        let request = format!("POST {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n");
+        let request = format!("POST {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n");
         told(&fleet, &all, || fleet.caller.call_inside(&request))
     };
     let denied = ask("/v1.0/actors/Cart/1/method/m");
@@ -309,7 +309,7 @@ fn the_own_app_is_called_with_path_method_and_token() {
     check_failed(&appless.call_inside(request), "503", "ERR_NO_READY_ENDPOINT", true);
     let away = start(Some(AppTarget { address: nobody(), protocol: AppProtocol::Http }));
     check_failed(&away.call_inside(request), "503", "ERR_APP_UNREACHABLE", true);
-    let both = "PUT /x HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-actor: 1\r\n";
+    let both = "PUT /x HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-actor: host\r\n";
     check_failed(&sidecar.call_inside(both), "400", "ERR_MALFORMED_REQUEST", true);
 }
 
@@ -559,12 +559,20 @@ fn an_app_that_says_such_fields_calls_as_without_them() {
     fleet.caller.run_actors();
     fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
     let mut stream = connect(fleet.caller.addresses[0]);
-    for said in ["x-tollway-instance: s-9", "x-tollway-to: app", "x-tollway-actor: 1"] {
+    for said in [
+        "x-tollway-instance: s-9",
+        "x-tollway-to: app",
+        "x-tollway-actor: host",
+        "x-tollway-actor: lookup",
+        "x-tollway-external: http://127.0.0.1:1",
+        "x-tollway-target: other.default.west",
+        "x-tollway-call: 7",
+    ] {
         let request =
             format!("GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n{said}\r\n\r\n");
         let answer = talk(&mut stream, request.as_bytes(), b"\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains("x-own: \r\n") && answer.contains("x-path: /x\r\n"), "{answer}");
     }
-    assert_eq!(served(&fleet), [3]);
+    assert_eq!(served(&fleet), [7]);
 }

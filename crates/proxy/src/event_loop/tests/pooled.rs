@@ -2,7 +2,7 @@
 
 use tollway_net::Token;
 
-use crate::conn::{Connection, Role};
+use crate::conn::{ConnKey, Connection, Role};
 use crate::upstream::{dial, pick};
 use std::sync::Barrier;
 
@@ -94,7 +94,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
 }
 
 /// The connection to the app that a request would get now.
-fn picked(worker: &mut EventLoop) -> Option<Key> {
+fn picked(worker: &mut EventLoop) -> Option<ConnKey> {
     let EventLoop { cx, conns, upstreams, .. } = worker;
     let picked = pick::pick(cx, conns, upstreams, &Destination::App);
     worker.settle();

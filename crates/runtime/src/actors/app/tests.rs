@@ -59,8 +59,8 @@ async fn a_method_goes_to_the_app_with_fields_body_and_lease() {
     assert_eq!(received.method, Method::PUT);
     assert_eq!(received.path, "/actors/Cart/a%20b/method/add");
     assert_eq!((received.field("x-mine"), &received.body[..]), ("1", &b"body"[..]));
-    assert_eq!((received.field(TO_FIELD), received.field(LEASE_FIELD)), ("app", "9"));
-    let by: u64 = received.field(BEGIN_BY_FIELD).parse().unwrap();
+    assert_eq!((received.field("x-tollway-to"), received.field("x-tollway-lease")), ("app", "9"));
+    let by: u64 = received.field("x-tollway-begin-by").parse().unwrap();
     assert_eq!(u128::from(by), lease().until.as_nanos());
 }
 

@@ -60,9 +60,9 @@ async fn a_call_goes_to_the_replica_that_has_the_actor() {
     assert_eq!(received.method, Method::PUT);
     assert_eq!(received.path, "/v1.0/actors/Cart/7/method/add/one%20more?n=1");
     assert_eq!(received.field("dapr-app-id"), "cart.default.west");
-    assert_eq!(received.field(INSTANCE_FIELD), "a");
-    assert_eq!(received.field(ACTOR_FIELD), "1");
-    assert_eq!(received.field(CALL_FIELD), "0");
+    assert_eq!(received.field("x-tollway-instance"), "a");
+    assert_eq!(received.field("x-tollway-actor"), "host");
+    assert_eq!(received.field("x-tollway-call"), "0");
     assert_eq!(received.field("x-mine"), "1");
     assert_eq!((received.field("host"), received.field("content-length")), ("", ""));
     assert_eq!(&received.body[..], b"hello");
@@ -114,7 +114,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_millis(150);
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_not_begun_is_made_again_where_the_actor_is_by_then() {
-    let loopback = scripted(|received| match received.field(INSTANCE_FIELD) {
+    let loopback = scripted(|received| match received.field("x-tollway-instance") {
         "a" => unprocessed(),
         other => response(200, &[], other),
     });
@@ -133,7 +133,7 @@ async fn a_call_that_was_not_begun_is_made_again_where_the_actor_is_by_then() {
     assert_eq!(began.elapsed(), Duration::ZERO, "a new owner ends the wait");
     assert_eq!(loopback.received().len(), asked + 1);
     let numbers: Vec<_> =
-        loopback.received().iter().map(|call| call.field(CALL_FIELD).to_owned()).collect();
+        loopback.received().iter().map(|call| call.field("x-tollway-call").to_owned()).collect();
     let expected: Vec<_> = (0..numbers.len()).map(|number| number.to_string()).collect();
     assert_eq!(numbers, expected, "each attempt has a number of its own");
 }
@@ -208,7 +208,7 @@ async fn a_broken_connection_to_the_data_loop_is_an_error_of_the_call() {
 #[tokio::test(start_paused = true)]
 async fn a_type_of_another_app_is_called_there_without_a_lookup() {
     let loopback = scripted(|received| {
-        assert_eq!(received.field(INSTANCE_FIELD), "");
+        assert_eq!(received.field("x-tollway-instance"), "");
         response(200, &[], received.field("dapr-app-id"))
     });
     let actors = actors(Arc::clone(&loopback));
@@ -218,7 +218,7 @@ async fn a_type_of_another_app_is_called_there_without_a_lookup() {
     assert_eq!(read(answer).await.1, "stock.shop.east");
     let [received] = &loopback.received()[..] else { panic!("one call") };
     assert_eq!(received.path, "/v1.0/actors/Cart/7/method/add");
-    assert_eq!(received.field("tollway-actor-anywhere"), "1");
+    assert_eq!(received.field("x-tollway-actor"), "lookup");
     let nowhere = super::super::testing::actors(scripted(|_| unprocessed()));
     let problem = nowhere.invoke(remote).await.unwrap_err();
     assert_eq!(problem.code, ErrorCode::ActorUnplaced);
@@ -235,9 +235,9 @@ async fn the_call_of_another_sidecar_is_sent_on_only_if_it_asks_for_that() {
     assert!(answer.headers().contains_key(UNPROCESSED_FIELD));
     assert!(loopback.received().is_empty());
     let mut anywhere = call();
-    anywhere.fields.insert(ANYWHERE, YES);
+    anywhere.fields.insert("x-tollway-actor", HeaderValue::from_static("lookup"));
     assert_eq!(read(actors.answer_call(anywhere).await).await.1, "from a");
-    assert_eq!(loopback.received()[0].field("tollway-actor-anywhere"), "");
+    assert_eq!(loopback.received()[0].field("x-tollway-actor"), "host");
 }
 
 #[tokio::test(start_paused = true)]

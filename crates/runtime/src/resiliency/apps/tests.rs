@@ -29,10 +29,12 @@ fn flaky(failures: usize) -> Arc<ScriptedLoopback> {
     }))
 }
 
+/// The service that requests are for.
+const STOCK: &str = "stock.default.west";
+
 /// A request as the data loop hands it over.
 fn handed_over(body: Body) -> Request<Body> {
     let mut request = request(Method::POST, "/v1.0/invoke/stock/method/m?x=1", "").map(|_| body);
-    request.headers_mut().insert(TARGET, "stock.default.west".parse().unwrap());
     request.headers_mut().insert(APP_ID, "as-written".parse().unwrap());
     request
 }
@@ -46,16 +48,13 @@ fn stream(text: &'static str) -> Body {
 async fn a_call_with_a_known_length_is_repeated_with_its_body() {
     let loopback = flaky(2);
     let calls = app_calls(Arc::clone(&loopback));
-    assert!(AppCalls::is_one(&handed_over(Body::empty())));
-    assert!(!AppCalls::is_one(&request(Method::GET, "/", "")));
-    let answer = calls.answer(handed_over(Body::new(Full::from("hello"))), false).await;
+    let answer = calls.answer(STOCK, handed_over(Body::new(Full::from("hello"))), false).await;
     assert_eq!(read(answer).await, (200, "hello".to_owned()));
     let received = loopback.received();
     assert_eq!(received.len(), 3);
     for attempt in received {
         assert_eq!(attempt.path, "/v1.0/invoke/stock/method/m?x=1");
         assert_eq!(attempt.field("dapr-app-id"), "stock.default.west");
-        assert_eq!(attempt.field(TARGET_FIELD), "");
         assert_eq!(&attempt.body[..], b"hello");
     }
 }
@@ -64,7 +63,7 @@ async fn a_call_with_a_known_length_is_repeated_with_its_body() {
 async fn a_stream_is_sent_once() {
     let loopback = flaky(2);
     let calls = app_calls(Arc::clone(&loopback));
-    let answer = calls.answer(handed_over(stream("hello")), false).await;
+    let answer = calls.answer(STOCK, handed_over(stream("hello")), false).await;
     assert_eq!(read(answer).await, (500, "hello".to_owned()));
     assert_eq!(loopback.received().len(), 1);
 }
@@ -75,7 +74,7 @@ async fn one_message_of_grpc_is_repeated_and_a_stream_of_them_is_not() {
     const TWO: &str = "\0\0\0\0\x01a\0\0\0\0\x01b";
     for (text, attempts) in [(ONE, 3), (TWO, 1)] {
         let loopback = flaky(2);
-        app_calls(Arc::clone(&loopback)).answer(handed_over(stream(text)), true).await;
+        app_calls(Arc::clone(&loopback)).answer(STOCK, handed_over(stream(text)), true).await;
         let received = loopback.received();
         assert_eq!(received.len(), attempts);
         assert!(received.iter().all(|attempt| attempt.body == text.as_bytes()));
@@ -83,7 +82,7 @@ async fn one_message_of_grpc_is_repeated_and_a_stream_of_them_is_not() {
     let loopback = flaky(2);
     let mut marked = handed_over(stream(ONE));
     marked.headers_mut().insert("dapr-stream", "true".parse().unwrap());
-    app_calls(Arc::clone(&loopback)).answer(marked, true).await;
+    app_calls(Arc::clone(&loopback)).answer(STOCK, marked, true).await;
     assert_eq!(loopback.received().len(), 1, "the caller says that it is a stream");
 }
 
@@ -96,7 +95,7 @@ async fn a_message_of_grpc_that_is_not_ended_in_time_is_sent_as_a_stream() {
         |text: &'static str| Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(text)));
     let body = Body::new(StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(receiver)));
     sender.send(frame("\0\0\0\0\x01a")).await.unwrap();
-    let calling = tokio::spawn(async move { calls.answer(handed_over(body), true).await });
+    let calling = tokio::spawn(async move { calls.answer(STOCK, handed_over(body), true).await });
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     sender.send(frame("\0\0\0\0\x01b")).await.unwrap();
     drop(sender);
@@ -112,16 +111,15 @@ async fn errors_of_calls_are_of_the_callers_protocol() {
         let loopback = Arc::new(ScriptedLoopback::new(gone));
         AppCalls::new(state, service("web"), loopback, BodyCollector::new(1000, 100))
     };
-    let (status, text) = read(calls().answer(handed_over(Body::empty()), false).await).await;
+    let (status, text) = read(calls().answer(STOCK, handed_over(Body::empty()), false).await).await;
     let word = ErrorCode::ClosedEarly.word();
     assert!(status >= 500 && text.contains(word) && text.contains("gone"), "{status} {text}");
-    let grpc = calls().answer(handed_over(Body::empty()), true).await;
+    let grpc = calls().answer(STOCK, handed_over(Body::empty()), true).await;
     assert_eq!(grpc.status(), 200);
     assert_eq!(grpc.headers()[ERROR_FIELD], word);
     assert!(grpc.headers().contains_key("grpc-status"));
-    let mut nameless = handed_over(Body::empty());
-    nameless.headers_mut().insert(TARGET, "a..b".parse().unwrap());
-    assert_eq!(calls().answer(nameless, false).await.status(), 400);
+    let nameless = calls().answer("a..b", handed_over(Body::empty()), false).await;
+    assert_eq!(nameless.status(), 400);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,301 @@
+//! The private protocol of a sidecar's data loop and its runtime, as HTTP fields, and that of two
+//! sidecars about calls of actors. Both ends read and write it through the types of this module.
+//!
+//! | type | from | to | fields |
+//! |---|---|---|---|
+//! | [`RuntimeRequest`] | the runtime | the data loop beside it | `x-tollway-to`, `-instance`, `-actor`, `-call`, `-begin-by`, `-lease` |
+//! | [`ActorLookup`] | the caller's sidecar | the callee's sidecar and its runtime | `x-tollway-actor` |
+//! | [`RuntimeTask`] | the data loop | the runtime beside it | `x-tollway-target`, `x-tollway-external` |
+//! | [`UNPROCESSED_FIELD`] | the callee's sidecar, the data loop | the caller's sidecar, the runtime | `x-tollway-unprocessed` |
+//!
+//! None of it comes from outside. The data loop reads [`RuntimeRequest`] only from connections that
+//! the process has opened to itself ([`LoopbackClient`](crate::LoopbackClient)), and removes all
+//! fields that begin with `x-tollway-` from every other request and from every response of an app.
+//! It believes a peer's [`ActorLookup`] only on a connection with a proven identity of the mesh.
+
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use tollway_http::Fields;
+use tollway_model::{Instance, Label};
+use tollway_routing::TargetError;
+
+use crate::request_error::RequestError;
+
+const INSTANCE: &str = "x-tollway-instance";
+const TO: &str = "x-tollway-to";
+const TO_APP: &str = "app";
+const BEGIN_BY: &str = "x-tollway-begin-by";
+const LEASE: &str = "x-tollway-lease";
+const ACTOR: &str = "x-tollway-actor";
+const TARGET: &str = "x-tollway-target";
+const EXTERNAL: &str = "x-tollway-external";
+const CALL: &str = "x-tollway-call";
+/// In a response: nothing of the request was carried out.
+pub const UNPROCESSED_FIELD: &str = "x-tollway-unprocessed";
+
+/// Until when turns of actors may be sent to the app.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TurnLease {
+    /// That of the lease, in this process: what was begun under one that has ended is not sent
+    /// under the next.
+    pub number: u64,
+    /// By the clock of leases ([`tollway_net::boot_time`]).
+    pub until: Duration,
+}
+
+/// Which sidecar carries out the call of an actor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ActorLookup {
+    /// The one that gets the call: it hosts the actor, or nobody carries the call out.
+    Done,
+    /// The one that gets the call finds the actor's host and calls it there.
+    ByCallee,
+}
+
+impl ActorLookup {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Done => "host",
+            Self::ByCallee => "lookup",
+        }
+    }
+
+    /// Reads the value of the field; what an unknown word asks for is not carried out elsewhere.
+    fn of(value: &[u8]) -> Self {
+        if value == Self::ByCallee.word().as_bytes() { Self::ByCallee } else { Self::Done }
+    }
+
+    /// What the caller's sidecar says in a request, if it is the call of an actor.
+    pub(crate) fn read(name: &[u8], value: &[u8]) -> Option<Self> {
+        (name == ACTOR.as_bytes()).then(|| Self::of(value))
+    }
+
+    /// Says it to the callee's sidecar, or, there, to the runtime.
+    pub(crate) fn push(self, fields: &mut Fields) {
+        fields.push(ACTOR.as_bytes(), self.word().as_bytes());
+    }
+
+    /// Takes it out of a request that the data loop has handed over for the actors of this process.
+    pub fn take(fields: &mut HeaderMap) -> Self {
+        fields.remove(ACTOR).map_or(Self::Done, |value| Self::of(value.as_bytes()))
+    }
+}
+
+/// For whom a request of the runtime is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RuntimeTarget {
+    /// The app of the service that the request names.
+    #[default]
+    Service,
+    /// The runtime of the service that the request names, which runs its actors. The policies of the
+    /// service admit the request by its caller, method and path first.
+    Actors(ActorLookup),
+    /// The app beside this sidecar. Path and method are as given; the app's limit of requests and its
+    /// token apply. The fields that name the caller pass as they are.
+    App,
+}
+
+/// What the own runtime asks the data loop for, beyond what an app may.
+///
+/// A request that asks for any of it is made once at most: its method does not make it repeatable,
+/// and no other replica is asked. Where provably nothing of it was carried out, the response carries
+/// [`UNPROCESSED_FIELD`], beside [`ERROR_FIELD`](crate::ERROR_FIELD) if the data loop of either side
+/// says so (it was refused, or could not be sent), without it if the callee's runtime does. Where it
+/// is missing, the call may have been carried out.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RuntimeRequest {
+    pub to: RuntimeTarget,
+    /// The replica that it is for, and no other. The service has to be of the own network. Without
+    /// such a replica the response is a 503 at once.
+    pub instance: Option<Instance>,
+    /// By which [`LoopbackClient::call_off`](crate::LoopbackClient::call_off) ends it.
+    pub number: Option<u64>,
+    /// It is a turn of an actor: until when something of it may be sent to the app, unless
+    /// [`LoopbackClient::renewed`](crate::LoopbackClient::renewed) extends the lease.
+    pub turn: Option<TurnLease>,
+}
+
+impl RuntimeRequest {
+    /// Whether it is made once at most, and its caller is told whether it was.
+    pub(crate) fn is_of_actors(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Writes it into a request.
+    pub fn write(&self, fields: &mut HeaderMap) {
+        let mut put = |name: &'static str, value: HeaderValue| {
+            fields.insert(HeaderName::from_static(name), value);
+        };
+        match self.to {
+            RuntimeTarget::Service => {}
+            RuntimeTarget::Actors(lookup) => {
+                put(ACTOR, HeaderValue::from_static(lookup.word()));
+            }
+            RuntimeTarget::App => put(TO, HeaderValue::from_static(TO_APP)),
+        }
+        if let Some(instance) = &self.instance {
+            // A label has letters, digits and hyphens alone.
+            put(INSTANCE, HeaderValue::try_from(instance.as_str()).expect("a label is a value"));
+        }
+        if let Some(number) = self.number {
+            put(CALL, number.into());
+        }
+        if let Some(turn) = self.turn {
+            let nanos = u64::try_from(turn.until.as_nanos()).unwrap_or(u64::MAX);
+            put(BEGIN_BY, nanos.into());
+            put(LEASE, turn.number.into());
+        }
+    }
+
+    /// Reads it from a request that came from within the process.
+    ///
+    /// # Errors
+    /// [`RequestError::BadRequest`] or [`RequestError::Target`]: a value means nothing.
+    pub(crate) fn read(fields: &Fields) -> Result<Self, RequestError> {
+        let mut asked = Self::default();
+        let (mut until, mut lease, mut is_for_app) = (None, 0, false);
+        for field in fields.iter() {
+            let Some(name) = field.name.strip_prefix(b"x-tollway-") else { continue };
+            match name {
+                b"instance" => asked.instance = Some(instance(field.value)?),
+                b"actor" => asked.to = RuntimeTarget::Actors(ActorLookup::of(field.value)),
+                b"begin-by" => {
+                    until = Some(Duration::from_nanos(number(field.value, BEGIN_BY)?));
+                }
+                b"call" => asked.number = Some(number(field.value, CALL)?),
+                b"lease" => lease = number(field.value, LEASE)?,
+                b"to" if field.value == TO_APP.as_bytes() => is_for_app = true,
+                b"to" => return Err(malformed(format!("{TO} takes `{TO_APP}` and nothing else"))),
+                _ => {}
+            }
+        }
+        if is_for_app {
+            if asked.to != RuntimeTarget::Service || asked.instance.is_some() {
+                return Err(malformed(format!("{TO} goes with neither {INSTANCE} nor {ACTOR}")));
+            }
+            asked.to = RuntimeTarget::App;
+        }
+        asked.turn = until.map(|until| TurnLease { number: lease, until });
+        Ok(asked)
+    }
+}
+
+fn malformed(reason: String) -> RequestError {
+    RequestError::BadRequest { status: 400, reason }
+}
+
+fn number(value: &[u8], field: &str) -> Result<u64, RequestError> {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| malformed(format!("{field} takes a number of 64 bits")))
+}
+
+fn instance(value: &[u8]) -> Result<Instance, RequestError> {
+    let text = std::str::from_utf8(value).map_err(|_| TargetError::Unreadable)?;
+    Ok(Label::new(text).map_err(TargetError::from)?)
+}
+
+/// A request of the app that the data loop hands to the runtime, which is to make the call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RuntimeTask {
+    /// A call of a service under rules about calls that fail: the service's full name.
+    Ruled(String),
+    /// A call of something outside of the mesh: the name of an HTTP endpoint, or a URL.
+    External(String),
+}
+
+impl RuntimeTask {
+    /// Says it in a request for the runtime.
+    pub(crate) fn push(&self, fields: &mut Fields) {
+        let (name, value) = match self {
+            Self::Ruled(service) => (TARGET, service),
+            Self::External(id) => (EXTERNAL, id),
+        };
+        fields.push(name.as_bytes(), value.as_bytes());
+    }
+
+    /// Takes it out of a request that the data loop has handed over; `None` if it is none.
+    pub fn take(fields: &mut HeaderMap) -> Option<Self> {
+        let mut take = |name: &str| {
+            let value = fields.remove(name)?;
+            Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        take(EXTERNAL).map(Self::External).or_else(|| take(TARGET).map(Self::Ruled))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What arrives of a request of the runtime that carries these fields.
+    fn received(fields: &HeaderMap) -> Fields {
+        fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect()
+    }
+
+    fn read(fields: &[(&str, &str)]) -> Result<RuntimeRequest, RequestError> {
+        RuntimeRequest::read(&fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes())).collect())
+    }
+
+    #[test]
+    fn what_the_runtime_writes_the_data_loop_reads() {
+        let instances = [None, Some(Label::new("cart-1").unwrap())];
+        let lease = TurnLease { number: 7, until: Duration::from_nanos(1500) };
+        let targets = [
+            RuntimeTarget::Service,
+            RuntimeTarget::App,
+            RuntimeTarget::Actors(ActorLookup::Done),
+            RuntimeTarget::Actors(ActorLookup::ByCallee),
+        ];
+        let mut seen = 0;
+        for to in targets {
+            for instance in instances.iter().filter(|i| i.is_none() || to != RuntimeTarget::App) {
+                for (number, turn) in [(None, None), (Some(0), None), (Some(9), Some(lease))] {
+                    let asked = RuntimeRequest { to, instance: instance.clone(), number, turn };
+                    let mut fields = HeaderMap::new();
+                    fields.insert("x-mine", HeaderValue::from_static("1"));
+                    asked.write(&mut fields);
+                    assert_eq!(RuntimeRequest::read(&received(&fields)).unwrap(), asked);
+                    assert_eq!(asked.is_of_actors(), fields.len() > 1);
+                    seen += 1;
+                }
+            }
+        }
+        assert_eq!(seen, 21);
+        assert!(!read(&[("x-tollway-explain", "1"), ("host", "a")]).unwrap().is_of_actors());
+    }
+
+    #[test]
+    fn what_the_data_loop_hands_over_the_runtime_takes_out() {
+        for task in [
+            RuntimeTask::Ruled("stock.default.west".into()),
+            RuntimeTask::External("https://a.example/b".into()),
+        ] {
+            let mut fields = Fields::default();
+            task.push(&mut fields);
+            let mut fields: HeaderMap = fields
+                .iter()
+                .map(|field| {
+                    let name = HeaderName::from_bytes(field.name).unwrap();
+                    (name, HeaderValue::from_bytes(field.value).unwrap())
+                })
+                .collect();
+            assert_eq!(RuntimeTask::take(&mut fields), Some(task));
+            assert!(fields.is_empty());
+        }
+        assert_eq!(RuntimeTask::take(&mut HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_value_that_means_nothing_is_refused() {
+        let why = |name, value| {
+            read(&[("x-tollway-actor", "host"), (name, value)]).unwrap_err().to_string()
+        };
+        assert!(why("x-tollway-instance", "a.b").contains("the character '.'"));
+        assert!(why("x-tollway-to", "runtime").contains("x-tollway-to takes `app`"));
+        assert!(why("x-tollway-to", "app").contains("goes with neither"));
+        assert!(why("x-tollway-begin-by", "soon").contains("x-tollway-begin-by takes a number"));
+        assert!(why("x-tollway-call", "x").contains("x-tollway-call takes a number"));
+        assert!(why("x-tollway-lease", "-1").contains("x-tollway-lease takes a number"));
+    }
+}
