@@ -76,11 +76,12 @@ impl ApiRules {
 
     fn admit_http(&self, route: &[u8]) -> bool {
         self.decide(ApiProtocol::Http, |rule| {
-            let behind = |version: &str| {
+            let with_kept_input = |version: &str| {
                 let rest = route.strip_prefix(version.as_bytes())?.strip_prefix(b"/")?;
                 rest.strip_prefix(rule.name.as_bytes())
             };
-            let rest = behind(&rule.version).or_else(|| behind(in_paths(&rule.version)));
+            let rest =
+                with_kept_input(&rule.version).or_else(|| with_kept_input(in_paths(&rule.version)));
             rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')))
         })
     }

@@ -7,7 +7,7 @@ use tollway_net::{Listener, ListenerOptions};
 
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::live::{ByThread, Upstream, parse_upstream};
+use crate::live::{ByThread, UpstreamPort, parse_upstream};
 
 /// Bytes of a connection, accepted or dialled, that the kernel takes before it can send them. A
 /// peer that reads little costs what is fetched for it, and by default that would be megabytes.
@@ -17,7 +17,7 @@ pub(crate) const UNSENT_BYTES_LIMIT: u32 = 256 << 10;
 pub(crate) struct BoundListeners {
     pub(crate) open: Vec<(String, Listener, ListenerKind)>,
     /// The loopback ports among them that stand for services.
-    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) upstreams: Vec<UpstreamPort>,
     /// Several threads listen on the same addresses.
     shared: bool,
 }
@@ -91,7 +91,7 @@ impl BoundListeners {
             let name = text.split_once('=').map_or(text, |(_, name)| name);
             *label = format!("upstream:{name}");
         }
-        self.upstreams.push(Upstream { text: text.to_owned(), port, service, bound });
+        self.upstreams.push(UpstreamPort { text: text.to_owned(), port, service, bound });
         Ok(())
     }
 
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn several_addresses_of_a_door_have_one_port_and_a_name_each() {
         let any = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
-        let mut kinds = BoundListeners::for_threads(1);
-        kinds.bind_all("http", &any, &ListenerKind::HttpApi).unwrap();
-        let bound: Vec<_> = kinds.open.iter().map(|(name, l, _)| (name, l.address())).collect();
+        let mut listeners = BoundListeners::for_threads(1);
+        listeners.bind_all("http", &any, &ListenerKind::HttpApi).unwrap();
+        let bound: Vec<_> = listeners.open.iter().map(|(name, l, _)| (name, l.address())).collect();
         assert_eq!((bound[0].0.as_str(), bound[1].0.as_str()), ("http", "http-2"));
         assert_eq!(bound[0].1.port(), bound[1].1.port());
     }

@@ -134,7 +134,7 @@ pub(crate) enum Effect {
     /// A connection is no member of its pool any more; `refill` asks for another one in its place.
     LeftPool { conn: ConnKey, destination: Destination, refill: bool },
     /// The replica behind an HTTP/1.1 upstream cannot reach its app.
-    LeaveReplica {
+    EjectReplica {
         destination: Destination,
         address: Option<SocketAddr>,
         instance: Option<Instance>,

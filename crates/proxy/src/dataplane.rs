@@ -209,27 +209,31 @@ impl Announcer {
 
 impl Sidecar {
     /// Opens the listeners, obtains the identity and begins to serve: calls are taken once this
-    /// returns. What is left is done by tasks of the current tokio runtime. `well` tells how the
+    /// returns. What is left is done by tasks of the current tokio runtime. `app_health` tells how the
     /// app is, where somebody asks it: only while it is well, others are sent to it.
     ///
     /// # Errors
     /// [`DataPlaneError`].
     pub async fn start(
         options: SidecarOptions,
-        well: Option<watch::Receiver<bool>>,
+        app_health: Option<watch::Receiver<bool>>,
     ) -> Result<Self, DataPlaneError> {
-        let mut kinds = BoundListeners::for_threads(options.common.plane.threads);
-        kinds.bind_all("http", &options.http_listen, &ListenerKind::HttpApi)?;
-        kinds.bind_all("grpc", &options.grpc_listen, &ListenerKind::GrpcApi)?;
-        kinds.bind_all("outbound", options.outbound_listen.as_slice(), &ListenerKind::Outbound)?;
-        kinds.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
-        let inbound = kinds.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
+        let mut listeners = BoundListeners::for_threads(options.common.plane.threads);
+        listeners.bind_all("http", &options.http_listen, &ListenerKind::HttpApi)?;
+        listeners.bind_all("grpc", &options.grpc_listen, &ListenerKind::GrpcApi)?;
+        listeners.bind_all(
+            "outbound",
+            options.outbound_listen.as_slice(),
+            &ListenerKind::Outbound,
+        )?;
+        listeners.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
+        let inbound = listeners.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
         let advertise = advertised(options.advertise, inbound)?;
         let common = options.common;
         let fanout = Arc::new(Fanout::default());
         let mesh = start_mesh(&common, &fanout).await?;
         for text in &options.upstreams {
-            kinds.bind_upstream(text, mesh.service())?;
+            listeners.bind_upstream(text, mesh.service())?;
         }
         let app = options.app;
         let app_tls = match &app {
@@ -252,7 +256,7 @@ impl Sidecar {
             tokens,
             dapr_metrics: options.dapr_metrics,
         };
-        let plane = Member::start(common.plane, mesh, fanout, kinds, role, telemetry).await?;
+        let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
             let announcement =
@@ -263,7 +267,7 @@ impl Sidecar {
                 mesh: Arc::clone(&plane.mesh),
                 fanout: Arc::clone(&plane.plane.fanout),
                 ready: plane.app_ready.clone(),
-                well,
+                app_health,
                 withdraw,
             };
             tokio::spawn(probe.run())
@@ -370,8 +374,8 @@ pub async fn run_gateway(
     options: GatewayOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut kinds = BoundListeners::for_threads(options.common.plane.threads);
-    let bound = kinds.bind("gateway", options.listen, ListenerKind::Gateway)?;
+    let mut listeners = BoundListeners::for_threads(options.common.plane.threads);
+    let bound = listeners.bind("gateway", options.listen, ListenerKind::Gateway)?;
     let outside = advertised(options.advertise, bound)?;
     let inside = match options.advertise_inside {
         Some(_) => advertised(options.advertise_inside, bound)?,
@@ -384,7 +388,7 @@ pub async fn run_gateway(
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
     let role = Role { gateway: Some(routes), ..Role::default() };
-    let plane = Member::start(common.plane, mesh, fanout, kinds, role, telemetry).await?;
+    let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
@@ -438,7 +442,7 @@ impl Member {
         options: PlaneOptions,
         mesh: Arc<MeshClient>,
         fanout: Arc<Fanout>,
-        kinds: BoundListeners,
+        listeners: BoundListeners,
         role: Role,
         telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
@@ -474,7 +478,7 @@ impl Member {
         };
         let tls = PlaneTls::mesh(mesh.credentials().borrow().clone());
         let live = options.live.config.clone();
-        let parts = Parts { config, tls, kinds, telemetry, fanout };
+        let parts = Parts { config, tls, listeners, telemetry, fanout };
         let mut plane = Plane::start(options, parts).await?;
         let (app_ready, app_state) = watch::channel(app.is_none());
         let records = plane.record_metrics();
@@ -493,7 +497,7 @@ impl Member {
         });
         let shown: Arc<dyn AdminFacts> = Arc::clone(&facts) as _;
         plane.show(shown);
-        plane.beside(forward_credentials(Arc::clone(&mesh), Arc::clone(&plane.fanout)));
+        plane.spawn(forward_credentials(Arc::clone(&mesh), Arc::clone(&plane.fanout)));
         plane.open()?;
         Ok(Self { plane, mesh, app_ready, facts })
     }

@@ -13,7 +13,7 @@ use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
 use tollway_net::local_pair;
 
 use crate::event_loop::{
-    ApiKind, ApiStream, Command, Commands, HostServices, LoopConfig, NotServed,
+    ApiKind, ApiStream, Command, Commands, LoopConfig, NotServed, ProcessServices,
 };
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
@@ -21,7 +21,7 @@ use crate::mesh::{MeshClient, MeshDelta};
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
 
-/// Shared by the client's callback and every worker.
+/// Shared by the client of the control plane and every data thread.
 #[derive(Default)]
 pub(crate) struct Fanout {
     state: Mutex<State>,
@@ -33,14 +33,14 @@ pub(crate) struct Fanout {
 
 #[derive(Default)]
 struct State {
-    workers: Vec<Commands>,
+    threads: Vec<Commands>,
     /// The last state of every service somebody wants (a gateway: of every service).
     known: HashMap<ServiceName, ServiceUpdate>,
-    /// Workers that want a service.
+    /// Threads that want a service.
     wanted: HashMap<ServiceName, HashSet<usize>>,
-    /// Connections from within the process: each worker gets one in turn.
+    /// Connections from within the process: each thread gets one in turn.
     adopted: usize,
-    /// What came before there were workers.
+    /// What came before there were threads.
     early: Vec<MeshDelta>,
 }
 
@@ -55,10 +55,10 @@ impl Fanout {
         let _ = self.mesh.set(mesh);
     }
 
-    /// The workers are there; they get what came before them.
-    pub(crate) fn set_workers(&self, workers: Vec<Commands>) {
+    /// Sets the threads, and sends them what came before.
+    pub(crate) fn set_threads(&self, threads: Vec<Commands>) {
         let mut state = self.state();
-        state.workers = workers;
+        state.threads = threads;
         for delta in std::mem::take(&mut state.early) {
             state.send(delta);
         }
@@ -76,17 +76,17 @@ impl Fanout {
                 state.known.insert(update.service.clone(), update.clone());
             }
         }
-        if state.workers.is_empty() {
+        if state.threads.is_empty() {
             state.early.push(delta);
         } else {
             state.send(delta);
         }
     }
 
-    /// New credentials for every worker.
+    /// Sends new credentials to every thread.
     pub(crate) fn send_credentials(&self, credentials: &Arc<Credentials>) {
-        for worker in &self.state().workers {
-            worker.send(Command::Credentials(Arc::clone(credentials)));
+        for thread in &self.state().threads {
+            thread.send(Command::Credentials(Arc::clone(credentials)));
         }
     }
 
@@ -95,26 +95,26 @@ impl Fanout {
         self.api_taken.store(true, Ordering::Release);
     }
 
-    /// Tells every worker that the app takes no connections.
+    /// Tells every thread that the app accepts no connections.
     pub(crate) fn app_unready(&self) {
-        for worker in &self.state().workers {
-            worker.send(Command::AppUnready);
+        for thread in &self.state().threads {
+            thread.send(Command::AppUnready);
         }
     }
 
-    /// Waits until a worker could not connect to the app, or returns at once if one could not
+    /// Waits until a thread could not connect to the app, or returns at once if one could not
     /// since the last wait.
     pub(crate) async fn app_unreachable(&self) {
         self.app_unreachable.notified().await;
     }
 
-    /// New settings for every worker, and to each its new listeners.
+    /// Sends new settings to every thread, and its new listeners to each.
     pub(crate) fn configure(&self, config: &Arc<LoopConfig>, opened: ByThread) {
         let mut opened = opened.into_iter();
-        for worker in &self.state().workers {
-            worker.send(Command::Configure(Arc::clone(config)));
+        for thread in &self.state().threads {
+            thread.send(Command::Configure(Arc::clone(config)));
             if let Some(listeners) = opened.next().filter(|listeners| !listeners.is_empty()) {
-                worker.send(Command::OpenListeners(listeners));
+                thread.send(Command::OpenListeners(listeners));
             }
         }
     }
@@ -127,8 +127,8 @@ impl Fanout {
         let (ours, theirs) = local_pair()?;
         let mut state = self.state();
         state.adopted = state.adopted.wrapping_add(1);
-        let worker = state.workers.get(state.adopted % state.workers.len().max(1));
-        if worker.is_some_and(|worker| worker.send(Command::Adopt(theirs))) {
+        let thread = state.threads.get(state.adopted % state.threads.len().max(1));
+        if thread.is_some_and(|thread| thread.send(Command::Adopt(theirs))) {
             return Ok(ours);
         }
         Err(std::io::Error::new(std::io::ErrorKind::NotConnected, "the data plane has ended"))
@@ -136,31 +136,31 @@ impl Fanout {
 
     /// Sends a command to every event loop.
     pub(crate) fn tell(&self, command: impl Fn() -> Command) {
-        for worker in &self.state().workers {
-            worker.send(command());
+        for thread in &self.state().threads {
+            thread.send(command());
         }
     }
 
     /// A command of its own for every worker, by its number.
     pub(crate) fn tell_each(&self, command: impl Fn(usize) -> Command) {
-        for (number, worker) in self.state().workers.iter().enumerate() {
-            worker.send(command(number));
+        for (number, thread) in self.state().threads.iter().enumerate() {
+            thread.send(command(number));
         }
     }
 
     /// Tells every worker to finish.
     pub(crate) fn drain(&self) {
-        for worker in &self.state().workers {
-            worker.send(Command::Drain);
+        for thread in &self.state().threads {
+            thread.send(Command::Drain);
         }
     }
 
-    fn subscribe(&self, worker: usize, service: &ServiceName) {
+    fn subscribe(&self, thread: usize, service: &ServiceName) {
         let mut state = self.state();
-        state.wanted.entry(service.clone()).or_default().insert(worker);
-        match (state.known.get(service), state.workers.get(worker)) {
-            (Some(update), Some(worker)) => {
-                worker.send(Command::Services(vec![update.clone()]));
+        state.wanted.entry(service.clone()).or_default().insert(thread);
+        match (state.known.get(service), state.threads.get(thread)) {
+            (Some(update), Some(thread)) => {
+                thread.send(Command::Services(vec![update.clone()]));
             }
             _ => {
                 if let Some(mesh) = self.mesh.get() {
@@ -170,11 +170,11 @@ impl Fanout {
         }
     }
 
-    fn unsubscribe(&self, worker: usize, service: &ServiceName) {
+    fn unsubscribe(&self, thread: usize, service: &ServiceName) {
         let mut state = self.state();
-        let Some(workers) = state.wanted.get_mut(service) else { return };
-        workers.remove(&worker);
-        if workers.is_empty() {
+        let Some(threads) = state.wanted.get_mut(service) else { return };
+        threads.remove(&thread);
+        if threads.is_empty() {
             state.wanted.remove(service);
             state.known.remove(service);
             if let Some(mesh) = self.mesh.get() {
@@ -186,34 +186,34 @@ impl Fanout {
 
 impl State {
     fn send(&self, delta: MeshDelta) {
-        for worker in &self.workers {
+        for thread in &self.threads {
             if let Some(policies) = &delta.policies {
-                worker.send(Command::Policies(policies.clone()));
+                thread.send(Command::Policies(policies.clone()));
             }
             if !delta.services.is_empty() {
-                worker.send(Command::Services(delta.services.clone()));
+                thread.send(Command::Services(delta.services.clone()));
             }
             if !delta.networks.is_empty() {
-                worker.send(Command::Networks(delta.networks.clone()));
+                thread.send(Command::Networks(delta.networks.clone()));
             }
         }
     }
 }
 
 /// One worker's view of the rest of the process.
-pub(crate) struct LoopServices {
-    pub(crate) worker: usize,
+pub(crate) struct DataThreadServices {
+    pub(crate) thread: usize,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) api: mpsc::Sender<ApiStream>,
 }
 
-impl HostServices for LoopServices {
+impl ProcessServices for DataThreadServices {
     fn subscribe(&self, service: &ServiceName) {
-        self.fanout.subscribe(self.worker, service);
+        self.fanout.subscribe(self.thread, service);
     }
 
     fn unsubscribe(&self, service: &ServiceName) {
-        self.fanout.unsubscribe(self.worker, service);
+        self.fanout.unsubscribe(self.thread, service);
     }
 
     fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {

@@ -65,7 +65,7 @@ pub(crate) struct Route<'a> {
 /// What was found in a request on its way out.
 pub(crate) struct Outgoing {
     /// The caller asks for a call trace.
-    pub(crate) asks: bool,
+    pub(crate) wants_call_trace: bool,
     /// The addresses that it came from, this hop's included: what `x-forwarded-for` lists.
     pub(crate) hops: usize,
 }
@@ -77,7 +77,7 @@ pub(crate) fn outbound_request(
     route: &Route<'_>,
 ) -> Outgoing {
     let fields = &mut head.fields;
-    let asks = take_own(fields, is_callers).asks;
+    let wants_call_trace = take_own(fields, is_callers).wants_call_trace;
     if route.credentials_used {
         fields.remove(b"authorization");
     }
@@ -87,7 +87,7 @@ pub(crate) fn outbound_request(
     fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
     head.scheme = Scheme::Borrowed(b"https");
-    Outgoing { asks, hops }
+    Outgoing { wants_call_trace, hops }
 }
 
 /// Says where a request came from; how many addresses that makes.
@@ -105,7 +105,7 @@ fn say_where_from(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[
 
 /// A request on its way to the own runtime, which is to call the service under rules; how many
 /// addresses it lists that it came from.
-pub(crate) fn ruled_request(
+pub(crate) fn resiliency_request(
     head: &mut RequestHead,
     client: Option<Caller<'_>>,
     route: &Route<'_>,
@@ -115,7 +115,7 @@ pub(crate) fn ruled_request(
     if route.credentials_used {
         fields.remove(b"authorization");
     }
-    RuntimeTask::Ruled(route.to.to_string()).push(fields);
+    RuntimeTask::UnderResiliencyRules(route.to.to_string()).push(fields);
     say_where_from(fields, client, &head.authority)
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_u
 
 /// A request arriving at the callee's sidecar: who calls is what was proven. Gives what the caller's
 /// sidecar said of it.
-pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> Own {
+pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> MeshFields {
     let fields = &mut head.fields;
     let own = take_own(fields, names_caller);
     fields.push_with(CALLER_IDENTITY, |value| {
@@ -282,22 +282,23 @@ pub(crate) fn ask_for_call_trace(head: &mut RequestHead) {
     head.fields.push(EXPLAIN, YES);
 }
 
-/// What the mesh said of a request.
+/// What the caller's sidecar has set in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Own {
+pub(crate) struct MeshFields {
     /// The caller asks for a call trace.
-    pub(crate) asks: bool,
+    pub(crate) wants_call_trace: bool,
     /// It is the call of an actor, for the runtime of the callee's sidecar.
     pub(crate) actor: Option<ActorLookup>,
 }
 
-/// Removes what only the mesh says, and what `also` names, in one pass. Gives what was said.
-fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> Own {
-    let mut own = Own::default();
+/// Removes the fields that only sidecars set, and those that `also` names, in one pass. Returns what
+/// they said.
+fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> MeshFields {
+    let mut own = MeshFields::default();
     fields.retain(|name, value| {
         let is_own = is_own(name);
         if is_own {
-            own.asks |= name == EXPLAIN && value == YES;
+            own.wants_call_trace |= name == EXPLAIN && value == YES;
             own.actor = own.actor.or_else(|| ActorLookup::read(name, value));
         }
         !is_own && !also(name)
@@ -417,7 +418,7 @@ mod tests {
         let route = Route { from: &from, to: &to, credentials_used: false };
         let client = Caller { ip: "127.0.0.1".parse().unwrap(), text: "127.0.0.1" };
         let out = outbound_request(&mut head, Some(client), &route);
-        assert_eq!((out.asks, out.hops), (false, 2));
+        assert_eq!((out.wants_call_trace, out.hops), (false, 2));
         let value =
             |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());
         assert_eq!(head.authority, b"stock.shop.east.mesh");
@@ -457,7 +458,7 @@ mod tests {
         let mut head = RequestHead::default();
         forged.iter().for_each(|name| head.fields.push(name, b"forged"));
         head.fields.push(b"x_tollwaycaller", b"the app's own");
-        assert_eq!(inbound_request(&mut head, &peer), Own::default());
+        assert_eq!(inbound_request(&mut head, &peer), MeshFields::default());
         show_token(&mut head, Some(&SharedToken::new("ours").unwrap()));
         let told: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
         assert_eq!(
@@ -503,22 +504,22 @@ mod tests {
 
     #[test]
     fn a_call_trace_is_asked_for_by_one_word_that_goes_no_further() {
-        let asks = |name: &[u8], value: &[u8]| {
+        let wants_call_trace = |name: &[u8], value: &[u8]| {
             let mut head = RequestHead::default();
             head.fields.push(name, value);
             let asked = asks_for_call_trace(&head.fields);
             let (from, to) = (service("web"), service("stock"));
             let route = Route { from: &from, to: &to, credentials_used: false };
-            assert_eq!(outbound_request(&mut head, None, &route).asks, asked);
+            assert_eq!(outbound_request(&mut head, None, &route).wants_call_trace, asked);
             let own: Vec<_> = names(&head.fields);
             assert!(!own.iter().any(|name| name.starts_with("x-tollway-")), "{own:?}");
             asked
         };
-        assert!(asks(b"X-Tollway-Explain", b"1"));
-        assert!(!asks(b"x-tollway-explain", b"0"));
-        assert!(!asks(b"x-tollway-explain", b""));
-        assert!(!asks(b"x-tollway-explained", b"1"));
-        assert!(!asks(b"x-tollway-call-trace", b"1"));
+        assert!(wants_call_trace(b"X-Tollway-Explain", b"1"));
+        assert!(!wants_call_trace(b"x-tollway-explain", b"0"));
+        assert!(!wants_call_trace(b"x-tollway-explain", b""));
+        assert!(!wants_call_trace(b"x-tollway-explained", b"1"));
+        assert!(!wants_call_trace(b"x-tollway-call-trace", b"1"));
     }
 
     #[test]

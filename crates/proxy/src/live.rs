@@ -89,7 +89,7 @@ impl LiveHandle {
 
 /// A TCP port of this machine that stands for a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamPort {
     /// As the user wrote it.
     pub(crate) text: String,
     /// As asked: 0 takes a free one.
@@ -104,15 +104,15 @@ pub(crate) struct Reconfigurer {
     pub(crate) base: Arc<LoopConfig>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) threads: usize,
-    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) upstreams: Vec<UpstreamPort>,
     pub(crate) telemetry: Arc<Mutex<Telemetry>>,
 }
 
 /// What becomes of the upstreams.
 #[derive(Default, Debug)]
 struct UpstreamPlan {
-    stay: Vec<Upstream>,
-    redirect: Vec<Upstream>,
+    stay: Vec<UpstreamPort>,
+    redirect: Vec<UpstreamPort>,
     close: Vec<SocketAddr>,
     open: Vec<String>,
 }
@@ -139,13 +139,13 @@ impl Reconfigurer {
             })
             .collect::<Result<Vec<_>, DataPlaneError>>()?;
         let plan = plan_upstreams(&self.upstreams, wanted);
-        let mut kinds = BoundListeners::for_threads(self.threads);
+        let mut listeners = BoundListeners::for_threads(self.threads);
         for text in &plan.open {
-            kinds.bind_upstream(text, &self.base.home)?;
+            listeners.bind_upstream(text, &self.base.home)?;
         }
         let mut upstreams = plan.stay;
-        upstreams.append(&mut kinds.upstreams);
-        let opened = kinds.for_each_thread(self.threads)?;
+        upstreams.append(&mut listeners.upstreams);
+        let opened = listeners.for_each_thread(self.threads)?;
         // The last that can fail: what is open already closes by itself if it does.
         self.observe(options.telemetry)?;
         let config = Arc::new(LoopConfig {
@@ -183,20 +183,20 @@ impl Reconfigurer {
 }
 
 /// Ports that are asked for again stay open, whatever service they now stand for.
-fn plan_upstreams(open: &[Upstream], wanted: Vec<(String, u16, ServiceName)>) -> UpstreamPlan {
+fn plan_upstreams(open: &[UpstreamPort], wanted: Vec<(String, u16, ServiceName)>) -> UpstreamPlan {
     let mut plan = UpstreamPlan::default();
     let mut left = open.to_vec();
     for (text, port, service) in wanted {
-        let same = |upstream: &Upstream| {
+        let same = |upstream: &UpstreamPort| {
             upstream.port == port && (port != 0 || upstream.service == service)
         };
         match left.iter().position(same) {
             Some(at) => {
                 let upstream = left.swap_remove(at);
                 if upstream.service == service {
-                    plan.stay.push(Upstream { text, ..upstream });
+                    plan.stay.push(UpstreamPort { text, ..upstream });
                 } else {
-                    plan.redirect.push(Upstream { text, service, ..upstream });
+                    plan.redirect.push(UpstreamPort { text, service, ..upstream });
                 }
             }
             None => plan.open.push(text),
@@ -231,8 +231,8 @@ mod tests {
         ServiceName { app: label("web"), namespace: label("default"), network: label("west") }
     }
 
-    fn open(port: u16, service: &str, bound: u16) -> Upstream {
-        Upstream {
+    fn open(port: u16, service: &str, bound: u16) -> UpstreamPort {
+        UpstreamPort {
             text: format!("{port}={service}"),
             port,
             service: ServiceName::parse(service, &home()).unwrap(),
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    fn plan(open: &[Upstream], wanted: &[&str]) -> (usize, Vec<u16>, Vec<u16>, Vec<u16>) {
+    fn plan(open: &[UpstreamPort], wanted: &[&str]) -> (usize, Vec<u16>, Vec<u16>, Vec<u16>) {
         let wanted = wanted.iter().map(|text| {
             let (port, service) = parse_upstream(text, &home()).unwrap();
             ((*text).to_owned(), port, service)

@@ -17,7 +17,7 @@ use crate::bind::BoundListeners;
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
 use crate::event_loop::{ApiStream, EventLoop, LoopConfig};
-use crate::fanout::{API_BACKLOG, Fanout, LoopServices};
+use crate::fanout::{API_BACKLOG, DataThreadServices, Fanout};
 use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
@@ -27,7 +27,7 @@ use crate::tls::PlaneTls;
 /// time is for what came late, such as its certificate and those of its first callers.
 const STARTED: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)];
 
-/// What every data plane is told.
+/// Settings of every data plane.
 #[derive(Clone, Debug)]
 pub struct PlaneOptions {
     /// Metrics and health; `None` for nowhere.
@@ -42,11 +42,11 @@ pub struct PlaneOptions {
     pub live: Live,
 }
 
-/// What a data plane is made of.
+/// Parts of a data plane.
 pub(crate) struct Parts {
     pub(crate) config: LoopConfig,
     pub(crate) tls: PlaneTls,
-    pub(crate) kinds: BoundListeners,
+    pub(crate) listeners: BoundListeners,
     pub(crate) telemetry: Telemetry,
     pub(crate) fanout: Arc<Fanout>,
 }
@@ -76,9 +76,9 @@ pub(crate) struct Plane {
 impl Plane {
     /// Opens the admin port and starts the threads.
     pub(crate) async fn start(options: PlaneOptions, parts: Parts) -> Result<Self, DataPlaneError> {
-        let Parts { config, tls, mut kinds, telemetry, fanout } = parts;
+        let Parts { config, tls, mut listeners, telemetry, fanout } = parts;
         let mut ports: Vec<(String, SocketAddr)> =
-            kinds.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
+            listeners.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
         let mut admin = None;
         if let Some(address) = options.admin_listen {
             let failed = |source| DataPlaneError::Listen { listener: "admin", address, source };
@@ -86,18 +86,18 @@ impl Plane {
             ports.push(("admin".to_owned(), listener.local_addr().map_err(failed)?));
             admin = Some(listener);
         }
-        let upstreams = std::mem::take(&mut kinds.upstreams);
-        let listeners = kinds.for_each_thread(options.threads)?;
+        let upstreams = std::mem::take(&mut listeners.upstreams);
+        let listeners = listeners.for_each_thread(options.threads)?;
         let (api_sender, api) = mpsc::channel(API_BACKLOG);
         let config = Arc::new(config);
-        let mut started = StartedWorkers::default();
-        for (worker, listeners) in listeners.into_iter().enumerate() {
+        let mut started = DataThreads::default();
+        for (thread, listeners) in listeners.into_iter().enumerate() {
             let outside =
-                LoopServices { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
-            let observer = telemetry.observer([seed(worker), seed(worker)]);
-            started.start(worker, &config, listeners, tls.clone(), Box::new(outside), observer)?;
+                DataThreadServices { thread, fanout: Arc::clone(&fanout), api: api_sender.clone() };
+            let observer = telemetry.observer([seed(thread), seed(thread)]);
+            started.start(thread, &config, listeners, tls.clone(), Box::new(outside), observer)?;
         }
-        fanout.set_workers(started.commands);
+        fanout.set_threads(started.commands);
         let telemetry = Arc::new(Mutex::new(telemetry));
         let reconfigurer = Reconfigurer {
             live: options.live,
@@ -128,14 +128,14 @@ impl Plane {
     }
 
     /// Runs a task for as long as it serves.
-    pub(crate) fn beside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.background.push(tokio::spawn(task));
     }
 
     /// Serves the admin port.
     pub(crate) fn show(&mut self, facts: Arc<dyn AdminFacts>) {
         if let Some(admin) = self.admin.take() {
-            self.beside(serve_admin(facts, admin));
+            self.spawn(serve_admin(facts, admin));
         }
     }
 
@@ -149,7 +149,7 @@ impl Plane {
         for (name, address) in &self.ports {
             tracing::info!(%address, "{name} listener open");
         }
-        self.beside(async {
+        self.spawn(async {
             for wait in STARTED {
                 tokio::time::sleep(wait).await;
                 let_start_go();
@@ -188,31 +188,31 @@ impl Plane {
 }
 
 #[derive(Default)]
-struct StartedWorkers {
+struct DataThreads {
     commands: Vec<crate::event_loop::Commands>,
     metrics: Vec<Arc<DataPlaneMetrics>>,
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
-impl StartedWorkers {
+impl DataThreads {
     fn start(
         &mut self,
         number: usize,
         config: &Arc<LoopConfig>,
         listeners: Vec<(Listener, ListenerKind)>,
         tls: PlaneTls,
-        outside: Box<LoopServices>,
+        outside: Box<DataThreadServices>,
         observer: Option<Box<Observer>>,
     ) -> Result<(), DataPlaneError> {
         let metrics = Arc::new(DataPlaneMetrics::default());
         let config = Arc::clone(config);
-        let (worker, commands) =
+        let (thread, commands) =
             EventLoop::new(config, listeners, tls, outside, Arc::clone(&metrics), seed(number))
                 .map_err(DataPlaneError::EventLoop)?;
-        let worker = worker.observed_by(observer);
+        let thread = thread.observed_by(observer);
         let thread = std::thread::Builder::new()
             .name(format!("data-{number}"))
-            .spawn(move || worker.run())
+            .spawn(move || thread.run())
             .map_err(DataPlaneError::EventLoop)?;
         self.commands.push(commands);
         self.metrics.push(metrics);

@@ -13,16 +13,16 @@ use crate::mesh::MeshClient;
 const PROBE_UNREADY: Duration = Duration::from_millis(100);
 const PROBE_READY: Duration = Duration::from_secs(1);
 
-/// Tells the mesh when the app takes connections and when it does not.
+/// Reports to the mesh whether the app accepts connections.
 pub(crate) struct Probe {
     pub(crate) app: SocketAddr,
     pub(crate) mesh: Arc<MeshClient>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) ready: watch::Sender<bool>,
-    /// How the app is by its own word, where it is asked.
-    pub(crate) well: Option<watch::Receiver<bool>>,
-    /// Time for the mesh to hear of it before callers are sent elsewhere: sooner, they would be
-    /// led here again.
+    /// Result of the app's own health check, if there is one.
+    pub(crate) app_health: Option<watch::Receiver<bool>>,
+    /// Time for the mesh to learn of it before callers are sent elsewhere. Sooner, they would be sent here
+    /// again.
     pub(crate) withdraw: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Probe {
             let takes = tokio::net::TcpStream::connect(self.app);
             let takes = tokio::time::timeout(PROBE_READY, takes).await;
             let takes = matches!(takes, Ok(Ok(_)));
-            let ready = takes && self.is_well();
+            let ready = takes && self.is_healthy();
             if *self.ready.borrow() != ready {
                 self.on_change(ready).await;
             }
@@ -41,8 +41,8 @@ impl Probe {
         }
     }
 
-    fn is_well(&mut self) -> bool {
-        self.well.as_mut().is_none_or(|well| *well.borrow_and_update())
+    fn is_healthy(&mut self) -> bool {
+        self.app_health.as_mut().is_none_or(|app_health| *app_health.borrow_and_update())
     }
 
     /// Until the app is looked at again: at once when a request found it away, or when it fares
@@ -56,8 +56,8 @@ impl Probe {
             }
         };
         let fares_otherwise = async {
-            if let Some(well) = &mut self.well
-                && well.changed().await.is_ok()
+            if let Some(app_health) = &mut self.app_health
+                && app_health.changed().await.is_ok()
             {
                 return;
             }

@@ -199,7 +199,7 @@ fn instance(value: &[u8]) -> Result<Instance, RequestError> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RuntimeTask {
     /// A call of a service under rules about calls that fail: the service's full name.
-    Ruled(String),
+    UnderResiliencyRules(String),
     /// A call of something outside of the mesh: the name of an HTTP endpoint, or a URL.
     External(String),
 }
@@ -208,7 +208,7 @@ impl RuntimeTask {
     /// Says it in a request for the runtime.
     pub(crate) fn push(&self, fields: &mut Fields) {
         let (name, value) = match self {
-            Self::Ruled(service) => (TARGET, service),
+            Self::UnderResiliencyRules(service) => (TARGET, service),
             Self::External(id) => (EXTERNAL, id),
         };
         fields.push(name.as_bytes(), value.as_bytes());
@@ -220,7 +220,7 @@ impl RuntimeTask {
             let value = fields.remove(name)?;
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        take(EXTERNAL).map(Self::External).or_else(|| take(TARGET).map(Self::Ruled))
+        take(EXTERNAL).map(Self::External).or_else(|| take(TARGET).map(Self::UnderResiliencyRules))
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_the_data_loop_hands_over_the_runtime_takes_out() {
         for task in [
-            RuntimeTask::Ruled("stock.default.west".into()),
+            RuntimeTask::UnderResiliencyRules("stock.default.west".into()),
             RuntimeTask::External("https://a.example/b".into()),
         ] {
             let mut fields = Fields::default();

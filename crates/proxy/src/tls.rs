@@ -84,11 +84,11 @@ impl PlaneTls {
 pub(crate) struct MeshTls {
     credentials: Arc<Credentials>,
     server: Option<Arc<ServerConfig>>,
-    clients: HashMap<Whom, Arc<ClientConfig>>,
+    clients: HashMap<ClientConfigKey, Arc<ClientConfig>>,
 }
 
-/// Who is to answer: any workload of a service, or one; whose authority; and what both speak.
-type Whom = (ServiceName, Option<Instance>, TrustDomain, &'static [u8]);
+/// A client configuration is for any workload of a service or for one, a trust domain, and a protocol.
+type ClientConfigKey = (ServiceName, Option<Instance>, TrustDomain, &'static [u8]);
 
 impl MeshTls {
     fn new(credentials: Arc<Credentials>) -> Self {

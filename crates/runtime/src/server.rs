@@ -93,7 +93,7 @@ impl Served {
         let api = &self.api;
         match (RuntimeTask::take(request.headers_mut()), &api.external, &api.app_calls) {
             (Some(RuntimeTask::External(id)), Some(calls), _) => calls.answer(&id, request).await,
-            (Some(RuntimeTask::Ruled(service)), _, Some(calls)) => {
+            (Some(RuntimeTask::UnderResiliencyRules(service)), _, Some(calls)) => {
                 calls.answer(&service, request, is_grpc).await
             }
             _ if is_grpc => self.services.answer(request).await,

@@ -1,4 +1,4 @@
-//! One connection of a worker and the role it plays.
+//! One connection of a data thread and the role it plays.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -71,7 +71,7 @@ pub(crate) enum Role {
     Lingering(Instant),
 }
 
-/// A connection and what the worker remembers of it.
+/// A connection and its state.
 pub(crate) struct Connection {
     pub(crate) io: Conn,
     pub(crate) role: Role,
@@ -80,22 +80,22 @@ pub(crate) struct Connection {
     /// Its address as text, once a request needed it.
     remote_text: Option<Box<str>>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
-    /// Who a front's client is.
+    /// What a front knows of its client.
     pub(crate) client: Option<Box<Client>>,
-    /// Stands in the worker's list of connections to flush.
+    /// It is in the list of connections to flush.
     pub(crate) dirty: bool,
-    /// Stands in the worker's list of connections to read.
+    /// It is in the list of connections to read.
     pub(crate) queued: bool,
     /// Not read until the sink of its bytes has room again.
     pub(crate) paused: bool,
-    /// Not read until the caller has taken the answers it is owed.
-    pub(crate) owed: bool,
-    /// Sent no more requests until the upstream has read what it was sent.
+    /// Not read until the caller has read the responses that wait for it.
+    pub(crate) waits_for_unread: bool,
+    /// Gets no more requests until the upstream has read what was sent to it.
     pub(crate) unread: bool,
     /// The turns of actors of which something waits to be sent here.
     pub(crate) turns: Vec<(ExchangeKey, TurnLease)>,
-    /// Pipes that wait for room here, first come first served.
-    pub(crate) line: VecDeque<(ExchangeKey, Side)>,
+    /// Pipes that wait for room to write here, in order of arrival.
+    pub(crate) write_queue: VecDeque<(ExchangeKey, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
     /// When it is examined next for expired times.
@@ -129,10 +129,10 @@ impl Connection {
             dirty: false,
             queued: false,
             paused: false,
-            owed: false,
+            waits_for_unread: false,
             unread: false,
             turns: Vec::new(),
-            line: VecDeque::new(),
+            write_queue: VecDeque::new(),
             since: now,
             examine_at: None,
             draining: false,
@@ -368,7 +368,7 @@ pub(crate) struct Http2Link {
     bulk: Vec<u32>,
     bulk_ended: Option<Instant>,
     /// Requests go elsewhere until then: the peer's app could not be reached.
-    pub(crate) rests_until: Option<Instant>,
+    pub(crate) ejected_until: Option<Instant>,
     /// When the drain began; the final GOAWAY follows.
     pub(crate) goaway_at: Option<Instant>,
     /// When bytes came last.
@@ -403,7 +403,7 @@ impl Http2Link {
             held_credit: 0,
             bulk: Vec::new(),
             bulk_ended: None,
-            rests_until: None,
+            ejected_until: None,
             goaway_at: None,
             heard: now,
             asked: None,
@@ -438,18 +438,19 @@ impl Http2Link {
 
     /// Whether small requests should have another connection: it carries bulk, or did until a
     /// moment ago.
-    pub(crate) fn is_apart(&self) -> bool {
+    pub(crate) fn carries_bulk(&self) -> bool {
         !self.bulk.is_empty() || self.bulk_ended.is_some()
     }
 
-    /// How long until it is one like others again; `None` while it carries bulk or if it is one.
-    pub(crate) fn apart_for(&self, now: Instant, rest: Duration) -> Option<Duration> {
+    /// How long it still takes no small requests after its last bulk; `None` while it carries bulk, or if
+    /// it takes them.
+    pub(crate) fn bulk_pause_left(&self, now: Instant, rest: Duration) -> Option<Duration> {
         let ended = self.bulk_ended.filter(|_| self.bulk.is_empty())?;
         Some(rest.saturating_sub(now.saturating_duration_since(ended)))
     }
 
-    /// It is one like others again.
-    pub(crate) fn end_apart(&mut self) {
+    /// Small requests may use it again.
+    pub(crate) fn end_bulk_pause(&mut self) {
         self.bulk_ended = None;
     }
 }

@@ -154,7 +154,8 @@ impl Connections {
                 let done = conn.draining && link.streams.is_empty();
                 if idle || done || (certificate_ended && !conn.draining) {
                     Expired::Retire
-                } else if link.apart_for(now, timeouts.bulk_rest).is_some_and(|d| d.is_zero()) {
+                } else if link.bulk_pause_left(now, timeouts.bulk_rest).is_some_and(|d| d.is_zero())
+                {
                     Expired::Apart
                 } else {
                     Expired::No
@@ -213,11 +214,11 @@ fn next_examination(
             rest(client.exchange.is_none(), idle).min(trusted(conn))
         }
         Role::Http2Server(link) => rest(link.streams.is_empty(), timeouts.downstream_idle)
-            .min(owed(link, clock))
+            .min(waits_for_unread(link, clock))
             .min(trusted(conn)),
         Role::Http2Client(link) => rest(link.streams.is_empty(), timeouts.mesh_idle)
-            .min(link.apart_for(now, timeouts.bulk_rest).unwrap_or(LONGEST_WAIT))
-            .min(owed(link, clock))
+            .min(link.bulk_pause_left(now, timeouts.bulk_rest).unwrap_or(LONGEST_WAIT))
+            .min(waits_for_unread(link, clock))
             .min(trusted(conn)),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
@@ -235,7 +236,7 @@ fn pooled_idle(is_mesh: bool, timeouts: &Timeouts) -> Duration {
 }
 
 /// How long until the codec may have something to say; it may not have begun to count.
-fn owed(link: &Http2Link, clock: Duration) -> Duration {
+fn waits_for_unread(link: &Http2Link, clock: Duration) -> Duration {
     link.codec.deadline().map_or(LONGEST_WAIT, |at| at.saturating_sub(clock))
 }
 

@@ -12,19 +12,19 @@ use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role};
 use crate::cx::Cx;
 use crate::exchange::access_log;
 
-/// To find strangers takes a look at every connection, so several give way at once: one of so many,
-const ONE_OF: usize = 8;
-/// and no more than this.
-const MOST_AT_ONCE: usize = 256;
-/// How long none is evicted after a pass that found hardly one.
-const REST: Duration = Duration::from_millis(50);
-/// So many looks are worth one who gives way.
-const LOOKS: usize = 1024;
-/// Who was served a moment ago has its next request on the way.
-const IDLE_FOR: Duration = Duration::from_secs(5);
+/// A pass scans all connections, so it evicts several: one of this many candidates.
+const EVICTED_SHARE: usize = 8;
+/// Most connections that one pass evicts.
+const EVICTIONS_PER_PASS: usize = 256;
+/// How long no pass is made after one that evicted few.
+const EVICTION_PAUSE: Duration = Duration::from_millis(50);
+/// Scanned connections for one evicted: a pass that evicts fewer is followed by a pause.
+const SCANS_PER_EVICTION: usize = 1024;
+/// A connection that was served this recently is not evicted: its next request may be on the way.
+const EVICTABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// A caller who may give way.
-struct Stranger {
+/// A connection that may be evicted.
+struct EvictionCandidate {
     key: ConnKey,
     origin: Origin,
     /// It has completed a request or a handshake, and is idle.
@@ -33,31 +33,31 @@ struct Stranger {
     since: Instant,
 }
 
-/// Has some strangers give way for `code`. Says whether there is room now.
+/// Evicts connections for the reason `code`. Returns whether there is room now.
 pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -> bool {
     if conns.full_until.is_some_and(|until| cx.now < until) {
         return false;
     }
-    let strangers = conns.iter().filter_map(|(key, conn)| stranger(key, conn, cx.now));
-    let leaving = who_leaves(strangers.collect());
-    if leaving.len() * LOOKS < conns.len() {
-        // The next look would find as few, and cost as much.
-        conns.full_until = Some(cx.now + REST);
+    let candidates = conns.iter().filter_map(|(key, conn)| eviction_candidate(key, conn, cx.now));
+    let evicted = choose_evicted(candidates.collect());
+    if evicted.len() * SCANS_PER_EVICTION < conns.len() {
+        // The next pass would find as few, and cost as much.
+        conns.full_until = Some(cx.now + EVICTION_PAUSE);
     }
-    for key in &leaving {
+    for key in &evicted {
         cx.metrics.connections_refused.add(1);
         access_log::log_refused_connection(cx, conns, *key, code);
         dismiss(cx, conns, *key);
     }
-    if !leaving.is_empty() && cx.log.should_log("room".to_owned(), cx.now) {
-        let (gone, hint) = (leaving.len(), code.entry().remedy);
+    if !evicted.is_empty() && cx.log.should_log("room".to_owned(), cx.now) {
+        let (gone, hint) = (evicted.len(), code.entry().remedy);
         let limit = match code {
             ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
             _ => u64::try_from(cx.config.limits.connections).ok(),
         };
         tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
     }
-    !leaving.is_empty()
+    !evicted.is_empty()
 }
 
 /// Closes an idle connection, or one that never did anything.
@@ -72,7 +72,7 @@ fn dismiss(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
 }
 
 /// A caller that may give way, if this is one.
-fn stranger(key: ConnKey, conn: &Connection, now: Instant) -> Option<Stranger> {
+fn eviction_candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<EvictionCandidate> {
     let is_idle = match &conn.role {
         Role::Detect { .. } | Role::Accepting | Role::Hello(_) => false,
         Role::Http1Server(server) if server.exchange.is_none() => !server.in_head,
@@ -81,30 +81,31 @@ fn stranger(key: ConnKey, conn: &Connection, now: Instant) -> Option<Stranger> {
     };
     let is_known = conn.peer.is_some() || conn.has_proven_client();
     let is_inside = matches!(conn.via, None | Some(ListenerKind::Loopback));
-    let is_resting = now.saturating_duration_since(conn.since) < IDLE_FOR || conn.io.pending() > 0;
+    let is_resting =
+        now.saturating_duration_since(conn.since) < EVICTABLE_AFTER || conn.io.pending() > 0;
     if is_known || is_inside || is_idle && is_resting {
         return None;
     }
     let origin = Origin::of(conn.remote?.ip());
-    Some(Stranger { key, origin, is_idle, since: conn.since })
+    Some(EvictionCandidate { key, origin, is_idle, since: conn.since })
 }
 
 /// Of the origin that has most of them first: those who have done nothing yet before those who are
 /// idle, and who has been so longest.
-fn who_leaves(mut strangers: Vec<Stranger>) -> Vec<ConnKey> {
-    let most = strangers.len().div_ceil(ONE_OF).min(MOST_AT_ONCE);
+fn choose_evicted(mut candidates: Vec<EvictionCandidate>) -> Vec<ConnKey> {
+    let most = candidates.len().div_ceil(EVICTED_SHARE).min(EVICTIONS_PER_PASS);
     let mut of_origin: HashMap<Origin, usize, RandomState> = HashMap::default();
-    for stranger in &strangers {
-        *of_origin.entry(stranger.origin).or_default() += 1;
+    for eviction_candidate in &candidates {
+        *of_origin.entry(eviction_candidate.origin).or_default() += 1;
     }
-    let order = |stranger: &Stranger| {
-        let of_origin = of_origin.get(&stranger.origin).copied().unwrap_or_default();
-        (std::cmp::Reverse(of_origin), stranger.is_idle, stranger.since)
+    let order = |eviction_candidate: &EvictionCandidate| {
+        let of_origin = of_origin.get(&eviction_candidate.origin).copied().unwrap_or_default();
+        (std::cmp::Reverse(of_origin), eviction_candidate.is_idle, eviction_candidate.since)
     };
-    if most < strangers.len() {
-        strangers.select_nth_unstable_by_key(most, order);
+    if most < candidates.len() {
+        candidates.select_nth_unstable_by_key(most, order);
     }
-    strangers.iter().take(most).map(|stranger| stranger.key).collect()
+    candidates.iter().take(most).map(|eviction_candidate| eviction_candidate.key).collect()
 }
 
 #[cfg(test)]
@@ -116,22 +117,23 @@ mod tests {
     use super::*;
 
     /// One of each of these (last number of an address, idle, seconds since it is so).
-    fn strangers(of: &[(u8, bool, u64)]) -> (Vec<Stranger>, Vec<ConnKey>) {
+    fn candidates(of: &[(u8, bool, u64)]) -> (Vec<EvictionCandidate>, Vec<ConnKey>) {
         let now = Instant::now();
         let keys: Vec<ConnKey> = (0..).take(of.len()).map(Key::from_u64).collect();
-        let stranger = |(key, (host, is_idle, seconds)): (&ConnKey, &(u8, bool, u64))| Stranger {
-            key: *key,
-            origin: Origin::of([10, 0, 0, *host].into()),
-            is_idle: *is_idle,
-            since: now - Duration::from_secs(*seconds),
-        };
-        (keys.iter().zip(of).map(stranger).collect(), keys)
+        let eviction_candidate =
+            |(key, (host, is_idle, seconds)): (&ConnKey, &(u8, bool, u64))| EvictionCandidate {
+                key: *key,
+                origin: Origin::of([10, 0, 0, *host].into()),
+                is_idle: *is_idle,
+                since: now - Duration::from_secs(*seconds),
+            };
+        (keys.iter().zip(of).map(eviction_candidate).collect(), keys)
     }
 
     #[track_caller]
     fn check_first(of: &[(u8, bool, u64)], first: usize) {
-        let (strangers, keys) = strangers(of);
-        assert_eq!(who_leaves(strangers), [keys[first]]);
+        let (candidates, keys) = candidates(of);
+        assert_eq!(choose_evicted(candidates), [keys[first]]);
     }
 
     #[test]
@@ -141,18 +143,18 @@ mod tests {
         check_first(&[(1, false, 9), (2, true, 8), (2, false, 1)], 2);
         check_first(&[(1, true, 1), (1, true, 3), (1, true, 2)], 1);
         check_first(&[(1, false, 1), (2, false, 3), (3, false, 2)], 1);
-        assert!(who_leaves(Vec::new()).is_empty());
+        assert!(choose_evicted(Vec::new()).is_empty());
     }
 
     #[test]
     fn some_of_many_leave_at_once() {
         let of = |count: u8, host| (0..count).map(move |n| (host, false, u64::from(n)));
-        let (strangers_here, keys) = strangers(&of(70, 1).chain(of(10, 2)).collect::<Vec<_>>());
-        let mut leaving = who_leaves(strangers_here);
-        leaving.sort_unstable_by_key(|key| std::cmp::Reverse(key.to_u64()));
+        let (strangers_here, keys) = candidates(&of(70, 1).chain(of(10, 2)).collect::<Vec<_>>());
+        let mut evicted = choose_evicted(strangers_here);
+        evicted.sort_unstable_by_key(|key| std::cmp::Reverse(key.to_u64()));
         let oldest: Vec<ConnKey> = keys[60..70].iter().rev().copied().collect();
-        assert_eq!(leaving, oldest, "an eighth, and all of the one who has most");
+        assert_eq!(evicted, oldest, "an eighth, and all of the one who has most");
         let many: Vec<_> = (0..40).flat_map(|_| of(250, 1)).collect();
-        assert_eq!(who_leaves(strangers(&many).0).len(), MOST_AT_ONCE);
+        assert_eq!(choose_evicted(candidates(&many).0).len(), EVICTIONS_PER_PASS);
     }
 }

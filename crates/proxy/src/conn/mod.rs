@@ -162,7 +162,7 @@ impl Connections {
         cx.forget_called_off(conn);
         conn.role = Role::Lingering(cx.now);
         conn.since = cx.now;
-        conn.line.clear();
+        conn.write_queue.clear();
         conn.io.finish();
         self.mark_dirty(key);
         self.schedule(cx, key);
@@ -223,16 +223,16 @@ impl Connections {
     /// goes on with it.
     pub(crate) fn holds_back(&mut self, cx: &Cx, key: ConnKey) -> bool {
         let Some(conn) = self.slab.get_mut(key) else { return false };
-        let was_owed = conn.owed;
-        conn.owed = conn.owes_reading(cx.config.limits.unread_bytes);
-        cx.metrics.backpressure_pauses.add(u64::from(conn.owed && !was_owed));
-        conn.owed
+        let was_owed = conn.waits_for_unread;
+        conn.waits_for_unread = conn.owes_reading(cx.config.limits.unread_bytes);
+        cx.metrics.backpressure_pauses.add(u64::from(conn.waits_for_unread && !was_owed));
+        conn.waits_for_unread
     }
 
     /// Reads on from a caller that was held back until it had read its responses.
     pub(crate) fn read_on(&mut self, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
-        if std::mem::take(&mut conn.owed) && !conn.queued {
+        if std::mem::take(&mut conn.waits_for_unread) && !conn.queued {
             conn.queued = true;
             self.to_read.push_back(key);
         }

@@ -34,7 +34,7 @@ impl EventLoop {
                 Expired::Head => http1_server::refuse_slow_head(&mut self.cx, &mut self.conns, key),
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::TimedOut),
                 Expired::Retire => retire::retire_http2(&mut self.cx, &mut self.conns, key),
-                Expired::Apart => self.end_apart(key),
+                Expired::Apart => self.end_bulk_pause(key),
                 Expired::Codec(reason) => http2::refuse_connection(
                     &mut self.cx,
                     &mut self.conns,
@@ -49,10 +49,10 @@ impl EventLoop {
     }
 
     /// Bulk has ended: the connection is one like others, and one of them may be too many.
-    fn end_apart(&mut self, key: ConnKey) {
+    fn end_bulk_pause(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Http2Client(link) = &mut conn.role else { return };
-        link.end_apart();
+        link.end_bulk_pause();
         if let Some(destination) = link.destination.clone() {
             scale::scale(
                 &mut self.cx,

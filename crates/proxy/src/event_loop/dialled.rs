@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollway_routing::Failure;
 
 use crate::conn::{ConnKey, Http1Client, Opened, Purpose, Role};
-use crate::exchange::{Destination, ExchangeKey, Upstream};
+use crate::exchange::{Destination, ExchangeKey, UpstreamState};
 use crate::outbound::{dispatch, retry, send};
 use crate::protocol::relay;
 use crate::upstream::{dial, pools, relay_dial};
@@ -67,7 +67,7 @@ impl EventLoop {
     }
 
     fn start_upgrade(&mut self, key: ConnKey, exchange: ExchangeKey, opened: Opened) {
-        let waits = self.exchanges.get(exchange).filter(|e| e.up == Upstream::Waiting);
+        let waits = self.exchanges.get(exchange).filter(|e| e.up == UpstreamState::Waiting);
         let Some(state) = waits else { return self.conns.close(&mut self.cx, key) };
         let destination = state.destination.clone();
         if let Some(conn) = self.conns.get_mut(key) {

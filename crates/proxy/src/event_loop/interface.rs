@@ -1,4 +1,4 @@
-//! What a worker and the rest of its process say to each other.
+//! What a data thread and the rest of its process send to each other.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -149,17 +149,17 @@ pub struct ApiStream {
 /// Why a connection is not taken that this process would serve itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotServed {
-    /// Nobody serves such.
+    /// This process does not serve it.
     Nobody,
-    /// So many wait to be taken.
+    /// This many connections wait to be accepted.
     Full(usize),
 }
 
-/// What a worker asks of the rest of the process.
-pub(crate) trait HostServices: Send {
-    /// Wants the state of a service from now on.
+/// What a data thread calls in the rest of the process.
+pub(crate) trait ProcessServices: Send {
+    /// Starts to send the state of a service to this thread.
     fn subscribe(&self, service: &ServiceName);
-    /// Does not want it any more.
+    /// Stops sending it.
     fn unsubscribe(&self, service: &ServiceName);
     /// Hands over the far end of a connection to what this process serves itself.
     ///
@@ -176,35 +176,34 @@ pub(crate) enum Command {
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),
-    /// What a front shows from now on, and whom it believes.
+    /// A front's new certificate, and the authorities of its clients.
     Certificates(Served),
-    /// The app behind a front is there from now on.
+    /// The new address of the app behind a front.
     App(AppTarget),
-    /// Who may come in; only for sidecars.
+    /// The policies of the app; only for sidecars.
     Policies(PolicyUpdate),
-    /// The lease under which turns of actors are sent to the app, which lasts longer than was said.
+    /// The lease under which turns of actors are sent to the app has a later end.
     Renewed(TurnLease),
-    /// The runtime waits no longer for the answer to the call of this number.
+    /// The runtime has cancelled the call of this number.
     CallOff(u64),
-    /// The app takes no connections: mesh callers are to go elsewhere.
+    /// The app accepts no connections: callers must use other replicas.
     AppUnready,
-    /// Settings changed: times and limits hold from now on, for open connections too, except
-    /// what a connection agreed on when it began.
+    /// New settings. Times and limits apply to open connections too, except what a connection agreed
+    /// on when it began.
     Configure(Arc<LoopConfig>),
-    /// Who hears of requests from now on, and of those that are under way when they end.
+    /// The observer of requests that end from now on.
     Observe(Option<Box<Observer>>),
     OpenListeners(Vec<(Listener, ListenerKind)>),
-    /// A connection from within this process: its requests are those of the app to the HTTP API,
-    /// and those of actors.
+    /// A connection from within this process, for requests of the runtime.
     Adopt(UnixStream),
-    /// What comes to the listener at this address from now on is for another listener.
+    /// Treats new connections of the listener at this address as those of another kind.
     RedirectListener(SocketAddr, ListenerKind),
     CloseListener(SocketAddr),
-    /// Stop taking new work, finish what is under way, end.
+    /// Accept no new work, finish what is under way, end.
     Drain,
 }
 
-/// Sends commands to a worker.
+/// Sends commands to a data thread.
 #[derive(Clone)]
 pub(crate) struct Commands {
     pub(super) sender: Sender<Command>,
@@ -212,7 +211,7 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Says whether the worker still runs.
+    /// Returns whether the thread still runs.
     pub(crate) fn send(&self, command: Command) -> bool {
         let sent = self.sender.send(command).is_ok();
         self.waker.wake();

@@ -39,7 +39,7 @@ use crate::tls::PlaneTls;
 use crate::upstream::{Keepalive, Upstreams, keepalive, pools, runtime_backlog, scale};
 pub use interface::{ApiKind, ApiStream, MeshProtocol};
 pub(crate) use interface::{
-    AppTarget, AppTls, Command, Commands, HostServices, LoopConfig, NotServed,
+    AppTarget, AppTls, Command, Commands, LoopConfig, NotServed, ProcessServices,
 };
 use listeners::{Listeners, slot_of};
 
@@ -73,7 +73,7 @@ impl EventLoop {
         config: Arc<LoopConfig>,
         listeners: Vec<(Listener, ListenerKind)>,
         tls: PlaneTls,
-        services: Box<dyn HostServices>,
+        services: Box<dyn ProcessServices>,
         metrics: Arc<DataPlaneMetrics>,
         seed: u64,
     ) -> std::io::Result<(Self, Commands)> {
@@ -219,8 +219,8 @@ impl EventLoop {
             Effect::LeftPool { conn, destination, refill } => {
                 pools::on_left_pool(cx, upstreams, conn, &destination, refill);
             }
-            Effect::LeaveReplica { destination, address, instance } => {
-                pools::leave_replica(
+            Effect::EjectReplica { destination, address, instance } => {
+                pools::eject_replica(
                     cx,
                     conns,
                     upstreams,

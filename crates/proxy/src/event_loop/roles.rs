@@ -49,7 +49,7 @@ impl EventLoop {
 
     fn on_http1_server_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(mut kept) = http1_server::take_input(&mut self.conns, key) else { return };
-        let bytes = http1_server::behind(&mut kept, data);
+        let bytes = http1_server::with_kept_input(&mut kept, data);
         let mut at = 0;
         loop {
             let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
@@ -88,7 +88,7 @@ impl EventLoop {
 
     fn on_http1_client_bytes(&mut self, key: ConnKey, data: &[u8]) {
         let Some(mut kept) = http1_client::take_input(&mut self.conns, key) else { return };
-        let bytes = http1_server::behind(&mut kept, data);
+        let bytes = http1_server::with_kept_input(&mut kept, data);
         let mut at = 0;
         loop {
             let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);

@@ -111,7 +111,7 @@ struct Around {
     runtime: Arc<OnceLock<Sender<ApiStream>>>,
 }
 
-impl HostServices for Around {
+impl ProcessServices for Around {
     fn subscribe(&self, _: &ServiceName) {}
     fn unsubscribe(&self, _: &ServiceName) {
         self.unsubscribed.fetch_add(1, Ordering::SeqCst);
@@ -141,12 +141,20 @@ impl Running {
     fn start(
         home: ServiceName,
         credentials: Arc<Credentials>,
-        kinds: &[ListenerKind],
+        listeners: &[ListenerKind],
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
-        Self::start_at(any, (Limits::default(), patient()), home, credentials, kinds, app, gateway)
+        Self::start_at(
+            any,
+            (Limits::default(), patient()),
+            home,
+            credentials,
+            listeners,
+            app,
+            gateway,
+        )
     }
 
     fn start_at(
@@ -154,12 +162,12 @@ impl Running {
         bounds: (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
-        kinds: &[ListenerKind],
+        listeners: &[ListenerKind],
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
         let own = home.clone();
-        let running = Self::untold(address, bounds, home, credentials, kinds, app, gateway);
+        let running = Self::untold(address, bounds, home, credentials, listeners, app, gateway);
         running.tell_open(own);
         running
     }
@@ -176,11 +184,11 @@ impl Running {
         (limits, timeouts): (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
-        kinds: &[ListenerKind],
+        listeners: &[ListenerKind],
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
-        let listeners: Vec<_> = kinds
+        let listeners: Vec<_> = listeners
             .iter()
             .map(|via| (Listener::bind(address, ListenerOptions::default()).unwrap(), via.clone()))
             .collect();
@@ -188,7 +196,7 @@ impl Running {
         let config = LoopConfig { app, gateway, limits, timeouts, ..LoopConfig::of_test(home) };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let around = Around::default();
-        let (worker, commands) = EventLoop::new(
+        let (event_loop, commands) = EventLoop::new(
             Arc::new(config),
             listeners,
             PlaneTls::mesh(credentials),
@@ -197,7 +205,7 @@ impl Running {
             42,
         )
         .unwrap();
-        let thread = std::thread::spawn(move || worker.run());
+        let thread = std::thread::spawn(move || event_loop.run());
         Self { commands, addresses, metrics, around, thread: Some(thread) }
     }
 
@@ -428,8 +436,8 @@ impl World {
         }
     }
 
-    fn tell(&self, worker: &Running, service: &ServiceName, state: ServiceState) {
-        worker.tell(service, state);
+    fn tell(&self, thread: &Running, service: &ServiceName, state: ServiceState) {
+        thread.tell(service, state);
     }
 
     fn tell_when_asked(&self, service: &ServiceName, state: ServiceState) {

@@ -15,8 +15,8 @@ use crate::observe::{Finished, Kind, Observed, Outcome};
 use crate::request_error::RequestError;
 
 impl Observed {
-    /// Notes who is at the other end of a connection.
-    pub(crate) fn meet(&mut self, conn: &Connection) {
+    /// Records the peer of a connection.
+    pub(crate) fn record_peer(&mut self, conn: &Connection) {
         self.peer.clone_from(&conn.peer);
         self.client = conn.proven_client();
         self.remote = conn.remote;
@@ -152,7 +152,7 @@ pub(crate) fn log_refused_request(
         None => Finished::arrived(Kind::Request, conn, now),
     };
     if let Some(head) = head {
-        finished.asks(head);
+        finished.set_request(head);
     }
     finished.status = error.status();
     finished.fail(error.code());

@@ -4,7 +4,7 @@
 use tollway_http::h1::{self, BodyLength};
 use tollway_http::{Fields, h2};
 
-use super::{Exchange, Exchanges, Pipe, Side, StreamRef, Upstream, finish};
+use super::{Exchange, Exchanges, Pipe, Side, StreamRef, UpstreamState, finish};
 use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -52,12 +52,12 @@ impl Exchange {
 
     pub(crate) fn upstream(&self) -> Option<StreamRef> {
         match self.up {
-            Upstream::Open(stream) => Some(stream),
-            Upstream::Waiting
-            | Upstream::FairQueue
-            | Upstream::Slot
-            | Upstream::Gathering
-            | Upstream::Gone => None,
+            UpstreamState::Open(stream) => Some(stream),
+            UpstreamState::Waiting
+            | UpstreamState::FairQueue
+            | UpstreamState::Slot
+            | UpstreamState::Gathering
+            | UpstreamState::Gone => None,
         }
     }
 }
@@ -84,11 +84,11 @@ pub(crate) fn feed(
     let Exchanges { slab, buffered_bytes, spare_bodies, .. } = exchanges;
     let Some(exchange) = slab.get_mut(key) else { return };
     exchange.active = cx.now;
-    let gathers = exchange.up == Upstream::Gathering;
+    let gathers = exchange.up == UpstreamState::Gathering;
     let sink = exchange.sink(side);
     let turn = exchange.turn_towards(side);
     let (pipe, replay) = exchange.pipe_and_replay(side);
-    pipe.owed += credit;
+    pipe.waits_for_unread += credit;
     pipe.ended |= end;
     let mut taken = 0;
     if pipe.is_empty()
@@ -128,7 +128,7 @@ pub(crate) fn end_source(
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.active = cx.now;
-    let gathers = exchange.up == Upstream::Gathering;
+    let gathers = exchange.up == UpstreamState::Gathering;
     let pipe = exchange.pipe_mut(side);
     pipe.ended = true;
     pipe.trailers = trailers.map(headers::trailers).filter(|t| !t.is_empty());
@@ -186,8 +186,8 @@ fn after_taking(
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let (source, sink) = (exchange.source(side), exchange.sink(side));
     let pipe = exchange.pipe_mut(side);
-    let repaid = pipe.owed.saturating_sub(pipe.len());
-    pipe.owed -= repaid;
+    let repaid = pipe.waits_for_unread.saturating_sub(pipe.len());
+    pipe.waits_for_unread -= repaid;
     let (waiting, finished) = (pipe.len(), pipe.finished);
     let has_grown_large = pipe.passed > cx.config.limits.bulk_bytes as u64;
     let unfinished = waiting > 0 || (pipe.ended && !pipe.finished);
@@ -198,7 +198,7 @@ fn after_taking(
         && !is_stream_blocked(conn, sink)
     {
         pipe.in_line = true;
-        conn.line.push_back((key, side));
+        conn.write_queue.push_back((key, side));
     }
     if let Some(source) = source {
         release_credit(conns, source, repaid);
@@ -296,12 +296,12 @@ pub(crate) fn serve_queue(
 ) {
     let out_bytes = cx.config.limits.out_bytes;
     let Some(conn) = conns.get(key) else { return };
-    for _ in 0..conn.line.len() {
+    for _ in 0..conn.write_queue.len() {
         let Some(conn) = conns.get_mut(key) else { return };
         if conn.io.pending() >= out_bytes || !has_window(conn) {
             return;
         }
-        let Some((exchange, side)) = conn.line.pop_front() else { return };
+        let Some((exchange, side)) = conn.write_queue.pop_front() else { return };
         serve(cx, conns, exchanges, key, exchange, side);
     }
 }

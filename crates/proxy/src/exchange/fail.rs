@@ -3,7 +3,7 @@
 use tollway_http::h2::ErrorCode;
 use tollway_telemetry::CallEnd;
 
-use super::{Destination, Exchange, Exchanges, Upstream};
+use super::{Destination, Exchange, Exchanges, UpstreamState};
 use super::{access_log, finish, respond, trace};
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
@@ -21,7 +21,12 @@ pub(crate) fn fail(
     key: ExchangeKey,
     error: &RequestError,
 ) {
-    let unsent = [Upstream::Waiting, Upstream::FairQueue, Upstream::Slot, Upstream::Gathering];
+    let unsent = [
+        UpstreamState::Waiting,
+        UpstreamState::FairQueue,
+        UpstreamState::Slot,
+        UpstreamState::Gathering,
+    ];
     let is_unsent = exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
     cancel_upstream(cx, conns, exchanges, key);
     let Some(exchange) = exchanges.get_mut(key) else { return };
@@ -109,13 +114,16 @@ pub(crate) fn cancel_upstream(
     key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
-    let up = match std::mem::replace(&mut exchange.up, Upstream::Gone) {
-        Upstream::Open(up) => up,
-        Upstream::FairQueue => {
+    let up = match std::mem::replace(&mut exchange.up, UpstreamState::Gone) {
+        UpstreamState::Open(up) => up,
+        UpstreamState::FairQueue => {
             let down = exchange.down.conn;
             return cx.effects.push(Effect::LeaveFairQueue { exchange: key, conn: down });
         }
-        Upstream::Waiting | Upstream::Slot | Upstream::Gathering | Upstream::Gone => return,
+        UpstreamState::Waiting
+        | UpstreamState::Slot
+        | UpstreamState::Gathering
+        | UpstreamState::Gone => return,
     };
     let code = calling_off(exchange);
     let Some(conn) = conns.get_mut(up.conn) else { return };

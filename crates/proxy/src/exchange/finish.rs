@@ -7,7 +7,7 @@ use tollway_http::Fields;
 use tollway_http::h2::ErrorCode;
 use tollway_telemetry::{AnsweredCall, CallEnd, DaprMetrics};
 
-use super::{BodySize, Destination, Exchange, Exchanges, Side, Upstream};
+use super::{BodySize, Destination, Exchange, Exchanges, Side, UpstreamState};
 use super::{access_log, body, fail};
 use crate::conn::{Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
@@ -37,8 +37,8 @@ pub(crate) fn release_upstream(
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let whole = exchange.request.finished;
-    let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
-    let Upstream::Open(up) = up else { return };
+    let up = std::mem::replace(&mut exchange.up, UpstreamState::Gone);
+    let UpstreamState::Open(up) = up else { return };
     let code = fail::calling_off(exchange);
     let Some(conn) = conns.get_mut(up.conn) else { return };
     match &mut conn.role {

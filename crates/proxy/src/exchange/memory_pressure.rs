@@ -16,18 +16,18 @@ use crate::cx::Cx;
 use crate::exchange::ExchangeKey;
 use crate::request_error::RequestError;
 
-/// How long more than the limit may wait before a caller loses it.
+/// How long buffered bodies may exceed the limit before a caller loses its own.
 const OVER_FOR: Duration = Duration::from_secs(1);
-/// Whoever has less than this part of the limit waiting is not to blame,
+/// A caller that holds less than this part of the limit loses nothing before [`CROWDED_FOR`].
 const BLAMED_FROM: usize = 4;
-/// until it has been too much for so long: then a crowd keeps everybody else waiting.
+/// After this time above the limit, any caller may lose what it holds: many small ones fill the memory.
 pub(crate) const CROWDED_FOR: Duration = Duration::from_secs(5);
-/// More than so many times the limit is borne for no time:
+/// Above this many times the limit, callers above [`FLOODS_FROM`] lose what they hold at once.
 pub(crate) const FLOODED_FROM: usize = 2;
-/// a caller with more waiting than so many times what one source may have (`pipe_bytes`) loses it.
+/// Times `pipe_bytes` that a caller may hold when memory is flooded ([`FLOODED_FROM`]).
 const FLOODS_FROM: usize = 2;
 
-/// What waits of one caller.
+/// What one caller holds in buffers.
 struct Held {
     /// Its connection.
     caller: ConnKey,

@@ -32,7 +32,7 @@ use tollway_net::{Key, Slab};
 use body::BufferPool;
 pub(crate) use pipe::Pipe;
 pub(crate) use state::{
-    BodySize, Destination, Exchange, Side, StreamRef, Upstream, WorkloadName, describe,
+    BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,
 };
 
 /// The key of an exchange. It is stale once the exchange is over.
@@ -96,7 +96,7 @@ impl Exchanges {
 
     /// Whether an exchange waits for a connection.
     pub(crate) fn is_waiting(&self, key: ExchangeKey) -> bool {
-        self.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
+        self.get(key).is_some_and(|exchange| exchange.up == UpstreamState::Waiting)
     }
 
     /// Has a request sent from its beginning again: what was sent of its body goes first.

@@ -107,7 +107,7 @@ impl Destination {
 
 /// The upstream half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Upstream {
+pub(crate) enum UpstreamState {
     /// Waits for discovery or a connection.
     Waiting,
     /// Waits until its caller's connection may have another one to the app.
@@ -125,7 +125,7 @@ pub(crate) enum Upstream {
 pub(crate) struct Exchange {
     pub(crate) via: ListenerKind,
     pub(crate) down: StreamRef,
-    pub(crate) up: Upstream,
+    pub(crate) up: UpstreamState,
     pub(crate) destination: Destination,
     /// The request as it goes upstream.
     pub(crate) head: RequestHead,

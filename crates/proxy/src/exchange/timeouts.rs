@@ -3,7 +3,7 @@
 use tollway_http::h2::ErrorCode;
 use tollway_routing::Failure;
 
-use super::{Exchanges, Upstream, body, describe, fail};
+use super::{Exchanges, UpstreamState, body, describe, fail};
 use crate::conn::{Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -36,13 +36,13 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
             late.push(key);
         } else if quiet > timeouts.stream_idle {
             silent.push(key);
-        } else if exchange.up == Upstream::Slot && quiet > timeouts.request {
+        } else if exchange.up == UpstreamState::Slot && quiet > timeouts.request {
             unserved.push(key);
-        } else if matches!(exchange.up, Upstream::Waiting | Upstream::FairQueue)
+        } else if matches!(exchange.up, UpstreamState::Waiting | UpstreamState::FairQueue)
             && quiet > timeouts.discovery + timeouts.connect
         {
             unconnected.push(key);
-        } else if let Upstream::Open(up) = exchange.up
+        } else if let UpstreamState::Open(up) = exchange.up
             && quiet > timeouts.ping_after
         {
             quiet_on.push((up.conn, quiet));

@@ -62,10 +62,10 @@ pub async fn run_front(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
     let FrontOptions { plane: settings, listen, files, to, telemetry, reread } = options;
-    let mut kinds = BoundListeners::for_threads(settings.threads);
+    let mut listeners = BoundListeners::for_threads(settings.threads);
     for (index, address) in listen.iter().take(FRONT_LISTEN_LIMIT).enumerate() {
-        kinds.bind("front", *address, ListenerKind::Front)?;
-        if let (Some((name, ..)), 1..) = (kinds.open.last_mut(), index) {
+        listeners.bind("front", *address, ListenerKind::Front)?;
+        if let (Some((name, ..)), 1..) = (listeners.open.last_mut(), index) {
             *name = format!("front-{}", index + 1);
         }
     }
@@ -94,7 +94,7 @@ pub async fn run_front(
     let parts = Parts {
         config,
         tls: PlaneTls::Front(served.clone()),
-        kinds,
+        listeners,
         telemetry,
         fanout: Arc::clone(&fanout),
     };
@@ -106,7 +106,7 @@ pub async fn run_front(
         status: shown,
         config: live,
     }));
-    plane.beside(follower.run(fanout, status));
+    plane.spawn(follower.run(fanout, status));
     plane.open()?;
     plane.serve(shutdown, async {}).await
 }

@@ -248,8 +248,8 @@ pub(crate) fn pick_least_relayed(
     let now = cx.now;
     let pool = pools::pool(cx, upstreams, &Destination::Service(service.clone()));
     pool.used = now;
-    pool.turn = pool.turn.wrapping_add(1);
-    let (turn, count) = (pool.turn, candidates.addresses.len());
+    pool.next_address = pool.next_address.wrapping_add(1);
+    let (turn, count) = (pool.next_address, candidates.addresses.len());
     let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);
     let resting =
         |address: &SocketAddr| pool.backoff.get(address).is_some_and(|until| *until > now);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::conn::Connections;
 use crate::cx::Cx;
-use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, fail};
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, trace_wait};
@@ -75,7 +75,7 @@ fn wait(
     if let Some(exchange) = exchanges.get_mut(key)
         && !is_full
     {
-        exchange.up = Upstream::Slot;
+        exchange.up = UpstreamState::Slot;
         waiting.push_back(key);
     }
     inbound.concurrency.waiting = waiting;
@@ -91,7 +91,7 @@ fn wait(
 }
 
 fn is_waiting(exchanges: &Exchanges, key: ExchangeKey) -> bool {
-    exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Slot)
+    exchanges.get(key).is_some_and(|exchange| exchange.up == UpstreamState::Slot)
 }
 
 /// The request that had a slot is over.

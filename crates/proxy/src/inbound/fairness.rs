@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::Cx;
-use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, fail};
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, pick, pools, trace_wait};
@@ -47,7 +47,7 @@ fn held_by(conns: &Connections, exchanges: &Exchanges, down: ConnKey) -> usize {
 
 fn is_queued(exchanges: &Exchanges, exchange: Option<ExchangeKey>) -> bool {
     let exchange = exchange.and_then(|key| exchanges.get(key));
-    exchange.is_some_and(|exchange| exchange.up == Upstream::FairQueue)
+    exchange.is_some_and(|exchange| exchange.up == UpstreamState::FairQueue)
 }
 
 /// Connections to the app that no request has or waits for.
@@ -85,7 +85,7 @@ pub(crate) fn wait(
             &RequestError::Overloaded { what: "the queue for connections", limit },
         );
     }
-    exchange.up = Upstream::FairQueue;
+    exchange.up = UpstreamState::FairQueue;
     if let Role::Http2Server(link) = &mut conn.role {
         link.late.push_back(key);
     }

@@ -29,9 +29,9 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// Certificates in an issued chain.
 const CHAIN_LIMIT: usize = 4;
 
-/// Who this process is, and where it gets its papers.
+/// What this process enrolls as, and with which token at which control plane.
 #[derive(Clone, Debug)]
-pub(super) struct Who {
+pub(super) struct Enrolment {
     /// Where the control plane is; it may move.
     pub(super) control: watch::Receiver<String>,
     pub(super) token: TokenSource,
@@ -42,7 +42,7 @@ pub(super) struct Who {
     certificate_ttl_s: u32,
 }
 
-impl Who {
+impl Enrolment {
     /// Where the control plane is now.
     pub(super) fn control(&self) -> String {
         self.control.borrow().clone()
@@ -53,9 +53,9 @@ impl Who {
 pub(super) async fn first(
     config: &MeshConfig,
     control: watch::Receiver<String>,
-) -> Result<(Who, Credentials), MeshError> {
+) -> Result<(Enrolment, Credentials), MeshError> {
     let network = config.token.read()?.network().clone();
-    let who = Who {
+    let who = Enrolment {
         control,
         token: config.token.clone(),
         role: config.role.clone(),
@@ -84,7 +84,7 @@ pub(super) async fn first(
 }
 
 /// Redeems the join token.
-pub(super) async fn by_token(who: &Who) -> Result<Credentials, MeshError> {
+pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> {
     let token = who.token.read()?;
     let config = bootstrap_config(&token, ALPN)?;
     // The trust domain is not known yet and no part of the server name.
@@ -95,7 +95,7 @@ pub(super) async fn by_token(who: &Who) -> Result<Credentials, MeshError> {
 }
 
 /// Renews over a connection that shows the present certificate.
-pub(super) async fn renew(channel: Channel, who: &Who) -> Result<Credentials, MeshError> {
+pub(super) async fn renew(channel: Channel, who: &Enrolment) -> Result<Credentials, MeshError> {
     issue(channel, who, String::new()).await
 }
 
@@ -112,7 +112,7 @@ pub(super) fn has_ended(credentials: &Credentials) -> bool {
     SystemTime::now() >= credentials.not_after()
 }
 
-async fn issue(channel: Channel, who: &Who, token: String) -> Result<Credentials, MeshError> {
+async fn issue(channel: Channel, who: &Enrolment, token: String) -> Result<Credentials, MeshError> {
     let key = KeyPair::generate()?;
     let request = v1::IssueRequest {
         csr: key.csr_der()?,
@@ -141,7 +141,7 @@ fn check_clock(control: &str, credentials: &Credentials, now: SystemTime) -> Res
     let theirs = issued_at(credentials.not_before(), credentials.not_after());
     let (direction, by) = match now.duration_since(theirs) {
         Ok(ahead) => ("ahead of", ahead),
-        Err(behind) => ("behind", behind.duration()),
+        Err(with_kept_input) => ("behind", with_kept_input.duration()),
     };
     let reason = format!("this machine's is {} {direction} the other", span(by));
     if now < credentials.not_before() || now >= credentials.not_after() {

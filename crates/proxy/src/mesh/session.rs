@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 
 use super::config::{Announcement, Role};
 use super::connect::{ALPN, connect};
-use super::enroll::{self, Who, bundles};
+use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
 use super::{MeshDelta, MeshError, PolicyUpdate, Shared};
 
@@ -47,10 +47,9 @@ pub(super) enum End {
     Renewed,
 }
 
-/// Connects and serves until something fails or the certificate is renewed. `on_open` is called
-/// once the stream of updates is open.
+/// Connects, and serves until something fails or the certificate is renewed.
 pub(super) async fn run(
-    who: &Who,
+    who: &Enrolment,
     shared: &Arc<Shared>,
     knowledge: &mut Knowledge,
     on_delta: &mut (dyn FnMut(MeshDelta) + Send),
@@ -75,7 +74,7 @@ pub(super) async fn run(
 }
 
 /// Returns when the certificate was renewed.
-async fn renew(who: &Who, shared: &Shared, channel: Channel) {
+async fn renew(who: &Enrolment, shared: &Shared, channel: Channel) {
     loop {
         let wait = enroll::until_renewal(&shared.credentials.borrow());
         tokio::time::sleep(wait).await;
@@ -107,7 +106,7 @@ struct Watch {
 
 impl Watch {
     async fn open(
-        who: &Who,
+        who: &Enrolment,
         shared: &Shared,
         knowledge: &mut Knowledge,
         channel: Channel,
@@ -263,7 +262,11 @@ impl Watch {
 }
 
 /// Keeps the announcement current and alive.
-async fn register(who: &Who, shared: &Shared, channel: Channel) -> Result<Infallible, MeshError> {
+async fn register(
+    who: &Enrolment,
+    shared: &Shared,
+    channel: Channel,
+) -> Result<Infallible, MeshError> {
     let mut announcements = shared.announcement.subscribe();
     if matches!(who.role, Role::Sidecar { .. }) {
         // Nobody is sent to a sidecar that does not know yet whom to let in. The sender lives as
@@ -313,7 +316,7 @@ impl Registration {
     /// Returns once the announcement was taken back.
     async fn run(
         self,
-        who: &Who,
+        who: &Enrolment,
         shared: &Shared,
         announcements: &mut watch::Receiver<Option<Announcement>>,
     ) -> Result<(), MeshError> {
@@ -376,7 +379,7 @@ impl Registration {
     }
 }
 
-fn announce(who: &Who, announcement: &Announcement) -> Announce {
+fn announce(who: &Enrolment, announcement: &Announcement) -> Announce {
     match announcement {
         Announcement::Workload { address, protocol, ready } => {
             let workload = Workload {

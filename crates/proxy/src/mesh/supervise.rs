@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tollway_net::Backoff;
 use tracing::{info, warn};
 
-use super::enroll::{self, Who};
+use super::enroll::{self, Enrolment};
 use super::knowledge::Knowledge;
 use super::session::{self, End};
 use super::{MeshDelta, MeshError, Shared};
@@ -20,7 +20,7 @@ const GOOD_SESSION: Duration = Duration::from_secs(5);
 
 /// Never returns; it is cancelled when the client is dropped.
 pub(super) async fn run(
-    who: Who,
+    who: Enrolment,
     shared: Arc<Shared>,
     mut on_delta: Box<dyn FnMut(MeshDelta) + Send>,
 ) {
@@ -62,7 +62,7 @@ async fn has_moved(moved: &mut watch::Receiver<String>) -> bool {
 }
 
 async fn one(
-    who: &Who,
+    who: &Enrolment,
     shared: &Arc<Shared>,
     knowledge: &mut Knowledge,
     on_delta: &mut (dyn FnMut(MeshDelta) + Send),

@@ -173,7 +173,7 @@ impl Finished {
     }
 
     /// What was asked for.
-    pub(crate) fn asks(&mut self, head: &RequestHead) {
+    pub(crate) fn set_request(&mut self, head: &RequestHead) {
         self.method = shorten_method(head.method.clone());
         self.path = shorten_path(head.path.clone());
     }

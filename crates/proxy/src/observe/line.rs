@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::finished::{Finished, Kind, Outcome};
-use super::running::Own;
+use super::running::TelemetryIdentity;
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -34,7 +34,7 @@ struct Line<'a> {
 }
 
 /// Appends the line.
-pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
+pub(crate) fn write_line(finished: &Finished, own: &TelemetryIdentity, line: &mut Vec<u8>) {
     let peer = finished.peer.as_ref();
     let client = finished.client.as_deref();
     let peer_id = peer

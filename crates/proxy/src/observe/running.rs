@@ -22,15 +22,15 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Name of a front to a collector.
 const FRONT: &str = "tollway-front";
 
-/// Who tells: the same for every request. A front, which belongs to no mesh, has no names.
+/// Names of this process in records, the same for every request. A front is of no mesh, and has none.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct TelemetryIdentity {
     pub(crate) service: Option<ServiceName>,
     pub(crate) spiffe_id: Option<String>,
     pub(crate) instance: Option<String>,
 }
 
-impl Own {
+impl TelemetryIdentity {
     fn of(credentials: &Credentials) -> Self {
         let instance = credentials.instance().map(ToString::to_string);
         Self {
@@ -56,7 +56,7 @@ impl Own {
 
 /// The running other side of every data thread's [`Observer`].
 pub(crate) struct Telemetry {
-    own: Arc<Own>,
+    own: Arc<TelemetryIdentity>,
     tracing: Option<(TracingOptions, SpanHandoff)>,
     lines: Option<(LogTarget, LineHandoff)>,
     /// Also those that were replaced and may still have something in their hands.
@@ -82,15 +82,18 @@ impl Telemetry {
         options: TelemetryOptions,
         credentials: &Credentials,
     ) -> Result<Self, TelemetryError> {
-        Self::start_for(options, Own::of(credentials))
+        Self::start_for(options, TelemetryIdentity::of(credentials))
     }
 
     /// The same for who takes no part in the mesh.
     pub(crate) fn start_unnamed(options: TelemetryOptions) -> Result<Self, TelemetryError> {
-        Self::start_for(options, Own::default())
+        Self::start_for(options, TelemetryIdentity::default())
     }
 
-    fn start_for(options: TelemetryOptions, own: Own) -> Result<Self, TelemetryError> {
+    fn start_for(
+        options: TelemetryOptions,
+        own: TelemetryIdentity,
+    ) -> Result<Self, TelemetryError> {
         let mut telemetry = Self {
             own: Arc::new(own),
             tracing: None,

@@ -8,14 +8,19 @@ use tollway_telemetry::trace::{Attributes, SpanHead, SpanKind, Spans};
 
 use super::Recorded;
 use super::finished::{Finished, Outcome};
-use super::running::Own;
+use super::running::TelemetryIdentity;
 
 /// gRPC statuses that tell of a fault of the server: unknown, deadline exceeded, unimplemented,
 /// internal, unavailable, data loss.
 const GRPC_SERVER_FAULTS: [u16; 6] = [2, 4, 12, 13, 14, 15];
 
 /// A span of each request on each side; an outbound one has a span for each attempt.
-pub(crate) fn write_span(finished: &Finished, recorded: Recorded, own: &Own, spans: &mut Spans) {
+pub(crate) fn write_span(
+    finished: &Finished,
+    recorded: Recorded,
+    own: &TelemetryIdentity,
+    spans: &mut Spans,
+) {
     let (path, server) = (finished.path(), server_address(finished, own));
     let error = error_type(finished);
     let head = SpanHead {
@@ -83,7 +88,12 @@ fn add_rpc(finished: &Finished, path: &str, attributes: &mut Attributes<'_>) {
     }
 }
 
-fn add_peers(finished: &Finished, server: &str, own: &Own, attributes: &mut Attributes<'_>) {
+fn add_peers(
+    finished: &Finished,
+    server: &str,
+    own: &TelemetryIdentity,
+    attributes: &mut Attributes<'_>,
+) {
     if !server.is_empty() {
         attributes.text("server.address", server);
     }
@@ -113,7 +123,7 @@ fn add_peers(finished: &Finished, server: &str, own: &Own, attributes: &mut Attr
 }
 
 /// The callee's name in the mesh; empty without one.
-fn server_address(finished: &Finished, own: &Own) -> String {
+fn server_address(finished: &Finished, own: &TelemetryIdentity) -> String {
     let of_own = own.service.as_ref().filter(|_| finished.inbound);
     let service = finished.service.as_ref().or(of_own);
     service.map(|service| service.dns_san()).unwrap_or_default()

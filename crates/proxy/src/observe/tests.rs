@@ -9,7 +9,7 @@ use tollway_http::Method;
 use tollway_model::{Label, ServiceName};
 use tollway_telemetry::trace::Spans;
 
-use super::running::Own;
+use super::running::TelemetryIdentity;
 use super::*;
 
 const CONTEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
@@ -86,8 +86,8 @@ fn service(name: &str) -> ServiceName {
     ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
 }
 
-fn own() -> Own {
-    Own {
+fn own() -> TelemetryIdentity {
+    TelemetryIdentity {
         service: Some(service("web")),
         spiffe_id: Some("spiffe://west.tollway/ns/default/web".to_owned()),
         instance: Some("web-1".to_owned()),

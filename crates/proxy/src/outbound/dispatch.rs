@@ -8,7 +8,7 @@ use tollway_model::ServiceName;
 use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Destination, ExchangeKey, Exchanges, Upstream, describe, fail};
+use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, describe, fail};
 use crate::inbound::{Inbound, concurrency, fairness};
 use crate::outbound::send;
 use crate::protocol::{http1_server, relay};
@@ -59,13 +59,13 @@ pub(crate) fn dispatch(
     let buffered = exchanges.buffered_bytes();
     let Some(exchange) = exchanges.get_mut(key) else { return };
     if exchange.turn.is_some() && exchange.is_to_gather(&cx.config.limits, buffered) {
-        exchange.up = Upstream::Gathering;
+        exchange.up = UpstreamState::Gathering;
         return;
     }
-    if matches!(exchange.up, Upstream::Open(_) | Upstream::Gone) {
+    if matches!(exchange.up, UpstreamState::Open(_) | UpstreamState::Gone) {
         return;
     }
-    exchange.up = Upstream::Waiting;
+    exchange.up = UpstreamState::Waiting;
     let destination = exchange.destination.clone();
     let is_upgrade = exchange.is_upgrade;
     if destination.is_of_mesh() {
@@ -140,7 +140,7 @@ fn wait(
     pool.waiting.push_back(key);
 }
 
-/// Fails the requests that wait for a destination, but for the first so many.
+/// Fails the requests that wait for a destination, except the first `first`.
 pub(crate) fn fail_waiting(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -159,7 +159,7 @@ pub(crate) fn fail_waiting(
     }
 }
 
-/// Tells those who have waited long enough for a service to become known.
+/// Fails the requests that have waited too long for a service to be discovered.
 pub(crate) fn fail_undiscovered(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -208,7 +208,7 @@ pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: ConnKey, error
     }
 }
 
-/// Sends what waits, as far as connections take it.
+/// Sends requests that wait for a destination, as long as a connection has room.
 pub(crate) fn serve_waiting(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -249,7 +249,7 @@ pub(crate) fn give_up_waiting(
     key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get(key) else { return };
-    if exchange.up == Upstream::FairQueue {
+    if exchange.up == UpstreamState::FairQueue {
         let limit = cx.config.limits.app_connections;
         let what = "the list of connections to the app";
         return fail::fail(cx, conns, exchanges, key, &RequestError::Overloaded { what, limit });

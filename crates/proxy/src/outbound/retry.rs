@@ -3,7 +3,7 @@
 use crate::cause::Cause;
 use crate::conn::Connections;
 use crate::cx::{Cx, Effect};
-use crate::exchange::{ExchangeKey, Exchanges, Upstream, access_log, describe, fail, trace};
+use crate::exchange::{ExchangeKey, Exchanges, UpstreamState, access_log, describe, fail, trace};
 use crate::request_error::{RequestError, Within};
 use crate::upstream::{Upstreams, dial};
 use tollway_http::h2;
@@ -23,7 +23,7 @@ pub(crate) fn on_attempt_failed(
     let (may_retry, cause) = (crate::exchange::retry::may_retry(exchanges, key, failure), cause);
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
-    exchange.up = if may_retry || is_unsent { Upstream::Waiting } else { Upstream::Gone };
+    exchange.up = if may_retry || is_unsent { UpstreamState::Waiting } else { UpstreamState::Gone };
     if !may_retry {
         let destination = exchange.destination.clone();
         let (peer, reason) = (describe(&destination), cause.reason.clone());

@@ -1,5 +1,4 @@
-//! Requests: begun by a downstream, given a destination, sent to an upstream, sent again when that
-//! is safe.
+//! Begins a request and routes it: decides its destination, after its policies, tokens and API rules.
 
 use std::borrow::Cow;
 use tollway_http::{Method, RequestHead};
@@ -11,7 +10,7 @@ use crate::conn::{Connection, Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
 use crate::exchange::{
-    Destination, Exchange, ExchangeKey, Exchanges, Pipe, StreamRef, Upstream, fail, trace,
+    Destination, Exchange, ExchangeKey, Exchanges, Pipe, StreamRef, UpstreamState, fail, trace,
 };
 use crate::inbound::Inbound;
 use crate::inbound::admission;
@@ -35,7 +34,7 @@ pub(crate) fn begin(
     let observed = match &mut cx.observer {
         Some(observer) => observer.begin(&mut arrival.head, cx.now).map(|mut observed| {
             if let (ListenerKind::Inbound | ListenerKind::Front, Some(conn)) = (&via, conn) {
-                observed.meet(conn);
+                observed.record_peer(conn);
             }
             observed
         }),
@@ -46,7 +45,7 @@ pub(crate) fn begin(
     let exchange = Exchange {
         via,
         down: arrival.down,
-        up: Upstream::Waiting,
+        up: UpstreamState::Waiting,
         destination: Destination::Api,
         is_grpc,
         is_head: arrival.head.method == Method::Head,
@@ -165,10 +164,10 @@ fn route(
             let down = conns.get_mut(exchange.down.conn);
             let client = down.and_then(Connection::caller);
             let limit = cx.config.limits.hops;
-            if !exchange.is_upgrade && is_ruled(&cx.config, &exchange.via, &name) {
+            if !exchange.is_upgrade && has_resiliency_rules(&cx.config, &exchange.via, &name) {
                 exchange.destination = Destination::Api;
                 // Seen here alone: attempts come back without the address of a client.
-                let hops = headers::ruled_request(&mut exchange.head, client, &route);
+                let hops = headers::resiliency_request(&mut exchange.head, client, &route);
                 return match hops > limit {
                     true => Err(RequestError::Loop { service: name, limit }),
                     false => Ok(()),
@@ -186,7 +185,7 @@ fn route(
                 None => Destination::Service(name),
             };
             exchange.series = Some(SeriesId::OTHER);
-            if out.asks {
+            if out.wants_call_trace {
                 trace::begin_caller_trace(exchanges, conns, key);
             }
         }
@@ -226,7 +225,7 @@ fn route_inbound(
         exchange.destination = if is_translated { Destination::Callback } else { Destination::App };
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
-    if own.asks {
+    if own.wants_call_trace {
         admission::begin_callee_trace(cx, conns, exchanges, inbound, key);
     }
     Ok(())
@@ -258,7 +257,8 @@ fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: ExchangeKey) -> Result
     Ok(())
 }
 
-/// A request goes nowhere whose head is as it came: remembers whether it is one of actors.
+/// Routing failed, so the head is as it was received. Notes whether it is a call of an actor, on which
+/// depends how the failure is reported.
 fn note_undecided(exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.is_of_actors |= match exchange.via {
@@ -288,42 +288,45 @@ enum Outbound {
     Api,
     Service {
         name: ServiceName,
-        path: NewPath,
+        path: PathRewrite,
         credentials_used: bool,
     },
     /// Out of the mesh.
     External {
         id: String,
-        path: NewPath,
+        path: PathRewrite,
         credentials_used: bool,
     },
 }
 
-/// What becomes of a request's path.
-enum NewPath {
-    /// It begins so many bytes later.
-    Later(usize),
-    Other(Vec<u8>),
+/// How routing changes the path of a request.
+enum PathRewrite {
+    /// Removes this many bytes from its start.
+    StripPrefix(usize),
+    Replace(Vec<u8>),
 }
 
-impl NewPath {
+impl PathRewrite {
     fn of(path: Cow<'_, [u8]>, asked: &[u8]) -> Self {
         match path {
-            Cow::Borrowed(path) if asked.ends_with(path) => Self::Later(asked.len() - path.len()),
-            path => Self::Other(path.into_owned()),
+            Cow::Borrowed(path) if asked.ends_with(path) => {
+                Self::StripPrefix(asked.len() - path.len())
+            }
+            path => Self::Replace(path.into_owned()),
         }
     }
 
     fn apply(self, path: &mut Vec<u8>) {
         match self {
-            Self::Later(begin) => drop(path.drain(..begin)),
-            Self::Other(other) => *path = other,
+            Self::StripPrefix(begin) => drop(path.drain(..begin)),
+            Self::Replace(other) => *path = other,
         }
     }
 }
 
-/// Whether calls of a service are the runtime's to make; those that it makes itself are not.
-fn is_ruled(config: &LoopConfig, via: &ListenerKind, name: &ServiceName) -> bool {
+/// Whether the runtime makes the calls of a service, under its resiliency rules. Calls that the runtime
+/// itself makes are not handed to it again.
+fn has_resiliency_rules(config: &LoopConfig, via: &ListenerKind, name: &ServiceName) -> bool {
     let may_be =
         matches!(via, ListenerKind::HttpApi | ListenerKind::GrpcApi | ListenerKind::Outbound);
     may_be
@@ -345,7 +348,7 @@ fn outbound_target(
         }
         ListenerKind::GrpcApi => tollway_routing::AppListener::GrpcApi,
         ListenerKind::Tunnel(name) => {
-            let (name, path) = (name.clone(), NewPath::Later(0));
+            let (name, path) = (name.clone(), PathRewrite::StripPrefix(0));
             return Ok(Outbound::Service { name, path, credentials_used: false });
         }
         ListenerKind::Outbound
@@ -370,10 +373,10 @@ fn outbound_target(
     Ok(match decide_target(parts, home)? {
         Target::Api => Outbound::Api,
         Target::Service { name, path, credentials_used } => {
-            Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
+            Outbound::Service { name, path: PathRewrite::of(path, &head.path), credentials_used }
         }
         Target::External { id, path, credentials_used } => {
-            Outbound::External { id, path: NewPath::of(path, &head.path), credentials_used }
+            Outbound::External { id, path: PathRewrite::of(path, &head.path), credentials_used }
         }
     })
 }

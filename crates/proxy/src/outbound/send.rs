@@ -2,7 +2,7 @@
 
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{ExchangeKey, Exchanges, Side, StreamRef, Upstream, body, fail};
+use crate::exchange::{ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail};
 use crate::headers;
 use crate::inbound::Inbound;
 use crate::request_error::RequestError;
@@ -45,7 +45,7 @@ pub(crate) fn send(
             if exchange.is_bulk {
                 link.begin_bulk(stream);
             }
-            exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream });
+            exchange.up = UpstreamState::Open(StreamRef { conn: conn_key, stream });
         }
         Role::Http1Client(client) => {
             let upgrade = exchange.head.fields.value(b"upgrade");
@@ -60,13 +60,13 @@ pub(crate) fn send(
             ended &= client.sink != h1::BodyLength::Chunked;
             client.exchange = Some(key);
             client.answered = false;
-            exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
+            exchange.up = UpstreamState::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
         }
         _ => return retry_elsewhere(cx, key),
     }
     if let Some(observed) = &mut exchange.observed {
         if exchange.destination.is_of_mesh() {
-            observed.meet(conn);
+            observed.record_peer(conn);
         }
         observed.send(conn, exchange.started);
     }

@@ -5,7 +5,7 @@ use tollway_net::Closed;
 use super::{http1_client, http2};
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::Cx;
-use crate::exchange::{Exchange, Exchanges, Upstream, fail};
+use crate::exchange::{Exchange, Exchanges, UpstreamState, fail};
 use crate::request_error::RequestError;
 
 /// Ends the call of that number, and says whether anything of it was sent.
@@ -42,7 +42,7 @@ pub(crate) fn on_lease_over(
             _ => {}
         }
         // As if it had found no connection yet.
-        exchange.up = Upstream::Waiting;
+        exchange.up = UpstreamState::Waiting;
         unsent.push(turn);
     }
     match &conn.role {

@@ -143,7 +143,7 @@ fn ask_another_way(
         return false;
     };
     let (address, instance) = (conn.remote, conn.instance().cloned());
-    cx.effects.push(Effect::LeaveReplica { destination, address, instance });
+    cx.effects.push(Effect::EjectReplica { destination, address, instance });
     retry::ask_another_replica(cx, conns, exchanges, exchange)
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn upstream_broke(
     cause: impl Into<Cause>,
 ) {
     let Some(state) = exchanges.get_mut(exchange) else { return };
-    state.up = crate::exchange::Upstream::Gone;
+    state.up = crate::exchange::UpstreamState::Gone;
     if state.responding {
         cx.metrics.request_failures.add(1);
         fail::abort_down(

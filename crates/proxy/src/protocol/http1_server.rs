@@ -285,8 +285,8 @@ fn is_answered(exchange: &Exchange) -> bool {
     exchange.responding && exchange.response.ended
 }
 
-/// What was kept and what came, as one; nothing is copied when nothing was kept.
-pub(crate) fn behind<'a>(kept: &'a mut Vec<u8>, data: &'a [u8]) -> &'a [u8] {
+/// The kept input and the new bytes, as one. Copies nothing if nothing was kept.
+pub(crate) fn with_kept_input<'a>(kept: &'a mut Vec<u8>, data: &'a [u8]) -> &'a [u8] {
     if kept.is_empty() {
         return data;
     }

@@ -12,7 +12,7 @@ use crate::error_response;
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
 use crate::exchange::{
-    BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, Upstream, describe,
+    BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, describe,
 };
 use crate::exchange::{access_log, body, fail, finish, respond, retry};
 use crate::headers;
@@ -261,7 +261,7 @@ fn ask_another(
     if !matches!(link.destination, Some(Destination::Service(_))) {
         return false;
     }
-    link.rests_until = Some(until);
+    link.ejected_until = Some(until);
     retry::ask_another_replica(cx, conns, exchanges, exchange)
 }
 
@@ -310,7 +310,7 @@ fn on_reset(
         return fail::on_caller_gone(cx, conns, exchanges, exchange);
     }
     let Some(state) = exchanges.get_mut(exchange) else { return };
-    state.up = Upstream::Gone;
+    state.up = UpstreamState::Gone;
     if state.responding {
         cx.metrics.request_failures.add(1);
         fail::abort_down(cx, conns, exchanges, exchange, code);

@@ -158,8 +158,8 @@ fn next_address(
         None => scale::missing(cx, conns, upstreams, pool, candidates),
     };
     let pool = pools::pool(cx, upstreams, destination);
-    pool.turn = pool.turn.wrapping_add(1);
-    let turn = pool.turn;
+    pool.next_address = pool.next_address.wrapping_add(1);
+    let turn = pool.next_address;
     let rested =
         |address: &&SocketAddr| pool.backoff.get(*address).is_none_or(|until| *until <= now);
     let pick = |addresses: &[SocketAddr]| {
@@ -270,9 +270,9 @@ pub(crate) fn join_pool<'u>(
     pool
 }
 
-/// Who waits gets another address; when none is left, waits on for one that may come back,
-/// as long as a dial may take; then is told. `may_wait` is when a dial began that failed for
-/// a reason that may pass.
+/// After a failed dial: has another address dialled. If none is left, requests wait for one for as long
+/// as a dial may take, and then fail. `may_wait` is the start of a dial that failed for a reason that
+/// may pass.
 pub(crate) fn after_failed_dial(
     cx: &mut Cx,
     _conns: &mut Connections,
@@ -397,13 +397,13 @@ mod tests {
         let alert = |alert| ConnError::Tls(TlsError::AlertReceived(alert));
         let unknown = alert(AlertDescription::UnrecognisedName);
         let broken = alert(AlertDescription::InternalError);
-        let stranger = alert(AlertDescription::UnknownCA);
+        let eviction_candidate = alert(AlertDescription::UnknownCA);
         check(&DialFailure::Broken(&unknown), true, Some("ERR_GATEWAY_REFUSED"), "does not serve");
         check(&DialFailure::Broken(&unknown), false, Some("ERR_WRONG_IDENTITY"), "was dialled");
         check(&DialFailure::Broken(&broken), true, Some("ERR_GATEWAY_UPSTREAM"), "cannot connect");
         check(&DialFailure::Broken(&broken), false, Some("ERR_TLS_FAILED"), "InternalError");
         let refused = Some("ERR_CERTIFICATE_REFUSED");
-        check(&DialFailure::Broken(&stranger), true, refused, "authority");
+        check(&DialFailure::Broken(&eviction_candidate), true, refused, "authority");
     }
 
     #[test]

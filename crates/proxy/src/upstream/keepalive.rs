@@ -15,7 +15,7 @@ use crate::conn::{ConnKey, Connections, Role, SWEEP};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
 use crate::exchange::retry;
-use crate::exchange::{Destination, Exchanges, Upstream, describe, fail};
+use crate::exchange::{Destination, Exchanges, UpstreamState, describe, fail};
 use crate::protocol::http2;
 use crate::upstream::{Upstreams, pools};
 
@@ -40,20 +40,19 @@ impl Keepalive {
     }
 }
 
-/// What is known of a connection that was asked.
-enum Sign {
-    /// It came, or is of no interest any more.
-    Given,
-    Awaited,
-    /// It is late.
-    Missing,
-    /// It is so late that the connection is closed.
-    NoMore,
+/// State of a connection that was sent a PING.
+enum PingState {
+    /// The answer came, or does not matter any more.
+    Answered,
+    Pending,
+    /// The answer is late: requests go elsewhere.
+    Late,
+    /// The answer is so late that the connection is closed.
+    Dead,
 }
 
-/// An exchange has waited on a connection for `quiet`: asks it for a sign of life if it has
-/// not given one lately. The peer's window is not the question, so bulk is left alone: it may
-/// have filled the way.
+/// Sends a PING on a connection on which an exchange has waited for `quiet`, unless it has received
+/// something lately. A connection with bulk is left alone, since bulk may fill the path.
 pub(crate) fn probe(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -66,7 +65,7 @@ pub(crate) fn probe(
     let Role::Http2Client(link) = &mut conn.role else { return };
     let is_of_mesh = link.destination.as_ref().is_some_and(Destination::is_of_mesh);
     let silence = cx.now.saturating_duration_since(link.heard);
-    if !is_of_mesh || link.asked.is_some() || silence < pause || link.is_apart() {
+    if !is_of_mesh || link.asked.is_some() || silence < pause || link.carries_bulk() {
         return;
     }
     link.asked = Some(keepalive.round);
@@ -86,10 +85,10 @@ pub(crate) fn sweep(
     keepalive.round += 1;
     for key in std::mem::take(&mut keepalive.asked) {
         match sign(cx, conns, keepalive, key) {
-            Sign::Given => continue,
-            Sign::Awaited => {}
-            Sign::Missing => on_silent(cx, conns, exchanges, upstreams, key),
-            Sign::NoMore => {
+            PingState::Answered => continue,
+            PingState::Pending => {}
+            PingState::Late => on_silent(cx, conns, exchanges, upstreams, key),
+            PingState::Dead => {
                 let seconds = cx.config.timeouts.silence.as_secs();
                 let reason = format!("the connection gave no sign of life for {seconds} s");
                 http2::on_over(cx, conns, exchanges, key, Cause::coded(ErrorCode::Silent, reason));
@@ -100,19 +99,19 @@ pub(crate) fn sweep(
     }
 }
 
-fn sign(cx: &Cx, conns: &Connections, keepalive: &mut Keepalive, key: ConnKey) -> Sign {
+fn sign(cx: &Cx, conns: &Connections, keepalive: &mut Keepalive, key: ConnKey) -> PingState {
     let Some(Role::Http2Client(link)) = conns.get(key).map(|conn| &conn.role) else {
-        return Sign::Given;
+        return PingState::Answered;
     };
-    let Some(asked) = link.asked else { return Sign::Given };
+    let Some(asked) = link.asked else { return PingState::Answered };
     let rounds = u32::try_from(keepalive.round - asked).unwrap_or(u32::MAX);
     let waited = SWEEP.saturating_mul(rounds);
     if waited > cx.config.timeouts.silence {
-        Sign::NoMore
+        PingState::Dead
     } else if waited > cx.config.timeouts.ping_answer && !link.is_silent {
-        Sign::Missing
+        PingState::Late
     } else {
-        Sign::Awaited
+        PingState::Pending
     }
 }
 
@@ -151,9 +150,9 @@ fn move_elsewhere(
     exchanges: &mut Exchanges,
     key: ExchangeKey,
 ) {
-    let waits = exchanges
-        .get(key)
-        .is_some_and(|exchange| !exchange.responding && matches!(exchange.up, Upstream::Open(_)));
+    let waits = exchanges.get(key).is_some_and(|exchange| {
+        !exchange.responding && matches!(exchange.up, UpstreamState::Open(_))
+    });
     if waits && retry::may_retry(exchanges, key, Failure::Silent) {
         fail::cancel_upstream(cx, conns, exchanges, key);
         cx.effects.push(Effect::AttemptFailed {

@@ -48,11 +48,11 @@ pub(crate) struct Http2State {
     /// Requests that may be reset before the peer takes it for an attack.
     pub(crate) resets_left: usize,
     /// Small requests should have another connection: it carries bulk, or did until lately.
-    pub(crate) is_apart: bool,
+    pub(crate) carries_bulk: bool,
     /// The peer did not answer a keepalive in time.
     pub(crate) is_silent: bool,
     /// The peer's app could not be reached: other links are preferred until then.
-    pub(crate) rests_until: Option<Instant>,
+    pub(crate) ejected_until: Option<Instant>,
     pub(crate) leads_to_runtime: bool,
     /// As TCP measured it when the link was made.
     pub(crate) round_trip: Option<Duration>,
@@ -82,9 +82,9 @@ impl Links for Connections {
                 streams: link.codec.active_streams(),
                 can_open: link.codec.can_open(),
                 resets_left: link.codec.resets_left(),
-                is_apart: link.is_apart(),
+                carries_bulk: link.carries_bulk(),
                 is_silent: link.is_silent,
-                rests_until: link.rests_until,
+                ejected_until: link.ejected_until,
                 leads_to_runtime: link.leads_to_runtime(),
                 round_trip: link.opened.and_then(|opened| opened.round_trip),
             }),

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use foldhash::fast::RandomState;
 use tollway_model::ServiceName;
 
-use crate::event_loop::HostServices;
+use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
 pub(crate) use pools::{Candidates, Pool};
@@ -38,13 +38,13 @@ pub(crate) use pools::{Candidates, Pool};
 pub(crate) struct Upstreams {
     pools: HashMap<Destination, Pool, RandomState>,
     /// What the process does for this loop: discovery, the runtime.
-    services: Box<dyn HostServices>,
+    services: Box<dyn ProcessServices>,
     /// Requests to the runtime that were called off and that it has not read.
     backlog: usize,
 }
 
 impl Upstreams {
-    pub(crate) fn new(services: Box<dyn HostServices>) -> Self {
+    pub(crate) fn new(services: Box<dyn ProcessServices>) -> Self {
         Self { pools: HashMap::default(), services, backlog: 0 }
     }
 

@@ -11,12 +11,12 @@ use crate::exchange::Destination;
 use crate::upstream::links::{LinkProtocol, Links};
 use crate::upstream::{Pool, Upstreams, runtime_backlog};
 
-/// Whether connections are taken that give no sign of life, or lead to replicas of which the app
-/// could not be reached a moment ago.
+/// Whether to pick connections that did not answer a PING in time, or whose replica could not reach its
+/// app a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Resting {
-    Spared,
-    Taken,
+enum Unhealthy {
+    Avoid,
+    Allow,
 }
 
 /// Streams that bulk counts for when a connection is chosen.
@@ -36,7 +36,8 @@ impl Load {
     }
 }
 
-/// A connection that takes a request now.
+/// Picks a connection for a request, of an endpoint that has one. `None` if none has room: the request
+/// waits, and `scale` dials.
 pub(crate) fn pick(
     cx: &mut Cx,
     links: &impl Links,
@@ -48,12 +49,12 @@ pub(crate) fn pick(
     }
     let random = cx.next_random();
     let pool = upstreams.pools.get(destination)?;
-    let chosen = pick_link(cx, links, upstreams, pool, random, Resting::Spared);
+    let chosen = pick_link(cx, links, upstreams, pool, random, Unhealthy::Avoid);
     // One that is being dialled is worth waiting for.
     if chosen.is_some() || !pool.dialling.is_empty() {
         return chosen;
     }
-    pick_link(cx, links, upstreams, pool, random, Resting::Taken)
+    pick_link(cx, links, upstreams, pool, random, Unhealthy::Allow)
 }
 
 /// A connection for a request that has waited for a better one long enough.
@@ -67,7 +68,7 @@ pub(crate) fn pick_last_resort(
         return None;
     }
     let random = cx.next_random();
-    pick_link(cx, links, upstreams, upstreams.pools.get(destination)?, random, Resting::Taken)
+    pick_link(cx, links, upstreams, upstreams.pools.get(destination)?, random, Unhealthy::Allow)
 }
 
 fn pick_link(
@@ -76,7 +77,7 @@ fn pick_link(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Resting,
+    resting: Unhealthy,
 ) -> Option<ConnKey> {
     let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
     if is_remote {
@@ -150,7 +151,7 @@ fn load(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> Opt
         return None;
     }
     let streams = u32::try_from(state.streams).unwrap_or(u32::MAX);
-    let is_bulk = state.is_apart || link.pending > cx.config.limits.out_bytes / 2;
+    let is_bulk = state.carries_bulk || link.pending > cx.config.limits.out_bytes / 2;
     Some(Load { streams, is_bulk })
 }
 
@@ -160,7 +161,7 @@ fn pick_two(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Resting,
+    resting: Unhealthy,
 ) -> Option<ConnKey> {
     let load = |at: usize| {
         let load = load(cx, links, upstreams, pool.conns[at])
@@ -179,7 +180,7 @@ fn pick_by_instance(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Resting,
+    resting: Unhealthy,
 ) -> Option<ConnKey> {
     let mut replicas: Vec<(Option<&Instance>, u32, ConnKey, Load)> = Vec::with_capacity(8);
     // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
@@ -212,12 +213,12 @@ fn pick_by_instance(
     Some(replicas[index].2)
 }
 
-fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, resting: Resting) -> bool {
+fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, resting: Unhealthy) -> bool {
     let rests = || {
         let state = links.link(key).and_then(|link| link.http2());
-        state.is_some_and(|s| s.is_silent || s.rests_until.is_some_and(|until| cx.now < until))
+        state.is_some_and(|s| s.is_silent || s.ejected_until.is_some_and(|until| cx.now < until))
     };
-    resting == Resting::Taken || !rests()
+    resting == Unhealthy::Allow || !rests()
 }
 
 /// The instance that a connection proved to lead to.

@@ -55,7 +55,8 @@ pub(crate) struct Pool {
     renew_at: Option<Instant>,
     /// When a request was last sent there.
     pub(crate) used: Instant,
-    pub(crate) turn: usize,
+    /// Index of the address that the next dial begins with.
+    pub(crate) next_address: usize,
     /// Requests under way at once; none are counted while the service is near.
     pub(crate) flight: Flight,
     /// Where calls of the service are counted.
@@ -78,7 +79,7 @@ impl Pool {
             asked: now,
             renew_at: None,
             used: now,
-            turn: 0,
+            next_address: 0,
             flight: Flight::default(),
             series: SeriesId::OTHER,
         }
@@ -273,7 +274,7 @@ pub(crate) fn remove(conns: &Connections, upstreams: &mut Upstreams, key: ConnKe
 
 /// Drops the idle connections to the replica that this one leads to. Its address rests, unless
 /// it is a gateway's, behind which there may be others.
-pub(crate) fn leave_replica(
+pub(crate) fn eject_replica(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
@@ -319,7 +320,7 @@ pub(crate) fn on_service(
     let now = cx.now;
     let spread = RENEW_SPREAD.mul_f64((cx.next_random() >> 40) as f64 / f64::from(1 << 24));
     let Some(pool) = upstreams.pools.get_mut(&destination) else { return };
-    if are_ways_others(pool.state.as_ref(), &update.state) {
+    if have_gateways_changed(pool.state.as_ref(), &update.state) {
         pool.renew_at = Some(now + RENEW_AFTER + spread);
     }
     if cx.config.gateway.is_none() && is_there(&update.state) {
@@ -514,9 +515,9 @@ fn is_there(state: &ServiceState) -> bool {
     }
 }
 
-/// Whether the gateways beyond those that are dialled have changed: any connection may lead
-/// through one that has gone, and one that has come should get its share.
-fn are_ways_others(before: Option<&ServiceState>, now: &ServiceState) -> bool {
+/// Whether the remote network's gateways have changed, so that connections must be replaced: one may
+/// lead through a gateway that has gone, and a new gateway should get its share.
+fn have_gateways_changed(before: Option<&ServiceState>, now: &ServiceState) -> bool {
     match (before, now) {
         (
             Some(ServiceState::Remote { remote: before, .. }),

@@ -11,7 +11,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::Destination;
 use crate::upstream::Upstreams;
 
-/// What the PINGs of here bear; those for a sign of life bear the number of a round.
+/// Payload of the PINGs of this module. Those of `keepalive` have the number of a sweep.
 const LOOKED: [u8; 8] = *b"backlog?";
 
 /// Whether the runtime has as many requests before it that were called off as it may have.

@@ -20,10 +20,10 @@ use crate::tls::{PlaneTls, alpn};
 use crate::upstream::links::Links;
 use crate::upstream::{Candidates, Pool, Upstreams, dial, pick, pools, runtime_backlog};
 
-/// Endpoints of one service in its own network that a thread keeps connections to. So many
-/// connections to any service are made at once, and are not too many to keep.
+/// Endpoints of a service in the own network to which one thread keeps connections. It is also the most
+/// dials to a service at once, and the number of connections to a service that are never surplus.
 const LOCAL_ENDPOINTS: usize = 16;
-/// A service that was not called for so long has no requests under way to be counted.
+/// After this time without a request, a service has none under way that must be counted.
 const LATELY: Duration = Duration::from_secs(1);
 
 /// Dials what the destination is short of.
@@ -153,9 +153,9 @@ fn plan_remote(
     candidates: &Candidates,
     replicas: u32,
 ) -> (usize, Vec<ConnKey>) {
-    let (apart, standing): (Vec<ConnKey>, Vec<ConnKey>) =
-        usable(links, pool).partition(|key| is_apart(cx, links, upstreams, *key));
-    let shared = apart.into_iter().skip(cx.config.limits.bulk_connections);
+    let (unfit, standing): (Vec<ConnKey>, Vec<ConnKey>) =
+        usable(links, pool).partition(|key| is_unfit_for_small(cx, links, upstreams, *key));
+    let shared = unfit.into_iter().skip(cx.config.limits.bulk_connections);
     let dialled: Vec<Dialled<ConnKey, Instance>> = standing
         .into_iter()
         .chain(shared)
@@ -245,7 +245,8 @@ fn wanted_each(
     candidates: &Candidates,
 ) -> usize {
     let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
-    let small = usable(links, pool).filter(|key| !is_apart(cx, links, upstreams, *key)).count();
+    let small =
+        usable(links, pool).filter(|key| !is_unfit_for_small(cx, links, upstreams, *key)).count();
     let wanted = wanted_by_flight(cx, links, upstreams, pool, small + pool.dialling.len());
     let most = cx.config.limits.mesh_connections / endpoints;
     wanted.div_ceil(endpoints).min(most.max(1))
@@ -282,11 +283,11 @@ fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = Con
     pool.conns.iter().copied().filter(stands)
 }
 
-/// Whether small requests should have another connection: it carries bulk, or has as many
-/// streams as it takes.
-fn is_apart(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> bool {
+/// Whether small requests need another connection: this one carries bulk, or has as many streams as it
+/// may.
+fn is_unfit_for_small(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> bool {
     let state = links.link(key).and_then(|link| link.http2());
-    state.is_some_and(|state| state.is_apart) || is_full(cx, links, upstreams, key)
+    state.is_some_and(|state| state.carries_bulk) || is_full(cx, links, upstreams, key)
 }
 
 /// Connections beyond those that each endpoint has for small requests, left over from bulk or
@@ -306,7 +307,7 @@ fn surplus(
         *count > each
     };
     usable(links, pool)
-        .filter(|key| !is_apart(cx, links, upstreams, *key))
+        .filter(|key| !is_unfit_for_small(cx, links, upstreams, *key))
         .filter(is_surplus)
         .collect()
 }
@@ -329,13 +330,14 @@ pub(crate) fn missing(
     let (each, most) =
         (wanted_each(cx, links, upstreams, pool, candidates), cx.config.limits.bulk_connections);
     let mut connected: HashMap<SocketAddr, usize> = HashMap::new();
-    let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
+    let mut unfit: HashMap<SocketAddr, usize> = HashMap::new();
     for key in usable(links, pool).chain(pool.dialling.iter().copied()) {
         let Some(address) = address_of(links, key) else { continue };
-        let counted = if is_apart(cx, links, upstreams, key) { &mut apart } else { &mut connected };
+        let counted =
+            if is_unfit_for_small(cx, links, upstreams, key) { &mut unfit } else { &mut connected };
         *counted.entry(address).or_default() += 1;
     }
-    for (address, count) in apart {
+    for (address, count) in unfit {
         if count > most {
             *connected.entry(address).or_default() += count - most;
         }

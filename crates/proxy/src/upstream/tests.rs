@@ -14,14 +14,14 @@ use super::links::{Http2State, Link, LinkProtocol, Links};
 use super::{Candidates, Upstreams, pick, pools, scale};
 use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
-use crate::event_loop::{ApiStream, HostServices, LoopConfig, NotServed};
+use crate::event_loop::{ApiStream, LoopConfig, NotServed, ProcessServices};
 use crate::exchange::Destination;
 use crate::limits::{Limits, Timeouts};
 
 /// A process that serves nothing and counts nothing.
 struct NoServices;
 
-impl HostServices for NoServices {
+impl ProcessServices for NoServices {
     fn subscribe(&self, _: &ServiceName) {}
     fn unsubscribe(&self, _: &ServiceName) {}
     fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
@@ -58,9 +58,9 @@ impl Fake {
             streams: 0,
             can_open: true,
             resets_left: 100,
-            is_apart: false,
+            carries_bulk: false,
             is_silent: false,
-            rests_until: None,
+            ejected_until: None,
             leads_to_runtime: false,
             round_trip: Some(Duration::from_micros(500)),
         };
@@ -221,10 +221,10 @@ fn a_connection_with_bulk_or_without_room_is_made_up_for() {
     let mut script = Script::local(&[1]);
     let key = script.join(Fake::to(1));
     assert_eq!(script.plan(), "dial 0 retire 0");
-    script.links.get_mut(&key).unwrap().state.is_apart = true;
+    script.links.get_mut(&key).unwrap().state.carries_bulk = true;
     assert_eq!(script.plan(), "dial 1 retire 0");
     let state = &mut script.links.get_mut(&key).unwrap().state;
-    (state.is_apart, state.can_open) = (false, false);
+    (state.carries_bulk, state.can_open) = (false, false);
     assert_eq!(script.plan(), "dial 1 retire 0");
 }
 
@@ -297,7 +297,7 @@ fn a_connection_that_gives_no_answer_is_the_last_resort() {
 fn a_replica_whose_app_could_not_be_reached_rests() {
     let mut script = Script::local(&[1, 2]);
     let until = script.cx.now + Duration::from_secs(1);
-    let resting = script.join(Fake::to(1).with(|fake| fake.state.rests_until = Some(until)));
+    let resting = script.join(Fake::to(1).with(|fake| fake.state.ejected_until = Some(until)));
     let other = script.join(Fake::to(2).streams(50));
     assert_eq!(script.pick(), Some(other));
     script.cx.now = until;

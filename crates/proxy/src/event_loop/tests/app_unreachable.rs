@@ -204,7 +204,7 @@ fn an_app_of_http2_cannot_either() {
                    connection: close\r\ncontent-length: 2\r\n\r\nno";
     let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"\r\nno");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    let retries = |worker: &Running| worker.metrics.retries.value();
+    let retries = |thread: &Running| thread.metrics.retries.value();
     assert_eq!((retries(&fleet.caller), retries(&fleet.callees[0])), (0, 0));
 }
 

@@ -9,8 +9,8 @@ fn sidecar(limits: Limits) -> Running {
     let (network, web) = (Network::new("west"), service("web"));
     let any = "127.0.0.1:0".parse().unwrap();
     let credentials = network.credentials(&web, "w-1", &[]);
-    let kinds = [ListenerKind::HttpApi, ListenerKind::Outbound];
-    Running::start_at(any, (limits, patient()), web, credentials, &kinds, None, None)
+    let listeners = [ListenerKind::HttpApi, ListenerKind::Outbound];
+    Running::start_at(any, (limits, patient()), web, credentials, &listeners, None, None)
 }
 
 fn call(sidecar: &Running, app: &str) -> String {
@@ -79,7 +79,7 @@ fn connections_to_the_app_are_counted_apart_from_those_of_the_mesh() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
     assert!(fleet.post().starts_with("HTTP/1.1 200 "));
-    let dials = |worker: &Running| (worker.metrics.dials.value(), worker.metrics.app_dials.value());
+    let dials = |thread: &Running| (thread.metrics.dials.value(), thread.metrics.app_dials.value());
     assert_eq!((dials(&fleet.caller), dials(&fleet.callees[0])), ((1, 0), (0, 1)));
 }
 

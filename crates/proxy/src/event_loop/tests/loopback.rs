@@ -1,15 +1,15 @@
 //! Connections to what the process serves itself.
 
-use super::pooled::worker_of_web;
+use super::pooled::event_loop_of_web;
 use super::*;
 
 /// As when one that idled has ended: another is made for who asks next, not for nobody.
 #[test]
 fn a_connection_within_the_process_is_not_made_for_nobody() {
     let network = Network::new("west");
-    let mut worker = worker_of_web(&network);
+    let mut event_loop = event_loop_of_web(&network);
     for destination in [Destination::Api, Destination::Callback, Destination::Actors] {
-        let EventLoop { cx, conns, upstreams, tls, .. } = &mut worker;
+        let EventLoop { cx, conns, upstreams, tls, .. } = &mut event_loop;
         scale::scale(cx, conns, upstreams, tls, &destination);
         assert_eq!(pools::pool(cx, upstreams, &destination).made(), 0, "{destination:?}");
     }

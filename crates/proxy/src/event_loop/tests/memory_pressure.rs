@@ -24,8 +24,8 @@ fn get(path: &str) -> String {
     format!("GET /v1.0/invoke/stock/method{path} HTTP/1.1\r\nhost: a\r\n\r\n")
 }
 
-fn waiting(worker: &Running) -> usize {
-    worker.metrics.buffered_body_bytes.value().try_into().unwrap()
+fn waiting(thread: &Running) -> usize {
+    thread.metrics.buffered_body_bytes.value().try_into().unwrap()
 }
 
 #[track_caller]
@@ -269,8 +269,8 @@ fn a_caller_whose_request_is_not_taken_is_told_so() {
     let limits = Limits { buffered_bytes: 64 * 1024, ..Limits::default() };
     let (any, credentials) =
         ("127.0.0.1:0".parse().unwrap(), network.credentials(&stock, "s-1", &[]));
-    let (bounds, kinds) = ((limits, patient()), [ListenerKind::Inbound]);
-    let callee = Running::start_at(any, bounds, stock.clone(), credentials, &kinds, app, None);
+    let (bounds, listeners) = ((limits, patient()), [ListenerKind::Inbound]);
+    let callee = Running::start_at(any, bounds, stock.clone(), credentials, &listeners, app, None);
     let web = service("web");
     let credentials = network.credentials(&web, "w-1", &[]);
     let caller = Running::start(web, credentials, &[ListenerKind::HttpApi], None, None);
@@ -314,7 +314,7 @@ fn send_unread(sidecar: SocketAddr) -> TcpStream {
 fn what_is_not_taken_waits_up_to_a_limit_and_its_source_is_held_back() {
     let fleet = fleet(Limits::default(), &[start_app()]);
     let (caller, callee) = (&fleet.caller, &fleet.callees[0]);
-    let paused = |worker: &Running| worker.metrics.backpressure_pauses.value();
+    let paused = |thread: &Running| thread.metrics.backpressure_pauses.value();
     // What is read at a time comes on top of what makes it too much.
     let most = 2 * Limits::default().pipe_bytes;
     let mut reader = connect(caller.addresses[0]);

@@ -74,34 +74,40 @@ fn a_connection_of_a_pool_is_used_again() {
 #[test]
 fn a_connection_with_something_to_read_stays_in_its_pool() {
     let network = Network::new("west");
-    let mut worker = worker_of_web(&network);
+    let mut event_loop = event_loop_of_web(&network);
     let (ours, _theirs) = local_pair().unwrap();
     let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, false)));
-    let conn = Connection::new(Conn::local(ours), role, worker.cx.now);
-    let key = worker.conns.insert(&worker.cx, conn).unwrap();
-    let pool = dial::join_pool(&mut worker.cx, &mut worker.upstreams, key, &Destination::App, None);
+    let conn = Connection::new(Conn::local(ours), role, event_loop.cx.now);
+    let key = event_loop.conns.insert(&event_loop.cx, conn).unwrap();
+    let pool = dial::join_pool(
+        &mut event_loop.cx,
+        &mut event_loop.upstreams,
+        key,
+        &Destination::App,
+        None,
+    );
     pool.idle.push(key);
-    worker.on_ready(Readiness {
+    event_loop.on_ready(Readiness {
         token: Token(key.to_u64()),
         readable: true,
         writable: true,
         closed: false,
     });
-    assert_eq!(picked(&mut worker), None, "a read is to tell first");
-    worker.read_turn(&mut Scratch::new());
-    assert_eq!(picked(&mut worker), Some(key));
-    assert_eq!(picked(&mut worker), None, "it is taken once");
+    assert_eq!(picked(&mut event_loop), None, "a read is to tell first");
+    event_loop.read_turn(&mut Scratch::new());
+    assert_eq!(picked(&mut event_loop), Some(key));
+    assert_eq!(picked(&mut event_loop), None, "it is taken once");
 }
 
 /// The connection to the app that a request would get now.
-fn picked(worker: &mut EventLoop) -> Option<ConnKey> {
-    let EventLoop { cx, conns, upstreams, .. } = worker;
+fn picked(event_loop: &mut EventLoop) -> Option<ConnKey> {
+    let EventLoop { cx, conns, upstreams, .. } = event_loop;
     let picked = pick::pick(cx, conns, upstreams, &Destination::App);
-    worker.settle();
+    event_loop.settle();
     picked
 }
 
-pub(super) fn worker_of_web(network: &Network) -> EventLoop {
+pub(super) fn event_loop_of_web(network: &Network) -> EventLoop {
     let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
     let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
     let (outside, metrics) = (Box::new(Around::default()), Arc::default());

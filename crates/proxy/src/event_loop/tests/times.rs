@@ -11,9 +11,9 @@ const LATE: Duration = Duration::from_secs(3600);
 fn sidecar(timeouts: Timeouts) -> Running {
     let (network, web) = (Network::new("west"), service("web"));
     let any = "127.0.0.1:0".parse().unwrap();
-    let kinds = [ListenerKind::HttpApi, ListenerKind::Inbound];
+    let listeners = [ListenerKind::HttpApi, ListenerKind::Inbound];
     let credentials = network.credentials(&web, "w-1", &[]);
-    Running::start_at(any, (Limits::default(), timeouts), web, credentials, &kinds, None, None)
+    Running::start_at(any, (Limits::default(), timeouts), web, credentials, &listeners, None, None)
 }
 
 fn all_late() -> Timeouts {
@@ -148,9 +148,9 @@ fn a_service_that_nobody_calls_any_more_is_let_go() {
     let timeouts = Timeouts { mesh_idle: SOON, service_idle: SOON, ..patient() };
     let any = "127.0.0.1:0".parse().unwrap();
     let credentials = network.credentials(&web, "w-1", &[]);
-    let kinds = [ListenerKind::HttpApi];
+    let listeners = [ListenerKind::HttpApi];
     let settings = (Limits::default(), timeouts);
-    let caller = Running::start_at(any, settings, web, credentials, &kinds, None, None);
+    let caller = Running::start_at(any, settings, web, credentials, &listeners, None, None);
     let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
     let trust_domain = network.trust_domain;
     let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
@@ -175,8 +175,9 @@ fn a_gateway_keeps_services_that_nobody_calls() {
     let settings = (Limits::default(), Timeouts { service_idle: SOON, ..patient() });
     let name = service("gateway");
     let credentials = network.credentials(&name, "g-1", &[]);
-    let kinds = [ListenerKind::Gateway];
-    let gateway = Running::start_at(any, settings, name, credentials, &kinds, None, Some(routes));
+    let listeners = [ListenerKind::Gateway];
+    let gateway =
+        Running::start_at(any, settings, name, credentials, &listeners, None, Some(routes));
     let address = endpoint.local_addr().unwrap();
     // LogLimiter once, as the control plane does.
     gateway.commands.send(Command::Services(vec![ServiceUpdate {
