@@ -33,7 +33,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("dial", &["identity"]),
     part("store", &["model"]),
     part("telemetry", &["model", "identity", "dial"]),
-    part("state", &["identity"]),
+    part("state", &["config", "identity"]),
     part("proxy", &["model", "http", "routing", "net", "wire", "identity", "dial", "telemetry"]),
     part(
         "runtime",
@@ -61,7 +61,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("fabric", &["model", "net", "wire", "identity", "telemetry"]),
     part("echo", &["http", "record", "net"]),
     part("load", &["model", "http", "record", "net", "echo", "wire", "identity", "telemetry"]),
-    part("lab", &["model", "record", "net", "identity", "telemetry"]),
+    part("lab", &["config", "model", "record", "net", "identity", "telemetry"]),
     part("report", &["model", "record"]),
     part("cli", &[]),
     part(

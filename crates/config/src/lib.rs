@@ -13,6 +13,8 @@ pub mod suggest;
 pub mod yaml;
 
 mod app_scheme;
+mod mistake;
 
 pub use app_scheme::{AppScheme, request_path};
+pub use mistake::Mistake;
 pub use yaml::{FileError, Mistakes, YamlError};

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
-use serde_saphyr::{Error, Location, MessageFormatter, Options, UserMessageFormatter};
+use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
 use tollway_model::ErrorCode;
 
 use crate::suggest::unknown;
@@ -43,14 +43,6 @@ pub enum FileError {
     Read { path: String, source: std::io::Error },
     #[error("{path} has more than {YAML_FILE_LIMIT_BYTES} bytes, too many for a file of settings")]
     TooLarge { path: String },
-}
-
-impl YamlError {
-    /// A mistake at a position of the text `source_name`.
-    pub fn at(source_name: &str, at: Location, what: impl Into<String>) -> Self {
-        let (line, column) = (at.line(), at.column());
-        Self { source_name: source_name.to_owned(), line, column, what: what.into() }
-    }
 }
 
 impl FileError {

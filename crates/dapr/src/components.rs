@@ -8,10 +8,10 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tollway_config::{Mistakes, YamlError, suggest, yaml};
+use tollway_config::{Mistakes, YamlError, yaml};
 use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
-use tollway_state::{Component, ComponentContext, ComponentFault, Manifest, Read};
+use tollway_state::{Component, ComponentContext, Manifest, Read};
 
 use crate::error::DaprError;
 
@@ -129,14 +129,7 @@ fn read(
         return Ok(None);
     }
     let manifest: Manifest = yaml::parse(document, source)?;
-    manifest.read(context).map(Some).map_err(|fault| mistake(fault, source))
-}
-
-fn mistake(fault: ComponentFault, source: &str) -> YamlError {
-    let ComponentFault { line, column, what, written, known } = fault;
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let what = if known.is_empty() { what } else { suggest::unknown(&what, &written, known) };
-    YamlError { source_name: source.to_owned(), line, column, what }
+    manifest.read(context).map(Some).map_err(|mistake| mistake.within(source))
 }
 
 /// Names that several components have.

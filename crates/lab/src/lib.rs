@@ -13,9 +13,9 @@ pub mod cgroup;
 pub mod commands;
 pub mod error;
 pub mod experiment;
-mod file_error;
 pub mod link_command;
 pub mod machine;
+mod mistake_list;
 pub mod ping;
 pub mod process;
 pub mod progress;
@@ -29,7 +29,6 @@ mod work_dir;
 pub use cancel::Cancel;
 pub use error::LabError;
 pub use experiment::{Experiment, ExperimentOptions};
-pub use file_error::FileError;
 pub use progress::{Event, PlainProgress, Progress};
 pub use topology::Isolation;
 

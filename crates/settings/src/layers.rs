@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tollway_config::YamlError;
 use tollway_config::entries::{Entry, Value as Written};
 use tollway_config::suggest;
+use tollway_config::{Mistake, YamlError};
 
 use crate::field::{Field, texts};
 use crate::given::{Origin, ValueInEffect};
@@ -81,7 +81,7 @@ impl<'a> Layers<'a> {
         for entry in self.file {
             if !self.settings.iter().any(|setting| setting.key == entry.key) {
                 let what = self.unknown(part, &entry.key);
-                self.mistakes.push(YamlError::at(self.source, entry.key_at, what));
+                self.mistakes.push(Mistake::at(entry.key_at, what).within(self.source));
             }
         }
         self.mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
@@ -104,7 +104,7 @@ impl<'a> Layers<'a> {
             Ok(texts) => texts,
             Err(what) => {
                 let at = if entry.value == Written::None { entry.key_at } else { entry.value_at };
-                self.mistakes.push(YamlError::at(self.source, at, what));
+                self.mistakes.push(Mistake::at(at, what).within(self.source));
                 return None;
             }
         };
@@ -114,7 +114,7 @@ impl<'a> Layers<'a> {
             match read_one::<F::Of>(setting, text) {
                 Ok(value) => values.push(value),
                 Err(what) => {
-                    self.mistakes.push(YamlError::at(self.source, entry.value_at, what));
+                    self.mistakes.push(Mistake::at(entry.value_at, what).within(self.source));
                 }
             }
         }

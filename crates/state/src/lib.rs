@@ -22,8 +22,8 @@ mod store;
 mod sweep;
 
 pub use component::{
-    Component, ComponentContext, ComponentFault, Engine, Manifest, PostgresqlLayout,
-    PostgresqlSettings, Read, RedisSettings, SqliteSettings,
+    Component, ComponentContext, Engine, Manifest, PostgresqlLayout, PostgresqlSettings, Read,
+    RedisSettings, SqliteSettings,
 };
 pub use error::{BoxError, StateError};
 pub use etag::{Step, plan_steps};

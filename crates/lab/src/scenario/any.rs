@@ -1,7 +1,8 @@
 //! A scenario of either kind of measurement.
 
+use tollway_config::Mistake;
+
 use super::{FABRIC_SCENARIO_SCHEMA, FabricScenario, Scenario};
-use crate::file_error::FileError;
 use crate::subject::Catalogue;
 
 /// The kinds of measurement; each has a format of its own.
@@ -66,7 +67,7 @@ impl AnyScenario {
 
     /// All errors of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self, catalogue: &Catalogue) -> Vec<FileError> {
+    pub fn check(&self, catalogue: &Catalogue) -> Vec<Mistake> {
         match self {
             Self::Requests(scenario) => scenario.check(catalogue),
             Self::Fabric(scenario) => scenario.check(),

@@ -5,11 +5,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_saphyr::{Location, Spanned};
+use tollway_config::Mistake;
 use tollway_record::record::{Protocol, Tls, Topology};
 use tollway_record::threshold::Threshold;
 
 use super::{ArrivalSpec, Case, Length, SCENARIO_SCHEMA, Scenario, Spacing};
-use crate::file_error::{FileError, FileErrors};
+use crate::mistake_list::MistakeList;
 use crate::subject::{Catalogue, SubjectName};
 
 /// Cases in one scenario.
@@ -49,8 +50,8 @@ const MAX_WRITE_BYTES: u32 = 16 << 20;
 impl Scenario {
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self, catalogue: &Catalogue) -> Vec<FileError> {
-        let mut errors = FileErrors::default();
+    pub fn check(&self, catalogue: &Catalogue) -> Vec<Mistake> {
+        let mut errors = MistakeList::default();
         let nowhere = Location::UNKNOWN;
         if self.schema.value != SCENARIO_SCHEMA {
             errors.add(self.schema.referenced, format!("this version reads `{SCENARIO_SCHEMA}`"));
@@ -76,7 +77,7 @@ impl Scenario {
         errors.into_vec()
     }
 
-    fn check_networks(&self, errors: &mut FileErrors) {
+    fn check_networks(&self, errors: &mut MistakeList) {
         errors.count(Location::UNKNOWN, "networks", self.networks.len(), 1..=MAX_NETWORKS);
         errors.unique("network", self.networks.iter().map(|network| &network.name));
         let mut seen = BTreeSet::new();
@@ -109,7 +110,7 @@ impl Scenario {
         }
     }
 
-    fn check_case(&self, case: &Case, catalogue: &Catalogue, errors: &mut FileErrors) {
+    fn check_case(&self, case: &Case, catalogue: &Catalogue, errors: &mut MistakeList) {
         errors.name("case", &case.name);
         for network in case.networks.iter().flatten() {
             errors.known("network", network, self.networks.iter().map(|n| n.name.value.as_str()));
@@ -169,7 +170,7 @@ impl Scenario {
         }
     }
 
-    fn check_arrival(&self, arrival: &ArrivalSpec, errors: &mut FileErrors) {
+    fn check_arrival(&self, arrival: &ArrivalSpec, errors: &mut MistakeList) {
         let rate_is_possible = |rate: f64| rate > 0.0 && rate <= MAX_RATE_RPS;
         match arrival {
             ArrivalSpec::Open(open) => {
@@ -216,7 +217,7 @@ impl Scenario {
         }
     }
 
-    fn check_seed(&self, catalogue: &Catalogue, errors: &mut FileErrors) {
+    fn check_seed(&self, catalogue: &Catalogue, errors: &mut MistakeList) {
         let rows: Vec<String> = self.cases.iter().flat_map(Case::row_names).collect();
         for figure in self.seed.iter().flat_map(|seed| &seed.figures) {
             errors.known("case", &figure.case, rows.iter().map(String::as_str));
@@ -257,7 +258,7 @@ impl Case {
     }
 }
 
-fn check_actors(case: &Case, is_http: bool, errors: &mut FileErrors) {
+fn check_actors(case: &Case, is_http: bool, errors: &mut MistakeList) {
     let at = case.name.referenced;
     let Some(actors) = case.actors else { return };
     if !is_http {
@@ -281,7 +282,7 @@ fn check_actors(case: &Case, is_http: bool, errors: &mut FileErrors) {
 }
 
 /// Actors that are woken are many, and what they have together is a steady rate.
-fn check_timers(case: &Case, errors: &mut FileErrors) {
+fn check_timers(case: &Case, errors: &mut MistakeList) {
     let at = case.name.referenced;
     let Some(actors) = case.actors else { return };
     if case.payload_bytes > 0 || actors.types.is_some() || case.protocol != Protocol::Http1 {
@@ -304,7 +305,7 @@ fn check_timers(case: &Case, errors: &mut FileErrors) {
     }
 }
 
-fn check_streams(case: &Case, errors: &mut FileErrors) {
+fn check_streams(case: &Case, errors: &mut MistakeList) {
     let at = case.name.referenced;
     let multiplexed =
         matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary | Protocol::GrpcStream);
@@ -324,7 +325,7 @@ fn check_streams(case: &Case, errors: &mut FileErrors) {
     }
 }
 
-fn check_spacing(spacing: Spacing, at: Location, errors: &mut FileErrors) {
+fn check_spacing(spacing: Spacing, at: Location, errors: &mut MistakeList) {
     if let Spacing::Bursts(size) = spacing
         && !(1..=MAX_BURST).contains(&size)
     {
@@ -333,7 +334,7 @@ fn check_spacing(spacing: Spacing, at: Location, errors: &mut FileErrors) {
 }
 
 /// A flow has a thread for each connection, and writes.
-fn check_flow(case: &Case, errors: &mut FileErrors) {
+fn check_flow(case: &Case, errors: &mut MistakeList) {
     let at = case.name.referenced;
     if case.protocol != Protocol::Tcp {
         errors.add(at, "a flow of bytes is of raw TCP: `protocol: tcp`");
@@ -350,7 +351,7 @@ fn check_flow(case: &Case, errors: &mut FileErrors) {
 }
 
 /// Whether the catalogue has the subject and its variant.
-fn check_subject(subject: &Spanned<String>, catalogue: &Catalogue, errors: &mut FileErrors) {
+fn check_subject(subject: &Spanned<String>, catalogue: &Catalogue, errors: &mut MistakeList) {
     let name = SubjectName::parse(&subject.value);
     let at = subject.referenced;
     let Some(kind) = catalogue.kind(&name.name) else {
@@ -364,7 +365,7 @@ fn check_subject(subject: &Spanned<String>, catalogue: &Catalogue, errors: &mut 
     }
 }
 
-fn check_length(length: &Spanned<Length>, errors: &mut FileErrors) {
+fn check_length(length: &Spanned<Length>, errors: &mut MistakeList) {
     let (at, of) = (length.referenced, length.value);
     if !(1..=MAX_BLOCKS).contains(&of.blocks) {
         errors.add(at, format!("`blocks` is from 1 to {MAX_BLOCKS}"));

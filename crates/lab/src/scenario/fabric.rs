@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
+use tollway_config::Mistake;
 use tollway_record::neighbours::Stage;
 use tollway_record::record::{FigureUnit, SeedValue};
 
 use super::LengthName;
-use crate::file_error::{FileError, FileErrors};
+use crate::mistake_list::MistakeList;
 
 /// The format's name and version.
 pub const FABRIC_SCENARIO_SCHEMA: &str = "tollway.fabric-scenario/1";
@@ -210,8 +211,8 @@ impl FabricScenario {
 
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self) -> Vec<FileError> {
-        let mut errors = FileErrors::default();
+    pub fn check(&self) -> Vec<Mistake> {
+        let mut errors = MistakeList::default();
         if self.schema.value != FABRIC_SCENARIO_SCHEMA {
             let what = format!("this version reads `{FABRIC_SCENARIO_SCHEMA}`");
             errors.add(self.schema.referenced, what);
@@ -231,7 +232,7 @@ impl FabricScenario {
         errors.into_vec()
     }
 
-    fn check_length(&self, length: &Spanned<FabricLength>, errors: &mut FileErrors) {
+    fn check_length(&self, length: &Spanned<FabricLength>, errors: &mut MistakeList) {
         let (at, of) = (length.referenced, length.value);
         if !(1..=MAX_BLOCKS).contains(&of.blocks) {
             errors.add(at, format!("`blocks` is from 1 to {MAX_BLOCKS}"));
@@ -251,7 +252,7 @@ impl FabricScenario {
         }
     }
 
-    fn check_figure(&self, figure: &FabricFigure, errors: &mut FileErrors) {
+    fn check_figure(&self, figure: &FabricFigure, errors: &mut MistakeList) {
         let at = figure.case.referenced;
         errors.known("case", &figure.case, self.cases.iter().map(|case| case.name.value.as_str()));
         let case = self.cases.iter().find(|case| case.name.value == figure.case.value);
@@ -265,7 +266,7 @@ impl FabricScenario {
 }
 
 impl FabricCase {
-    fn check(&self, errors: &mut FileErrors) {
+    fn check(&self, errors: &mut MistakeList) {
         errors.name("case", &self.name);
         self.check_parts(errors);
         let entries = self.entries.as_ref().map(|of| ("entries", of, MAX_ENTRIES));
@@ -311,7 +312,7 @@ impl FabricCase {
     }
 
     /// Each path has its own parts.
-    fn check_parts(&self, errors: &mut FileErrors) {
+    fn check_parts(&self, errors: &mut MistakeList) {
         let (needed, allowed): (&[&str], &[&str]) = match self.measure {
             Measure::List | Measure::Restart | Measure::Watch => (&["entries"], &[]),
             Measure::Get => (&["agents", "table"], &["rate_per_s"]),

@@ -6,7 +6,7 @@ use serde_saphyr::{Location, Spanned};
 
 use tollway_config::entries::{Entries, Entry, Value};
 use tollway_config::yaml::{self, YamlError};
-use tollway_config::{Mistakes, suggest};
+use tollway_config::{Mistake, Mistakes, suggest};
 
 /// Most apps of one file.
 const APPS_LIMIT: usize = 100;
@@ -153,7 +153,7 @@ pub(super) fn read(text: &str, source: &str) -> Result<RunFile, Mistakes> {
 
 /// A mistake in the file.
 pub(super) fn mistake(source: &str, at: Location, what: String) -> YamlError {
-    YamlError::at(source, at, what)
+    Mistake::at(at, what).within(source)
 }
 
 fn check(entry: &Entry, is_common: bool) -> Result<(), (Location, String)> {

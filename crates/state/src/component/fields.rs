@@ -3,37 +3,11 @@
 use std::time::Duration;
 
 use serde_saphyr::Location;
+use tollway_config::Mistake;
 
 /// Words that Dapr takes for yes and no.
 const YES: &[&str] = &["true", "yes", "on", "y", "t", "1"];
 const NO: &[&str] = &["false", "no", "off", "n", "f", "0", ""];
-
-/// A mistake in a component's document.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ComponentFault {
-    /// Counted from 1; 0 where the document has no place to point at.
-    pub line: u64,
-    pub column: u64,
-    /// What is wrong and what would be right; where `known` has names, the kind of what is
-    /// unknown.
-    pub what: String,
-    /// What was written.
-    pub written: String,
-    /// What could have been written; empty where no name is unknown.
-    pub known: Vec<String>,
-}
-
-impl ComponentFault {
-    pub(super) fn at(at: Location, what: impl Into<String>) -> Self {
-        let (line, column) = (at.line(), at.column());
-        Self { line, column, what: what.into(), written: String::new(), known: Vec::new() }
-    }
-
-    pub(super) fn unknown(at: Location, kind: &str, written: &str, known: &[&str]) -> Self {
-        let known = known.iter().map(|&name| name.to_owned()).collect();
-        Self { written: written.to_owned(), known, ..Self::at(at, kind) }
-    }
-}
 
 /// One name with its value.
 pub(super) struct Field {
@@ -56,42 +30,42 @@ impl Fields {
     ///
     /// # Errors
     /// A name that is given twice.
-    pub(super) fn new(fields: Vec<Field>, at: Location) -> Result<Self, ComponentFault> {
+    pub(super) fn new(fields: Vec<Field>, at: Location) -> Result<Self, Mistake> {
         for (place, field) in fields.iter().enumerate() {
             if fields[..place].iter().any(|other| other.name.eq_ignore_ascii_case(&field.name)) {
                 let what = format!("the metadata `{}` are given twice; keep one", field.name);
-                return Err(ComponentFault::at(field.at, what));
+                return Err(Mistake::at(field.at, what));
             }
         }
         Ok(Self { left: fields, at, known: Vec::new() })
     }
 
     /// The field of any of these names; an empty value is as none.
-    pub(super) fn take(&mut self, names: &[&'static str]) -> Result<Option<Field>, ComponentFault> {
+    pub(super) fn take(&mut self, names: &[&'static str]) -> Result<Option<Field>, Mistake> {
         self.known.extend_from_slice(names);
         let is_asked =
             |field: &Field| names.iter().any(|name| name.eq_ignore_ascii_case(&field.name));
         let mut found: Vec<Field> = self.left.extract_if(.., |field| is_asked(field)).collect();
         if let [first, second, ..] = &found[..] {
             let what = format!("`{}` says what `{}` says too; keep one", second.name, first.name);
-            return Err(ComponentFault::at(second.at, what));
+            return Err(Mistake::at(second.at, what));
         }
         Ok(found.pop().filter(|field| !field.value.is_empty()))
     }
 
-    pub(super) fn text(&mut self, name: &'static str) -> Result<Option<String>, ComponentFault> {
+    pub(super) fn text(&mut self, name: &'static str) -> Result<Option<String>, Mistake> {
         Ok(self.take(&[name])?.map(|field| field.value))
     }
 
     /// # Errors
     /// When it is missing.
-    pub(super) fn required(&mut self, names: &[&'static str]) -> Result<Field, ComponentFault> {
+    pub(super) fn required(&mut self, names: &[&'static str]) -> Result<Field, Mistake> {
         let found = self.take(names)?;
         let what = || format!("the metadata `{}` are missing", names[0]);
-        found.ok_or_else(|| ComponentFault::at(self.at, what()))
+        found.ok_or_else(|| Mistake::at(self.at, what()))
     }
 
-    pub(super) fn is_yes(&mut self, name: &'static str) -> Result<bool, ComponentFault> {
+    pub(super) fn is_yes(&mut self, name: &'static str) -> Result<bool, Mistake> {
         let Some(field) = self.take(&[name])? else { return Ok(false) };
         let given = field.value.to_lowercase();
         match (YES.contains(&given.as_str()), NO.contains(&given.as_str())) {
@@ -107,7 +81,7 @@ impl Fields {
         name: &'static str,
         expected: &str,
         fits: impl Fn(&T) -> bool,
-    ) -> Result<Option<T>, ComponentFault>
+    ) -> Result<Option<T>, Mistake>
     where
         T: std::str::FromStr,
     {
@@ -121,7 +95,7 @@ impl Fields {
         &mut self,
         names: &[&'static str],
         bare: Duration,
-    ) -> Result<Option<Option<Duration>>, ComponentFault> {
+    ) -> Result<Option<Option<Duration>>, Mistake> {
         let Some(field) = self.take(names)? else { return Ok(None) };
         let text = field.value.as_str();
         let time = match text.parse::<i64>() {
@@ -140,24 +114,24 @@ impl Fields {
     }
 
     /// Takes names that mean nothing here, whatever their values.
-    pub(super) fn skip(&mut self, names: &[&'static str]) -> Result<(), ComponentFault> {
+    pub(super) fn skip(&mut self, names: &[&'static str]) -> Result<(), Mistake> {
         names.iter().try_for_each(|name| self.take(&[name]).map(drop))
     }
 
     /// # Errors
     /// The first name that no setting uses.
-    pub(super) fn finish(mut self) -> Result<(), ComponentFault> {
+    pub(super) fn finish(mut self) -> Result<(), Mistake> {
         if self.left.is_empty() {
             return Ok(());
         }
         let field = self.left.remove(0);
-        Err(ComponentFault::unknown(field.at, "metadata", &field.name, &self.known))
+        Err(Mistake::unknown(field.at, "metadata", &field.name, self.known))
     }
 }
 
 impl Field {
-    pub(super) fn wrong(&self, expected: &str) -> ComponentFault {
+    pub(super) fn wrong(&self, expected: &str) -> Mistake {
         let what = format!("`{}` is {:?}; expected {expected}", self.name, self.value);
-        ComponentFault::at(self.at, what)
+        Mistake::at(self.at, what)
     }
 }

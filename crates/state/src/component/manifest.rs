@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_saphyr::{Location, Spanned};
+use tollway_config::Mistake;
 
-use super::fields::{ComponentFault, Field, Fields};
+use super::fields::{Field, Fields};
 use super::settings::{PostgresqlLayout, postgresql, redis, sqlite};
 use super::{Component, ComponentContext, Engine, Read};
 use crate::key::KeyPrefix;
@@ -95,7 +96,7 @@ impl Manifest {
     ///
     /// # Errors
     /// The first mistake in it.
-    pub fn read(self, context: &ComponentContext<'_>) -> Result<Read, ComponentFault> {
+    pub fn read(self, context: &ComponentContext<'_>) -> Result<Read, Mistake> {
         check_form(&self)?;
         let component_type = self.spec.component_type.value.to_lowercase();
         let is_store = component_type.starts_with("state.");
@@ -119,7 +120,7 @@ impl Manifest {
         self,
         component_type: &str,
         context: &ComponentContext<'_>,
-    ) -> Result<Component, ComponentFault> {
+    ) -> Result<Component, Mistake> {
         let Spec { component_type: written, version, ignore_errors, init_timeout, metadata } =
             self.spec;
         let items = metadata.into_iter().map(|item| item_field(item, context));
@@ -140,11 +141,11 @@ impl Manifest {
                 let versions: &[&str] =
                     if known.contains("postgres") { &["v1", "v2"] } else { &["v1"] };
                 let at = version.referenced;
-                return Err(ComponentFault::unknown(at, "version", &version.value, versions));
+                return Err(Mistake::unknown(at, "version", &version.value, versions));
             }
             _ => {
                 let at = written.referenced;
-                return Err(ComponentFault::unknown(at, "type", &written.value, TYPES));
+                return Err(Mistake::unknown(at, "type", &written.value, TYPES));
             }
         };
         fields.finish()?;
@@ -161,11 +162,11 @@ impl Manifest {
     }
 }
 
-fn check_form(manifest: &Manifest) -> Result<(), ComponentFault> {
+fn check_form(manifest: &Manifest) -> Result<(), Mistake> {
     let Manifest { api_version, kind, metadata, .. } = manifest;
     if api_version.value != API_VERSION {
         let written = &api_version.value;
-        return Err(ComponentFault::unknown(
+        return Err(Mistake::unknown(
             api_version.referenced,
             "apiVersion",
             written,
@@ -173,33 +174,30 @@ fn check_form(manifest: &Manifest) -> Result<(), ComponentFault> {
         ));
     }
     if kind.value != "Component" {
-        return Err(ComponentFault::unknown(kind.referenced, "kind", &kind.value, &["Component"]));
+        return Err(Mistake::unknown(kind.referenced, "kind", &kind.value, &["Component"]));
     }
     let name = &metadata.name.value;
     if name.is_empty() || name.contains(['/', '?', '#', '|']) || name.chars().any(char::is_control)
     {
         let what = "the name of a component is a part of paths: without `/`, `?`, `#` and `|`";
-        return Err(ComponentFault::at(metadata.name.referenced, what));
+        return Err(Mistake::at(metadata.name.referenced, what));
     }
     Ok(())
 }
 
-fn read_timeout(written: Spanned<String>) -> Result<Duration, ComponentFault> {
+fn read_timeout(written: Spanned<String>) -> Result<Duration, Mistake> {
     let time = humantime::parse_duration(&written.value).ok().filter(|time| !time.is_zero());
     let what = || format!("`initTimeout` is {:?}; expected a time such as 5s", written.value);
-    time.ok_or_else(|| ComponentFault::at(written.referenced, what()))
+    time.ok_or_else(|| Mistake::at(written.referenced, what()))
 }
 
-fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, ComponentFault> {
+fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, Mistake> {
     let Some(field) = fields.take(&["keyPrefix"])? else { return Ok(KeyPrefix::default()) };
-    KeyPrefix::parse(&field.value).map_err(|error| ComponentFault::at(field.at, error.to_string()))
+    KeyPrefix::parse(&field.value).map_err(|error| Mistake::at(field.at, error.to_string()))
 }
 
 /// The value of an item, from its source.
-fn item_field(
-    item: Spanned<Item>,
-    context: &ComponentContext<'_>,
-) -> Result<Field, ComponentFault> {
+fn item_field(item: Spanned<Item>, context: &ComponentContext<'_>) -> Result<Field, Mistake> {
     let at = item.referenced;
     let Item { name, value, secret_key_ref, env_ref } = item.value;
     let value = match (value, secret_key_ref, env_ref) {
@@ -210,7 +208,7 @@ fn item_field(
             if secret.key.as_ref().is_some_and(|key| *key != secret.name) {
                 let what = "secrets are read from the environment, where a name has one value: \
                             leave `key` out, or say in it what `name` says";
-                return Err(ComponentFault::at(at, what));
+                return Err(Mistake::at(at, what));
             }
             variable(&secret.name, at, context)?
         }
@@ -218,24 +216,20 @@ fn item_field(
         (None, None, None) => String::new(),
         _ => {
             let what = format!("`{name}` has more than one of `value`, `secretKeyRef`, `envRef`");
-            return Err(ComponentFault::at(at, what));
+            return Err(Mistake::at(at, what));
         }
     };
     Ok(Field { at, name, value })
 }
 
-fn variable(
-    name: &str,
-    at: Location,
-    context: &ComponentContext<'_>,
-) -> Result<String, ComponentFault> {
+fn variable(name: &str, at: Location, context: &ComponentContext<'_>) -> Result<String, Mistake> {
     if HIDDEN_VARIABLES.iter().any(|hidden| name.to_uppercase().starts_with(hidden)) {
         let what = format!("the variable {name} is not for components");
-        return Err(ComponentFault::at(at, what));
+        return Err(Mistake::at(at, what));
     }
     (context.variable)(name).ok_or_else(|| {
         let what = format!("the variable {name} of the environment is not set");
-        ComponentFault::at(at, what)
+        Mistake::at(at, what)
     })
 }
 

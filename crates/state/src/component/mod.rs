@@ -10,7 +10,6 @@ mod settings;
 
 use std::time::Duration;
 
-pub use fields::ComponentFault;
 pub use manifest::Manifest;
 pub use settings::{PostgresqlLayout, PostgresqlSettings, RedisSettings, SqliteSettings};
 

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fields::{ComponentFault, Field, Fields};
+use tollway_config::Mistake;
+
+use super::fields::{Field, Fields};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -100,7 +102,7 @@ pub struct PostgresqlSettings {
     pub max_idle: Option<Duration>,
 }
 
-pub(super) fn sqlite(fields: &mut Fields) -> Result<SqliteSettings, ComponentFault> {
+pub(super) fn sqlite(fields: &mut Fields) -> Result<SqliteSettings, Mistake> {
     let file = fields.required(&["connectionString", "url"])?;
     Ok(SqliteSettings {
         file: file.value,
@@ -116,7 +118,7 @@ pub(super) fn sqlite(fields: &mut Fields) -> Result<SqliteSettings, ComponentFau
     })
 }
 
-pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, ComponentFault> {
+pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, Mistake> {
     refuse_other_redis(fields)?;
     fields.skip(REDIS_POOL)?;
     let host = fields.required(&["redisHost"])?;
@@ -129,7 +131,7 @@ pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, ComponentFault
         (None, None) => None,
         (Some(_), None) | (None, Some(_)) => {
             let what = "`clientCert` and `clientKey` go together: give both or none";
-            return Err(ComponentFault::at(host.at, what));
+            return Err(Mistake::at(host.at, what));
         }
     };
     Ok(RedisSettings {
@@ -152,7 +154,7 @@ pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, ComponentFault
 }
 
 /// Refuses settings that need another client, rather than take them for a single server.
-fn refuse_other_redis(fields: &mut Fields) -> Result<(), ComponentFault> {
+fn refuse_other_redis(fields: &mut Fields) -> Result<(), Mistake> {
     if let Some(field) = fields.take(&["redisType"])?
         && !field.value.eq_ignore_ascii_case("node")
     {
@@ -178,7 +180,7 @@ fn refuse_other_redis(fields: &mut Fields) -> Result<(), ComponentFault> {
     fields.skip(&["sentinelMasterName", "sentinelUsername", "sentinelPassword"])
 }
 
-fn host_and_port(host: &Field, port: Option<u16>) -> Result<(String, u16), ComponentFault> {
+fn host_and_port(host: &Field, port: Option<u16>) -> Result<(String, u16), Mistake> {
     let text = host.value.as_str();
     if text.contains(',') {
         return Err(host.wrong("one HOST:PORT: clusters are not supported"));
@@ -205,11 +207,11 @@ fn host_and_port(host: &Field, port: Option<u16>) -> Result<(String, u16), Compo
 pub(super) fn postgresql(
     fields: &mut Fields,
     layout: PostgresqlLayout,
-) -> Result<Box<PostgresqlSettings>, ComponentFault> {
+) -> Result<Box<PostgresqlSettings>, Mistake> {
     for name in ["useAzureAD", "useAWSIAM"] {
         if fields.is_yes(name)? {
             let what = format!("`{name}` is not supported; give a user and a password");
-            return Err(ComponentFault::at(fields.location(), what));
+            return Err(Mistake::at(fields.location(), what));
         }
     }
     // All modes of preparing queries are accepted.
@@ -249,9 +251,7 @@ pub(super) fn postgresql(
 }
 
 /// The connection string with the separate settings, and the file of roots.
-fn connection(
-    fields: &mut Fields,
-) -> Result<(tokio_postgres::Config, Option<PathBuf>), ComponentFault> {
+fn connection(fields: &mut Fields) -> Result<(tokio_postgres::Config, Option<PathBuf>), Mistake> {
     let written = fields.take(&["connectionString", "url"])?;
     let at = written.as_ref().map_or_else(|| fields.location(), |field| field.at);
     let mut beside = Vec::new();
@@ -268,30 +268,26 @@ fn connection(
     }
     let text = written.map(|field| field.value).unwrap_or_default();
     if text.is_empty() && beside.is_empty() {
-        return Err(ComponentFault::at(at, "the metadata `connectionString` are missing"));
+        return Err(Mistake::at(at, "the metadata `connectionString` are missing"));
     }
     let read = crate::postgresql::read_connection(&text, &beside);
-    read.map_err(|what| ComponentFault::at(at, format!("`connectionString`: {what}")))
+    read.map_err(|what| Mistake::at(at, format!("`connectionString`: {what}")))
 }
 
-fn sql_timeout(fields: &mut Fields) -> Result<Duration, ComponentFault> {
+fn sql_timeout(fields: &mut Fields) -> Result<Duration, Mistake> {
     let Some(given) = fields.time(&["timeout", "timeoutInSeconds"], SECOND)? else {
         return Ok(SQL_TIMEOUT);
     };
-    given.filter(|timeout| *timeout >= SECOND).ok_or_else(|| {
-        ComponentFault::at(fields.location(), "`timeout` is too short; give at least 1s")
-    })
+    given
+        .filter(|timeout| *timeout >= SECOND)
+        .ok_or_else(|| Mistake::at(fields.location(), "`timeout` is too short; give at least 1s"))
 }
 
-fn cleanup(fields: &mut Fields) -> Result<Option<Option<Duration>>, ComponentFault> {
+fn cleanup(fields: &mut Fields) -> Result<Option<Option<Duration>>, Mistake> {
     fields.time(&["cleanupInterval", "cleanupIntervalInSeconds"], SECOND)
 }
 
-fn plain_name(
-    fields: &mut Fields,
-    name: &'static str,
-    otherwise: &str,
-) -> Result<String, ComponentFault> {
+fn plain_name(fields: &mut Fields, name: &'static str, otherwise: &str) -> Result<String, Mistake> {
     match fields.take(&[name])? {
         None => Ok(otherwise.to_owned()),
         Some(field) if is_name(&field.value) => Ok(field.value),
@@ -304,7 +300,7 @@ fn schema_name(
     fields: &mut Fields,
     name: &'static str,
     otherwise: &str,
-) -> Result<String, ComponentFault> {
+) -> Result<String, Mistake> {
     match fields.take(&[name])? {
         None => Ok(otherwise.to_owned()),
         Some(field) if is_schema_name(&field.value) => Ok(field.value),

@@ -1,3 +1,5 @@
+use tollway_config::Mistake;
+
 use super::*;
 
 const HEAD: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: statestore\n";
@@ -6,7 +8,7 @@ fn variable(name: &str) -> Option<String> {
     (name == "PASSWORD").then(|| "from outside".to_owned())
 }
 
-fn read(text: &str) -> Result<Read, ComponentFault> {
+fn read(text: &str) -> Result<Read, Mistake> {
     let manifest: Manifest = serde_saphyr::from_str(text).unwrap();
     manifest.read(&ComponentContext { app: "web", namespace: "shop", variable: &variable })
 }
@@ -28,14 +30,10 @@ fn written(component_type: &str, metadata: &[(&str, &str)]) -> String {
 }
 
 #[track_caller]
-fn check_fault(text: &str, place: (u64, u64), what: &str) {
-    let fault = read(text).unwrap_err();
-    let shown = match &fault.known[..] {
-        [] => fault.what.clone(),
-        known => format!("{} {}: {}", fault.what, fault.written, known.join(" ")),
-    };
-    assert!(shown.contains(what), "{shown}");
-    assert_eq!((fault.line, fault.column), place, "{shown}");
+fn check_mistake(text: &str, position: (u64, u64), what: &str) {
+    let mistake = read(text).unwrap_err();
+    assert!(mistake.what.contains(what), "{}", mistake.what);
+    assert_eq!((mistake.line, mistake.column), position, "{}", mistake.what);
 }
 
 #[test]
@@ -148,9 +146,9 @@ fn a_mistake_has_its_place() {
         written("state.redis", &[&[("redisHost", "value: 'a:1'")], metadata].concat())
     };
     let check = |metadata: &[(&str, &str)], what: &str| {
-        check_fault(&redis(metadata), (10, 5), what);
+        check_mistake(&redis(metadata), (10, 5), what);
     };
-    check(&[("redisHots", "value: x")], "metadata redisHots: keyPrefix");
+    check(&[("redisHots", "value: x")], "unknown metadata `redisHots`; did you mean `redisHost`?");
     check(&[("RedisHost", "value: x")], "`RedisHost` are given twice");
     check(&[("redisDB", "value: one")], "`redisDB` is \"one\"; expected a number from 0");
     check(&[("enableTLS", "value: maybe")], "expected true or false");
@@ -163,30 +161,38 @@ fn a_mistake_has_its_place() {
     check(&[("redisPassword", "value: x, envRef: PASSWORD")], "more than one of");
     check(&[("redisPassword", "secretKeyRef: {name: PASSWORD, key: b}")], "leave `key` out");
     check(&[("keyPrefix", "value: 'a||b'")], "can't contain '||'");
-    check_fault(&written("state.redis", &[]), (6, 9), "`redisHost` are missing");
-    check_fault(
+    check_mistake(&written("state.redis", &[]), (6, 9), "`redisHost` are missing");
+    check_mistake(
         &written("state.redis", &[("redisHost", "value: 'a:1,b:2'")]),
         (9, 5),
         "one HOST:PORT",
     );
     let twice = [("redisHost", "value: 'a:1'"), ("redisPort", "value: 2")];
-    check_fault(&written("state.redis", &twice), (9, 5), "the port 2, which `redisPort` says");
+    check_mistake(&written("state.redis", &twice), (9, 5), "the port 2, which `redisPort` says");
     let both = [("connectionString", "value: a"), ("url", "value: b")];
-    check_fault(
+    check_mistake(
         &written("state.sqlite", &both),
         (10, 5),
         "`url` says what `connectionString` says",
     );
     let table = [("connectionString", "value: a"), ("tableName", "value: 'a;b'")];
-    check_fault(&written("state.sqlite", &table), (10, 5), "letters, digits and `_`");
+    check_mistake(&written("state.sqlite", &table), (10, 5), "letters, digits and `_`");
     let wrong = [("connectionString", "value: 'host=db sslmode=maybe'")];
-    check_fault(&written("state.postgresql", &wrong), (9, 5), "`sslmode` is \"maybe\"");
-    check_fault(&written("state.mongodb", &[]), (6, 9), "type state.mongodb: state.in-memory");
+    check_mistake(&written("state.postgresql", &wrong), (9, 5), "`sslmode` is \"maybe\"");
+    check_mistake(&written("state.mongodb", &[]), (6, 9), "unknown type `state.mongodb`; ");
     let version = written("state.redis", &[]).replace("version: v1", "version: v3");
-    check_fault(&version, (7, 12), "version v3: v1");
-    check_fault(&HEAD.replace("Component", "Thing").add_spec(), (2, 7), "kind Thing: Component");
-    check_fault(&HEAD.replace("v1alpha1", "v2").add_spec(), (1, 13), "apiVersion dapr.io/v2");
-    check_fault(&HEAD.replace("statestore", "a/b").add_spec(), (4, 9), "part of paths");
+    check_mistake(&version, (7, 12), "unknown version `v3`; expected one of v1");
+    check_mistake(
+        &HEAD.replace("Component", "Thing").add_spec(),
+        (2, 7),
+        "unknown kind `Thing`; expected one of Component",
+    );
+    check_mistake(
+        &HEAD.replace("v1alpha1", "v2").add_spec(),
+        (1, 13),
+        "unknown apiVersion `dapr.io/v2`; ",
+    );
+    check_mistake(&HEAD.replace("statestore", "a/b").add_spec(), (4, 9), "part of paths");
 }
 
 #[test]

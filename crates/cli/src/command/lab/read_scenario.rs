@@ -5,14 +5,13 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Deserialize;
 use tollway_config::suggest;
-use tollway_lab::FileError;
 use tollway_lab::scenario::{self, AnyScenario, BUILT_IN, FabricScenario, Scenario, ScenarioKind};
 use tollway_lab::subject::Catalogue;
 use tollway_model::ErrorCode;
 
 use crate::failure::Failure;
 use tollway_config::Mistakes;
-use tollway_config::yaml::{self, YamlError};
+use tollway_config::yaml;
 
 /// A scenario and the text it was read from.
 #[derive(Clone)]
@@ -51,11 +50,11 @@ pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<R
         ScenarioKind::Requests => yaml::parse::<Scenario>(text, source)?.into(),
         ScenarioKind::Fabric => yaml::parse::<FabricScenario>(text, source)?.into(),
     };
-    let errors = scenario.check(catalogue);
-    if errors.is_empty() {
+    let mistakes = scenario.check(catalogue);
+    if mistakes.is_empty() {
         return Ok(Read { scenario, text: text.to_owned() });
     }
-    let mistakes = errors.into_iter().map(|error| located(error, source)).collect();
+    let mistakes = mistakes.into_iter().map(|mistake| mistake.within(source)).collect();
     Err(Mistakes(mistakes).into())
 }
 
@@ -67,17 +66,6 @@ fn kind_of(text: &str) -> ScenarioKind {
     }
     let read: Result<Envelope, _> = yaml::parse(text, "");
     read.map_or(ScenarioKind::Requests, |envelope| ScenarioKind::of_schema(&envelope.schema))
-}
-
-/// Adds the source to an error, and a suggestion where a name is unknown.
-pub(super) fn located(error: FileError, source: &str) -> YamlError {
-    let known = error.known.iter().map(String::as_str);
-    let what = if error.written.is_empty() {
-        error.what
-    } else {
-        suggest::unknown(&error.what, &error.written, known)
-    };
-    YamlError { source_name: source.to_owned(), line: error.line, column: error.column, what }
 }
 
 fn unknown(name: &str) -> Failure {

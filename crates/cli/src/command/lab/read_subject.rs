@@ -6,7 +6,6 @@ use anyhow::Result;
 use tollway_lab::experiment::SubjectText;
 use tollway_lab::subject::{Adapter, AdapterFile, Catalogue};
 
-use super::read_scenario::located;
 use tollway_config::Mistakes;
 use tollway_config::yaml;
 
@@ -29,11 +28,11 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<SubjectText>> {
 
 fn parse(text: &str, source: &str) -> Result<Adapter> {
     let file: AdapterFile = yaml::parse(text, source)?;
-    let errors = file.check();
-    if errors.is_empty() {
+    let mistakes = file.check();
+    if mistakes.is_empty() {
         return Ok(Adapter::new(file));
     }
-    let mistakes = errors.into_iter().map(|error| located(error, source)).collect();
+    let mistakes = mistakes.into_iter().map(|mistake| mistake.within(source)).collect();
     Err(Mistakes(mistakes).into())
 }
 

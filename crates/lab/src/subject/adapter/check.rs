@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_saphyr::Location;
+use tollway_config::Mistake;
 use tollway_record::record::Tls;
 
 use super::file::{AdapterFile, SUBJECT_SCHEMA, Side, VariantSpec};
 use super::template::{Meanings, TemplateError};
 use super::{AUTHORITY_PLACEHOLDERS, FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS};
-use crate::file_error::{FileError, FileErrors, MAX_NAME};
+use crate::mistake_list::{MAX_NAME, MistakeList};
 
 /// Variants of an adapter, deployments of a variant, texts, and files, ports and header lines of a
 /// process.
@@ -19,8 +20,8 @@ const MAX_WORDS: usize = 256;
 impl AdapterFile {
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self) -> Vec<FileError> {
-        let mut errors = FileErrors::default();
+    pub fn check(&self) -> Vec<Mistake> {
+        let mut errors = MistakeList::default();
         if self.schema.value != SUBJECT_SCHEMA {
             errors.add(self.schema.referenced, format!("this version reads `{SUBJECT_SCHEMA}`"));
         }
@@ -48,7 +49,7 @@ impl AdapterFile {
         errors.into_vec()
     }
 
-    fn check_variant(&self, variant: &VariantSpec, errors: &mut FileErrors) {
+    fn check_variant(&self, variant: &VariantSpec, errors: &mut MistakeList) {
         errors.count(
             variant.name.referenced,
             "deployments",
@@ -92,7 +93,7 @@ impl AdapterFile {
     }
 
     /// `placeholders` are those that it has in addition to its ports.
-    fn check_side(&self, side: &Side, placeholders: &[&[&str]], errors: &mut FileErrors) {
+    fn check_side(&self, side: &Side, placeholders: &[&[&str]], errors: &mut MistakeList) {
         let at = side.command.referenced;
         errors.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
         errors.count(at, "files", side.files.len(), 0..=MAX_ENTRIES);
@@ -162,11 +163,10 @@ fn add_template_error(
     error: TemplateError,
     values: &BTreeMap<String, String>,
     texts: &BTreeMap<String, String>,
-    errors: &mut FileErrors,
+    errors: &mut MistakeList,
 ) {
     let TemplateError::Unknown { name } = error else {
         return errors.add(at, error.to_string());
     };
-    let known = values.keys().chain(texts.keys()).cloned().collect();
-    errors.unknown(at, "placeholder", &name, known);
+    errors.unknown(at, "placeholder", &name, values.keys().chain(texts.keys()));
 }

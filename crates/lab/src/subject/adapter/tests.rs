@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use tollway_record::record::Protocol;
 
 use super::*;
-use crate::file_error::FileError;
+use tollway_config::Mistake;
 
 const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
     program: [sh]\nversion: [-c, 'echo 1.2']\nget: {by_hand: \"write it\"}\n\
@@ -16,7 +16,7 @@ const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
 const SCHEMA: &str = include_str!("../../../../../schema/tollway-subject-1.schema.json");
 const EXAMPLE: &str = include_str!("../../../../../docs/guide/subjects/nghttpx.yaml");
 
-fn faults(text: &str) -> Vec<FileError> {
+fn faults(text: &str) -> Vec<Mistake> {
     serde_saphyr::from_str::<AdapterFile>(text).unwrap().check()
 }
 
@@ -118,7 +118,7 @@ fn mistakes_have_a_place() {
         2,
         "the name of a subject has 1 to 40 lower-case letters, digits, `-` and `.`",
     );
-    check("{{place}}", "{{plaice}}", 15, "placeholder");
+    check("{{place}}", "{{plaice}}", 15, "unknown placeholder `plaice`; did you mean `place`?");
     check("{{place}}", "", 15, "nothing says where it listens: name {{listen}} or {{listen_port}}");
     check("{{place}}", "{{place", 15, "`{{` is never closed by `}}`");
     check(
@@ -128,7 +128,7 @@ fn mistakes_have_a_place() {
         "`../a` cannot be a file's name: no `/`, no dot first",
     );
     let ready = "ports: [admin], ready: {port: admn, path: /}";
-    check("ports: [admin]", ready, 16, "port");
+    check("ports: [admin]", ready, 16, "unknown port `admn`; did you mean `admin`?");
     let ready = "ports: [admin], ready: {port: admin, path: ping}";
     check("ports: [admin]", ready, 16, "`ping` is no path: it begins with `/` and has no spaces");
     check("[http1]", "[http1, http1]", 13, "two deployments carry http1 with plain callers");
@@ -151,7 +151,14 @@ fn mistakes_have_a_place() {
         "\"{{program}}\", \"{{listen}}\"]}}",
         "\"{{upstream}}\", \"{{listen}}\"]}}",
         7,
-        "placeholder",
+        "unknown placeholder `upstream`; expected one of dir, listen, listen_ip, listen_port, program, place",
     );
-    check("asks_authority: true", "asks_authority: false", 15, "placeholder");
+    check(
+        "asks_authority: true",
+        "asks_authority: false",
+        15,
+        "unknown placeholder `authority`; expected one of ca, certificate, certificate_and_key, dir, key, \
+         listen, listen_ip, listen_port, own_id, own_name, peer_id, peer_name, program, upstream, \
+         upstream_ip, upstream_port, place",
+    );
 }

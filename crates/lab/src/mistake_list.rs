@@ -1,43 +1,33 @@
-//! Mistakes of meaning in the files that users write, scenarios and subjects: location and text of
-//! a mistake, and the rules for names and lists.
+//! The mistakes of meaning in a file that a user writes, a scenario or a subject, and the rules for
+//! names and lists that such files share.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use serde_saphyr::{Location, Spanned};
+use tollway_config::Mistake;
 
 /// Longest name of anything in a file.
 pub(crate) const MAX_NAME: usize = 40;
 
-/// A mistake of meaning.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileError {
-    /// Counted from 1; 0 where the file has no place to point at.
-    pub line: u64,
-    pub column: u64,
-    /// What is wrong and what would be right.
-    pub what: String,
-    /// What was written and what is known, to suggest a likely name; empty where no name is
-    /// unknown.
-    pub known: Vec<String>,
-    pub written: String,
-}
-
 /// The mistakes found so far, in the order in which they were found.
 #[derive(Debug, Default)]
-pub(crate) struct FileErrors(Vec<FileError>);
+pub(crate) struct MistakeList(Vec<Mistake>);
 
-impl FileErrors {
+impl MistakeList {
     pub(crate) fn add(&mut self, at: Location, what: impl Into<String>) {
-        let (line, column) = (at.line(), at.column());
-        let what = what.into();
-        self.0.push(FileError { line, column, what, known: Vec::new(), written: String::new() });
+        self.0.push(Mistake::at(at, what));
     }
 
     /// `written` is no `kind` that is known.
-    pub(crate) fn unknown(&mut self, at: Location, kind: &str, written: &str, known: Vec<String>) {
-        let (line, column, what) = (at.line(), at.column(), kind.to_owned());
-        self.0.push(FileError { line, column, what, known, written: written.to_owned() });
+    pub(crate) fn unknown(
+        &mut self,
+        at: Location,
+        kind: &str,
+        written: &str,
+        known: impl IntoIterator<Item: AsRef<str>>,
+    ) {
+        self.0.push(Mistake::unknown(at, kind, written, known));
     }
 
     /// What a record and a process can be called.
@@ -85,8 +75,8 @@ impl FileErrors {
         name: &Spanned<String>,
         known: impl Iterator<Item = &'a str>,
     ) {
-        let known: Vec<String> = known.map(str::to_owned).collect();
-        if !known.contains(&name.value) {
+        let known: Vec<&str> = known.collect();
+        if !known.contains(&name.value.as_str()) {
             self.unknown(name.referenced, kind, &name.value, known);
         }
     }
@@ -95,7 +85,7 @@ impl FileErrors {
         self.0.is_empty()
     }
 
-    pub(crate) fn into_vec(self) -> Vec<FileError> {
+    pub(crate) fn into_vec(self) -> Vec<Mistake> {
         self.0
     }
 }
@@ -108,7 +98,7 @@ mod tests {
     #[test]
     fn names_are_short_and_plain() {
         let check = |name: &str, good: bool| {
-            let mut errors = FileErrors::default();
+            let mut errors = MistakeList::default();
             errors.name("case", &nowhere(name.to_owned()));
             assert_eq!(errors.is_empty(), good, "{name}: {errors:?}");
         };
@@ -120,15 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_keeps_what_is_known() {
-        let mut errors = FileErrors::default();
+    fn an_unknown_name_is_reported_with_what_is_known() {
+        let mut errors = MistakeList::default();
         errors.known("network", &nowhere("west".to_owned()), ["west"].into_iter());
         errors.known("network", &nowhere("wast".to_owned()), ["west"].into_iter());
         let found = errors.into_vec();
         assert_eq!(found.len(), 1);
-        assert_eq!(
-            (found[0].written.as_str(), &found[0].known[..]),
-            ("wast", &["west".into()][..])
-        );
+        assert_eq!(found[0].what, "unknown network `wast`; did you mean `west`?");
     }
 }
