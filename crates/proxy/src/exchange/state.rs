@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_http::h2::StreamId;
-use tollway_http::{RequestHead, h1};
+use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{Instance, ServiceName};
 
 use tollway_telemetry::SeriesId;
@@ -12,7 +12,9 @@ use tollway_telemetry::SeriesId;
 use super::Pipe;
 use crate::conn::{ConnKey, ListenerKind};
 use crate::observe::Observed;
+use crate::protocol::Arrival;
 use crate::runtime_protocol::TurnLease;
+use crate::{error_response, headers};
 
 /// A stream of a connection; HTTP/1.1 connections have one at a time, stream 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,6 +175,49 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
+    /// A request whose head has come at `now` on a listener of the kind `via`; nothing is decided yet.
+    #[inline]
+    pub(crate) fn new(
+        via: ListenerKind,
+        arrival: Arrival,
+        now: Instant,
+        observed: Option<Box<Observed>>,
+    ) -> Self {
+        let Arrival { down, head, size, ended, is_upgrade, .. } = arrival;
+        let is_grpc = error_response::is_grpc(&head.fields);
+        Self {
+            via,
+            down,
+            up: UpstreamState::Waiting,
+            destination: Destination::Api,
+            is_grpc,
+            is_head: head.method == Method::Head,
+            is_upgrade,
+            deadline: if is_grpc { headers::deadline(&head.fields, now) } else { None },
+            head,
+            request_size: size,
+            request: Pipe::new(ended),
+            response: Pipe::new(false),
+            responding: false,
+            status: 0,
+            informational: 0,
+            is_bulk: false,
+            attempts: 0,
+            replay: Some(Vec::new()),
+            series: None,
+            is_of_actors: false,
+            number: None,
+            turn: None,
+            is_begun: false,
+            holds_permit: false,
+            failed: false,
+            grpc_status: None,
+            started: now,
+            active: now,
+            observed,
+        }
+    }
+
     /// Whether it is one of the own runtime with the app, which no other sidecar has asked for.
     pub(crate) fn is_of_runtime(&self) -> bool {
         self.via == ListenerKind::Loopback && self.destination == Destination::App

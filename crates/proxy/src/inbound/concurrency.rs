@@ -121,3 +121,62 @@ pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Opt
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use tollway_http::RequestHead;
+    use tollway_http::h2::StreamId;
+    use tollway_model::{Label, ServiceName};
+
+    use super::*;
+    use crate::conn::{ConnKey, ListenerKind};
+    use crate::event_loop::LoopConfig;
+    use crate::exchange::{BodySize, Exchange, StreamRef};
+    use crate::protocol::Arrival;
+
+    /// A request that waits for a permit.
+    fn waiting(now: Instant) -> Exchange {
+        let down = StreamRef { conn: ConnKey::from_u64(0), stream: StreamId(0) };
+        let arrival = Arrival {
+            down,
+            head: RequestHead::default(),
+            size: BodySize::None,
+            ended: true,
+            is_upgrade: false,
+        };
+        let mut exchange = Exchange::new(ListenerKind::Inbound, arrival, now, None);
+        exchange.up = UpstreamState::Slot;
+        exchange
+    }
+
+    #[test]
+    fn the_loop_sleeps_while_requests_wait_and_no_permit_is_free() {
+        let [namespace, network] = ["default", "west"].map(|name| Label::new(name).unwrap());
+        let home = ServiceName::parse_in("web", &namespace, &network).unwrap();
+        let mut config = LoopConfig::of_test(home);
+        config.app_concurrency = Some(1);
+        let cx = Cx::new(Arc::new(config), Arc::default(), Instant::now(), 1);
+        let (mut exchanges, mut inbound) = (Exchanges::default(), Inbound::new(None, None));
+        let keys: Vec<_> = (0..2).map(|_| exchanges.insert(waiting(cx.now))).collect();
+        inbound.concurrency.taken = 1;
+        inbound.concurrency.waiting.extend(&keys);
+        assert!(!inbound.is_due(), "no permit was freed");
+        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
+
+        free(&mut inbound);
+        assert!(inbound.is_due());
+        // A new request takes the permit before the queue is served.
+        inbound.concurrency.taken = 1;
+        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
+        assert!(!inbound.is_due(), "the loop would spin until that request is over");
+
+        free(&mut inbound);
+        assert_eq!(next(&cx, &exchanges, &mut inbound), Some(keys[0]));
+        inbound.concurrency.taken = 1;
+        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
+        assert!(!inbound.is_due());
+    }
+}

@@ -9,9 +9,8 @@ use tollway_telemetry::SeriesId;
 use crate::conn::{Connection, Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
-use crate::exchange::{
-    Destination, Exchange, ExchangeKey, Exchanges, Pipe, StreamRef, UpstreamState, fail, trace,
-};
+use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, trace};
+use crate::headers;
 use crate::inbound::Inbound;
 use crate::inbound::admission;
 use crate::protocol::Arrival;
@@ -19,7 +18,6 @@ use crate::request_error::RequestError;
 use crate::runtime_protocol::{RuntimeRequest, RuntimeTarget};
 use crate::tokens::admit;
 use crate::tokens::is_public;
-use crate::{error_response, headers};
 
 /// Begins an exchange and sends it on its way; the body follows by `feed`.
 pub(crate) fn begin(
@@ -40,41 +38,10 @@ pub(crate) fn begin(
         }),
         None => None,
     };
-    let is_grpc = error_response::is_grpc(&arrival.head.fields);
-    let deadline = if is_grpc { headers::deadline(&arrival.head.fields, cx.now) } else { None };
-    let exchange = Exchange {
-        via,
-        down: arrival.down,
-        up: UpstreamState::Waiting,
-        destination: Destination::Api,
-        is_grpc,
-        is_head: arrival.head.method == Method::Head,
-        is_upgrade: arrival.is_upgrade,
-        head: arrival.head,
-        request_size: arrival.size,
-        request: Pipe::new(arrival.ended),
-        response: Pipe::new(false),
-        responding: false,
-        status: 0,
-        informational: 0,
-        is_bulk: false,
-        attempts: 0,
-        replay: Some(Vec::new()),
-        series: None,
-        is_of_actors: false,
-        number: None,
-        turn: None,
-        is_begun: false,
-        holds_permit: false,
-        failed: false,
-        grpc_status: None,
-        started: cx.now,
-        deadline,
-        active: cx.now,
-        observed,
-    };
+    let down = arrival.down;
+    let exchange = Exchange::new(via, arrival, cx.now, observed);
     let key = exchanges.insert(exchange);
-    bind_down(conns, arrival.down, key);
+    bind_down(conns, down, key);
     match route(cx, conns, exchanges, inbound, key) {
         Ok(()) => cx.effects.push(Effect::Dispatch(key)),
         Err(error) => {
