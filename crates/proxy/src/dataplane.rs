@@ -164,7 +164,7 @@ pub struct SidecarOptions {
     pub resilience: Option<Arc<Resiliency>>,
     /// The names of what the app may call outside of the mesh, beside URLs, through whoever serves
     /// the API. `None`: it may call nothing there.
-    pub outside: Option<Arc<[String]>>,
+    pub external_endpoints: Option<Arc<[String]>>,
     /// What the app and the sidecar show each other.
     pub tokens: Tokens,
     /// What is told of single requests.
@@ -252,7 +252,7 @@ impl Sidecar {
             api_rules,
             access,
             resilience: options.resilience,
-            outside: options.outside,
+            external_endpoints: options.external_endpoints,
             tokens,
             dapr_metrics: options.dapr_metrics,
         };
@@ -307,7 +307,7 @@ impl Sidecar {
 
     /// The way into its data plane from within the process.
     #[must_use]
-    pub fn inside(&self) -> LoopbackClient {
+    pub fn loopback_client(&self) -> LoopbackClient {
         LoopbackClient(Arc::clone(&self.plane.plane.fanout))
     }
 
@@ -424,7 +424,7 @@ struct Role {
     api_rules: Option<Arc<ApiRules>>,
     access: Option<Arc<AccessList>>,
     resilience: Option<Arc<Resiliency>>,
-    outside: Option<Arc<[String]>>,
+    external_endpoints: Option<Arc<[String]>>,
     tokens: Tokens,
     dapr_metrics: Option<Arc<DaprMetrics>>,
 }
@@ -454,7 +454,7 @@ impl Member {
             api_rules,
             access,
             resilience,
-            outside,
+            external_endpoints,
             tokens,
             dapr_metrics,
         } = role;
@@ -470,7 +470,7 @@ impl Member {
             api_rules,
             access,
             resilience,
-            outside,
+            external_endpoints,
             tokens,
             dapr_metrics: dapr_metrics.clone(),
             limits: options.limits.clone(),

@@ -92,10 +92,10 @@ impl Plane {
         let config = Arc::new(config);
         let mut started = DataThreads::default();
         for (thread, listeners) in listeners.into_iter().enumerate() {
-            let outside =
+            let services =
                 DataThreadServices { thread, fanout: Arc::clone(&fanout), api: api_sender.clone() };
             let observer = telemetry.observer([seed(thread), seed(thread)]);
-            started.start(thread, &config, listeners, tls.clone(), Box::new(outside), observer)?;
+            started.start(thread, &config, listeners, tls.clone(), Box::new(services), observer)?;
         }
         fanout.set_threads(started.commands);
         let telemetry = Arc::new(Mutex::new(telemetry));
@@ -201,13 +201,13 @@ impl DataThreads {
         config: &Arc<LoopConfig>,
         listeners: Vec<(Listener, ListenerKind)>,
         tls: PlaneTls,
-        outside: Box<DataThreadServices>,
+        services: Box<DataThreadServices>,
         observer: Option<Box<Observer>>,
     ) -> Result<(), DataPlaneError> {
         let metrics = Arc::new(DataPlaneMetrics::default());
         let config = Arc::clone(config);
         let (thread, commands) =
-            EventLoop::new(config, listeners, tls, outside, Arc::clone(&metrics), seed(number))
+            EventLoop::new(config, listeners, tls, services, Arc::clone(&metrics), seed(number))
                 .map_err(DataPlaneError::EventLoop)?;
         let thread = thread.observed_by(observer);
         let thread = std::thread::Builder::new()

@@ -82,7 +82,7 @@ impl Sidecar {
         stores: StateStores,
         endpoints: Option<Vec<HttpEndpoint>>,
     ) -> Result<Self, SidecarError> {
-        options.outside = endpoints
+        options.external_endpoints = endpoints
             .as_ref()
             .map(|endpoints| endpoints.iter().map(|endpoint| endpoint.name.clone()).collect());
         let opened = match stores {
@@ -114,12 +114,13 @@ impl Sidecar {
         let opened =
             opened.unwrap_or_else(|| vec![Opened::by_default(network_store(plane.mesh()))]);
         let stores = Stores::new(opened, plane.facts().service().clone());
-        let loopback: Arc<dyn Loopback> = Arc::new(LoopbackConnection::new(plane.inside()));
+        let loopback: Arc<dyn Loopback> =
+            Arc::new(LoopbackConnection::new(plane.loopback_client()));
         let bodies = BodyCollector::new(COLLECTED_BODY_BYTES, message_bytes);
         let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
         let app_calls = resiliency.clone().map(|resiliency| {
             let home = plane.facts().service().clone();
-            let own = Arc::new(LoopbackConnection::new(plane.inside()));
+            let own = Arc::new(LoopbackConnection::new(plane.loopback_client()));
             AppCalls::new(resiliency, home, own, bodies.clone())
         });
         let external = match endpoints {

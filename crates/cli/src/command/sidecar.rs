@@ -66,6 +66,6 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         tokens: tokens(&settings.api_tokens)?,
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,
-        outside: None,
+        external_endpoints: None,
     })
 }

@@ -196,7 +196,7 @@ fn options(
             access_log: daprd.logs_calls.then_some(LogTarget::Stdout),
         },
         dapr_metrics,
-        outside: None,
+        external_endpoints: None,
     }))
 }
 

@@ -89,7 +89,7 @@ impl Plan {
                 tokens: options.tokens,
                 telemetry: options.telemetry,
                 dapr_metrics: None,
-                outside: None,
+                external_endpoints: None,
             }),
         };
         Ok(plan)

@@ -98,7 +98,7 @@ pub(crate) struct LoopConfig {
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
     /// The names of what its app may call outside of the mesh, beside URLs, through whoever serves
     /// the API. `None`: it may call nothing there.
-    pub(crate) outside: Option<Arc<[String]>>,
+    pub(crate) external_endpoints: Option<Arc<[String]>>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }
@@ -120,7 +120,7 @@ impl LoopConfig {
             resilience: None,
             tokens: Tokens::default(),
             dapr_metrics: None,
-            outside: None,
+            external_endpoints: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }

@@ -85,7 +85,7 @@ pub async fn run_front(
         resilience: None,
         tokens: Tokens::default(),
         dapr_metrics: None,
-        outside: None,
+        external_endpoints: None,
         limits: settings.limits.clone(),
         timeouts: settings.timeouts,
     };

@@ -333,7 +333,7 @@ fn outbound_target(
         authorization: head.fields.value(b"authorization"),
         // External endpoints are called over HTTP only.
         external_endpoints: config
-            .outside
+            .external_endpoints
             .as_deref()
             .filter(|_| via == tollway_routing::AppListener::HttpApi),
     };

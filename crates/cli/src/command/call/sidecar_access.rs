@@ -97,6 +97,6 @@ fn options(
         tokens: Tokens::default(),
         telemetry: TelemetryOptions::default(),
         dapr_metrics: None,
-        outside: None,
+        external_endpoints: None,
     })
 }

@@ -110,8 +110,8 @@ fn picked(event_loop: &mut EventLoop) -> Option<ConnKey> {
 pub(super) fn event_loop_of_web(network: &Network) -> EventLoop {
     let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
     let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
-    let (outside, metrics) = (Box::new(Around::default()), Arc::default());
-    EventLoop::new(Arc::new(config), Vec::new(), tls, outside, metrics, 42).unwrap().0
+    let (services, metrics) = (Box::new(Around::default()), Arc::default());
+    EventLoop::new(Arc::new(config), Vec::new(), tls, services, metrics, 42).unwrap().0
 }
 
 #[test]
