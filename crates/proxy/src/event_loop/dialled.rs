@@ -120,7 +120,6 @@ impl EventLoop {
                 let may_wait = failure.may_pass().then_some(conn.since);
                 dial::after_failed_dial(
                     &mut self.cx,
-                    &mut self.conns,
                     &mut self.upstreams,
                     &destination,
                     dial.address,

@@ -201,7 +201,7 @@ impl EventLoop {
             Effect::ServeWaiting(destination) => {
                 dispatch::serve_waiting(cx, conns, exchanges, upstreams, inbound, &destination);
             }
-            Effect::Capacity(conn) => dispatch::on_capacity(conns, upstreams, cx, conn),
+            Effect::Capacity(conn) => dispatch::on_capacity(cx, conns, upstreams, conn),
             Effect::DispatchRaw(conn) => tunnel::dispatch_raw(cx, conns, upstreams, tls, conn),
             Effect::DispatchTcp { down, service } => {
                 tunnel::dispatch_tcp(cx, conns, upstreams, tls, down, service);
@@ -388,7 +388,7 @@ impl EventLoop {
                 Flush::Failed(error) => self.on_unsendable(key, &error),
             }
             if was_unread && !is_unread {
-                dispatch::on_capacity(&self.conns, &self.upstreams, &mut self.cx, key);
+                dispatch::on_capacity(&mut self.cx, &self.conns, &self.upstreams, key);
             }
             self.settle();
         }

@@ -102,7 +102,7 @@ pub(crate) fn route(
     conn.role = Role::Relay(Relay::to_be_dialled(early, now));
     conn.leads_to_control = network_of_control(&name).is_some();
     cx.metrics.gateway_connections.add(1);
-    relay_to(cx, conns, upstreams, gateway, key, target, address);
+    relay_to(cx, conns, upstreams, key, target, address);
 }
 
 /// Whether a connection has not come through here before: networks can state each other's
@@ -135,7 +135,6 @@ fn relay_to(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    _gateway: &mut Gateway,
     key: ConnKey,
     target: Option<RelayedTo>,
     address: SocketAddr,
@@ -163,7 +162,7 @@ pub(crate) fn relay_elsewhere(
     };
     end_relay(upstreams, &target, address);
     match pick_relayed(cx, upstreams, gateway, &target) {
-        Some(next) => relay_to(cx, conns, upstreams, gateway, key, Some(target), next),
+        Some(next) => relay_to(cx, conns, upstreams, key, Some(target), next),
         None => relay::refuse(cx, conns, key, ErrorCode::GatewayUpstream),
     }
 }

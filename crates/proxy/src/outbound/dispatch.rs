@@ -232,7 +232,7 @@ pub(crate) fn serve_waiting(
 }
 
 /// A connection has room for another stream, or its pool has one less.
-pub(crate) fn on_capacity(conns: &Connections, upstreams: &Upstreams, cx: &mut Cx, key: ConnKey) {
+pub(crate) fn on_capacity(cx: &mut Cx, conns: &Connections, upstreams: &Upstreams, key: ConnKey) {
     if let Some(destination) = conns.get(key).and_then(Connection::destination)
         && upstreams.has_waiting(destination)
     {

@@ -154,7 +154,7 @@ fn next_address(
     let now = cx.now;
     let pool = upstreams.pools.get(destination)?;
     let missing = match candidates.remote_replicas {
-        Some(_) => scale::unused_gateways(cx, conns, upstreams, pool, candidates),
+        Some(_) => scale::unused_gateways(cx, conns, pool, candidates),
         None => scale::missing(cx, conns, upstreams, pool, candidates),
     };
     let pool = pools::pool(cx, upstreams, destination);
@@ -275,7 +275,6 @@ pub(crate) fn join_pool<'u>(
 /// may pass.
 pub(crate) fn after_failed_dial(
     cx: &mut Cx,
-    _conns: &mut Connections,
     upstreams: &mut Upstreams,
     destination: &Destination,
     address: Option<SocketAddr>,

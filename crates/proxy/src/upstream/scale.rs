@@ -41,7 +41,7 @@ pub(crate) fn scale(
         Destination::Service(_) | Destination::Workload(_) => {
             scale_service(cx, conns, upstreams, tls, destination);
         }
-        Destination::App => scale_app(cx, conns, upstreams, tls),
+        Destination::App => scale_app(cx, conns, upstreams),
         Destination::Api => open_runtime_link(cx, conns, upstreams, destination, ApiKind::Own),
         Destination::Callback => {
             open_runtime_link(cx, conns, upstreams, destination, ApiKind::Callback)
@@ -176,13 +176,13 @@ fn plan_remote(
         .collect();
     let most = cx.config.limits.mesh_connections;
     let SpreadLimits { least: few, most: many } = SpreadLimits::default();
-    let wanted = wanted_by_flight(cx, links, upstreams, pool, dialled.len());
+    let wanted = wanted_by_flight(cx, pool, dialled.len());
     let limits =
         SpreadLimits { least: few.max(wanted).min(most), most: many.max(wanted).min(most) };
     let plan = plan_spread(replicas as usize, &dialled, limits);
     let is_crowded = |address: &SocketAddr| connections_via(links, pool, Some(*address)) > 1;
     let uneven = candidates.addresses.iter().any(is_crowded)
-        && !unused_gateways(cx, links, upstreams, pool, candidates).is_empty();
+        && !unused_gateways(cx, links, pool, candidates).is_empty();
     (plan.dial.max(usize::from(uneven && pool.dialling.is_empty())), plan.retire)
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upst
     let mut counted: Vec<(Destination, usize)> = Vec::new();
     for (destination, pool) in &upstreams.pools {
         let is_used = cx.now.saturating_duration_since(pool.used) < LATELY;
-        let is_far = is_used && is_far(cx, links, upstreams, pool);
+        let is_far = is_used && is_far(cx, links, pool);
         if is_far || (is_used && pool.flight.needs_many()) {
             let under_way = if is_far { under_way(links, pool) } else { 0 };
             counted.push((destination.clone(), under_way));
@@ -202,7 +202,7 @@ pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upst
         pools::pool(cx, upstreams, &destination).flight.observe(under_way);
         let Some(pool) = upstreams.pools.get(&destination) else { continue };
         let made = pool.made();
-        let wanted = wanted_by_flight(cx, links, upstreams, pool, made);
+        let wanted = wanted_by_flight(cx, pool, made);
         if wanted > made || made > wanted.max(LOCAL_ENDPOINTS) {
             cx.effects.push(Effect::Scale(destination));
         }
@@ -216,7 +216,7 @@ fn under_way(links: &impl Links, pool: &Pool) -> usize {
 }
 
 /// Whether the nearest of those who answered is far; of a service behind gateways, those.
-fn is_far(cx: &Cx, links: &impl Links, _upstreams: &Upstreams, pool: &Pool) -> bool {
+fn is_far(cx: &Cx, links: &impl Links, pool: &Pool) -> bool {
     let round_trips = usable(links, pool).filter_map(|key| links.link(key)?.http2()?.round_trip);
     let nearest = round_trips.min();
     nearest.is_some_and(|round_trip| round_trip >= cx.config.timeouts.far)
@@ -225,13 +225,7 @@ fn is_far(cx: &Cx, links: &impl Links, _upstreams: &Upstreams, pool: &Pool) -> b
 /// Connections that the requests to a service ask for: one if it is near. `standing` ones are
 /// there for small requests, or are being made. While an address rests that did not answer, no
 /// more than those.
-fn wanted_by_flight(
-    cx: &Cx,
-    _links: &impl Links,
-    _upstreams: &Upstreams,
-    pool: &Pool,
-    standing: usize,
-) -> usize {
+fn wanted_by_flight(cx: &Cx, pool: &Pool, standing: usize) -> usize {
     let wanted = pool.flight.connections(standing, cx.config.limits.mesh_connections);
     if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
 }
@@ -247,7 +241,7 @@ fn wanted_each(
     let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
     let small =
         usable(links, pool).filter(|key| !is_unfit_for_small(cx, links, upstreams, *key)).count();
-    let wanted = wanted_by_flight(cx, links, upstreams, pool, small + pool.dialling.len());
+    let wanted = wanted_by_flight(cx, pool, small + pool.dialling.len());
     let most = cx.config.limits.mesh_connections / endpoints;
     wanted.div_ceil(endpoints).min(most.max(1))
 }
@@ -256,7 +250,6 @@ fn wanted_each(
 pub(crate) fn unused_gateways(
     cx: &Cx,
     links: &impl Links,
-    _upstreams: &Upstreams,
     pool: &Pool,
     candidates: &Candidates,
 ) -> Vec<SocketAddr> {
@@ -380,7 +373,7 @@ fn dial_http1(
     }
 }
 
-fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, _tls: &mut PlaneTls) {
+fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
     let Some(app) = cx.config.app else { return };
     let limit = cx.config.limits.app_connections;
     let h1 = app.protocol == AppProtocol::Http;
