@@ -14,6 +14,7 @@ mod fuzz;
 mod go;
 mod lint;
 mod nextest;
+mod parts;
 mod process;
 mod profile;
 mod proof;

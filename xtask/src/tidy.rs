@@ -1,5 +1,5 @@
-//! The tree against its own rules: headers, leftovers, machine paths, banned words, ARCHITECTURE.md,
-//! docs/walks.md, CHANGELOG.md, docs/errors.md.
+//! The tree against its own rules: headers, leftovers, machine paths, banned words, the order of the
+//! data plane's parts, ARCHITECTURE.md, docs/walks.md, CHANGELOG.md, docs/errors.md.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use crate::deps::report;
 use crate::errors;
+use crate::parts;
 use crate::sources::{self, RustFile};
 use crate::words;
 use crate::workspace::Workspace;
@@ -34,6 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.files_gone("docs/walks.md"));
     breaches.extend(tree.changelog_breaches());
     breaches.extend(tree.old_words());
+    breaches.extend(parts::breaches(&tree.root, tree.rust_files().iter()));
     breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
 }
@@ -47,25 +49,23 @@ struct Tree {
 impl Tree {
     /// A file of unit tests is part of the module above it, whose header counts for both.
     fn headerless(&self) -> Vec<String> {
-        self.texts
+        self.rust_files()
             .iter()
-            .filter(|(path, _)| path.extension().is_some_and(|extension| extension == "rs"))
-            .map(|(path, text)| RustFile::parse(path.clone(), text.clone()))
             .filter(|file| !file.is_generated() && !file.path.ends_with("tests.rs"))
             .filter(|file| !file.text.starts_with("//!"))
             .map(|file| format!("{}: starts without a `//!` header", self.show(&file.path)))
             .collect()
     }
 
-    fn old_words(&self) -> Vec<String> {
+    fn rust_files(&self) -> Vec<RustFile> {
         let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
-        let files: Vec<RustFile> = self
-            .texts
-            .iter()
-            .filter(|(path, _)| is_rust(path))
-            .map(|(path, text)| RustFile::parse(path.clone(), text.clone()))
-            .collect();
-        words::breaches(&self.root, &files, self.text(words::COUNTS).unwrap_or_default())
+        let files = self.texts.iter().filter(|(path, _)| is_rust(path));
+        files.map(|(path, text)| RustFile::parse(path.clone(), text.clone())).collect()
+    }
+
+    fn old_words(&self) -> Vec<String> {
+        let counts = self.text(words::COUNTS).unwrap_or_default();
+        words::breaches(&self.root, &self.rust_files(), counts)
     }
 
     fn leftovers(&self) -> Vec<String> {

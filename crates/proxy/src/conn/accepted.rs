@@ -1,9 +1,8 @@
 //! Connections that were accepted: refused in their handshake, or given their protocol.
 
 use crate::cause::Cause;
-use crate::conn::{ConnKey, Connections, Http2Link, ListenerKind, Role, retire};
+use crate::conn::{ConnKey, Connections, Http2Link, ListenerKind, Role, access_log, retire};
 use crate::cx::Cx;
-use crate::exchange::access_log;
 use crate::front::Client;
 use crate::request_error::Within;
 use crate::tls::alpn;

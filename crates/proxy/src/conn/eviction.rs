@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use tollway_model::ErrorCode;
 use tollway_net::Origin;
 
-use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
-use crate::exchange::access_log;
 
 /// A pass scans all connections, so it evicts several: one of this many candidates.
 const EVICTED_SHARE: usize = 8;

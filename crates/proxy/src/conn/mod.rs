@@ -10,6 +10,7 @@
 )]
 
 pub(crate) mod accepted;
+pub(crate) mod access_log;
 mod connection;
 mod deadlines;
 pub(crate) mod eviction;

@@ -9,9 +9,8 @@ use tollway_net::{AcceptError, Conn, is_among_last_descriptors};
 
 use crate::cause::Cause;
 use crate::conn::accepted::proven_identity;
-use crate::conn::{ConnKey, Connection, ListenerKind, Role, accepted, eviction};
+use crate::conn::{ConnKey, Connection, ListenerKind, Role, accepted, access_log, eviction};
 use crate::cx::Cx;
-use crate::exchange::access_log;
 use crate::inbound::tcp;
 use crate::outbound::tunnel;
 use crate::tls::alpn;

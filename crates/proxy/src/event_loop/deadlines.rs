@@ -6,8 +6,7 @@ use crate::upstream::dial::DialFailure;
 use std::time::SystemTime;
 use tollway_model::ErrorCode;
 
-use crate::conn::{ConnKey, Expired, Role, accepted, retire};
-use crate::exchange::access_log;
+use crate::conn::{ConnKey, Expired, Role, accepted, access_log, retire};
 use crate::protocol::{http1_server, http2, relay};
 use crate::upstream::scale;
 

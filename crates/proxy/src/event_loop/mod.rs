@@ -27,9 +27,9 @@ use tollway_identity::Credentials;
 use tollway_net::{Flush, Listener, Read, Readiness, Scratch};
 use tollway_telemetry::DataPlaneMetrics;
 
-use crate::conn::{ConnKey, Connections, ListenerKind, SWEEP, retire};
+use crate::conn::{ConnKey, Connections, ListenerKind, SWEEP, access_log, retire};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Exchanges, access_log, body, fail};
+use crate::exchange::{Exchanges, body, fail};
 use crate::gateway::{Gateway, route as gateways};
 use crate::inbound::{Inbound, concurrency, fairness, policy};
 use crate::observe::Observer;

@@ -15,9 +15,8 @@ use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 use tollway_telemetry::{DaprMetrics, Judged};
 
-use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
-use crate::exchange::access_log;
 use crate::headers;
 use crate::inbound::Inbound;
 use crate::mesh::PolicyUpdate;

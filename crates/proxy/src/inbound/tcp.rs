@@ -2,9 +2,8 @@
 
 use tollway_model::{AppProtocol, ErrorCode};
 
-use crate::conn::{ConnKey, Connections, Relay, Role};
+use crate::conn::{ConnKey, Connections, Relay, Role, access_log};
 use crate::cx::Cx;
-use crate::exchange::access_log;
 use crate::inbound::{Inbound, policy};
 use crate::observe::Kind;
 use crate::upstream::relay_dial;

@@ -3,9 +3,9 @@
 use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
 
-use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role};
+use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role, access_log};
 use crate::cx::Cx;
-use crate::exchange::{Destination, access_log};
+use crate::exchange::Destination;
 use crate::observe::Kind;
 use crate::outbound::dispatch;
 use crate::protocol::{http1_server, relay};

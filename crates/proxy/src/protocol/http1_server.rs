@@ -7,12 +7,12 @@ use tollway_model::ErrorCode;
 use tollway_net::Closed;
 
 use super::Arrival;
-use crate::conn::{ConnKey, Connections, Http1Server, Role};
+use crate::conn::{ConnKey, Connections, Http1Server, Role, access_log};
 use crate::cx::Cx;
 use crate::error_response;
 use crate::exchange::body::Chunk;
 use crate::exchange::{BodySize, Exchange, Exchanges, Side, StreamRef};
-use crate::exchange::{access_log, body, fail};
+use crate::exchange::{body, fail};
 use crate::request_error::{RequestError, Within};
 
 /// What follows one step through the input.

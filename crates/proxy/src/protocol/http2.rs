@@ -6,7 +6,7 @@ use tollway_routing::Failure;
 
 use super::{Arrival, http1_client};
 use crate::cause::Cause;
-use crate::conn::{ConnKey, Connections, Http2Link, Role};
+use crate::conn::{ConnKey, Connections, Http2Link, Role, access_log};
 use crate::cx::{Cx, Effect};
 use crate::error_response;
 use crate::exchange::body::Chunk;
@@ -14,7 +14,7 @@ use crate::exchange::respond::Framing;
 use crate::exchange::{
     BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, describe,
 };
-use crate::exchange::{access_log, body, fail, finish, respond, retry};
+use crate::exchange::{body, fail, finish, respond, retry};
 use crate::headers;
 use crate::request_error::RequestError;
 

@@ -7,9 +7,9 @@ use tollway_identity::UPSTREAM_FAILED_RECORD;
 use tollway_model::ErrorCode;
 
 use crate::cause::Cause;
-use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Relay, Role};
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Relay, Role, access_log};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{ExchangeKey, Exchanges, access_log, finish, trace};
+use crate::exchange::{ExchangeKey, Exchanges, finish, trace};
 use crate::headers::{self, ResponseOrigin};
 use crate::inbound::Upgraded;
 

@@ -6,9 +6,9 @@ use tollway_model::ErrorCode;
 use tollway_net::Closed;
 
 use super::{http1_client, http1_server, http2, relay};
-use crate::conn::{ConnKey, Connection, Connections, Role};
+use crate::conn::{ConnKey, Connection, Connections, Role, access_log};
 use crate::cx::Cx;
-use crate::exchange::{Exchanges, access_log};
+use crate::exchange::Exchanges;
 
 /// Ends the connections whose peers belong to a trust domain that is not in `bundles`. Their
 /// handshakes would fail now, and waiting for their certificates to end may take days.
