@@ -15,6 +15,8 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "xtask/pgo";
 /// The variable by which `xtask/pgo/rustc` learns where the program writes its counts.
 const INTO: &str = "TOLLWAY_PROFILE_INTO";
+/// A profile of the whole program has megabytes; one of build scripts alone has a few thousand bytes.
+const LEAST_BYTES: u64 = 500_000;
 /// Experiments with the program's typical work: both protocols near by and at an edge, and one
 /// stream of bytes.
 const WORK: [&str; 5] = ["near", "fronts", "gateway", "duties", "bulk"];
@@ -43,11 +45,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let made = scratch.join("made.profdata");
     // Functions that never ran are left out: a fifth of the size, and the same code.
     process::run(Command::new(merge).args(["merge", "--sparse", "-o"]).arg(&made).arg(&counts))?;
+    let bytes = made.metadata().with_context(|| format!("no {}", made.display()))?.len();
+    ensure!(
+        bytes >= LEAST_BYTES,
+        "the program has written no counts ({bytes} bytes are left of {}); the old profile stays",
+        counts.display()
+    );
     for old in profiles(&folder)? {
         fs::remove_file(&old).with_context(|| format!("could not remove {}", old.display()))?;
     }
     fs::copy(&made, &profile).with_context(|| format!("could not write {}", profile.display()))?;
-    println!("{}: {} bytes", profile.display(), profile.metadata()?.len());
+    println!("{}: {bytes} bytes", profile.display());
     println!("cargo does not see that it is new: `cargo clean --release` before the next build");
     Ok(())
 }
