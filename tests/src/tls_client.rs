@@ -180,7 +180,7 @@ impl Impostor {
     }
 }
 
-/// Whoever is taken in by it gets an answer that no honest server gives.
+/// A client that accepts it gets an answer that no honest server gives.
 const TAKEN_IN: &[u8] = b"HTTP/1.1 299 TAKEN IN\r\ncontent-length: 0\r\n\r\n";
 
 fn serve(mut socket: TcpStream, config: Arc<ServerConfig>, shown: &Shown) {

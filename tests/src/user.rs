@@ -22,7 +22,7 @@ const FIRST_UID: u32 = 1_000_000_000;
 
 pub struct User {
     files: TempDir,
-    /// Whom to become: the program that does it, and the number.
+    /// The user to become: the program that does it, and the number.
     other: Option<(PathBuf, u32)>,
 }
 

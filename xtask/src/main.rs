@@ -56,7 +56,7 @@ enum Command {
     Codegen,
     /// Compile the forwarder's programs for the kernel again; needs clang and libbpf's headers.
     Bpf,
-    /// Make the profile anew that release builds are compiled with.
+    /// Record the profile that release builds are compiled with.
     Profile,
     /// Look for inputs that break a parser; keep those that reach new code.
     Fuzz(fuzz::Options),

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p tollway-control --bench neighbours -- [COUNT]` (100,000 by default; the store
 //! lies in the system's temporary directory, which must not be a tmpfs for the figures to mean
-//! anything). The control plane has one thread and its store's; whoever writes and watches shares
+//! anything). The control plane has one thread and its store's; writers and watchers share
 //! another, and the machine.
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot run fails")]

@@ -49,7 +49,7 @@ impl Wish {
 struct Plan {
     outcomes: Vec<(PolicyName, Outcome)>,
     transaction: Transaction,
-    /// Whom it concerns, before or after.
+    /// The services that it concerns, before or after.
     scopes: BTreeSet<PolicyScope>,
     /// The last change of policies that stay as they are.
     revision: u64,

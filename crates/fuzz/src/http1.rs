@@ -74,7 +74,7 @@ fn assert_same<T: PartialEq + std::fmt::Debug>(
     assert_eq!(whole, in_pieces, "the outcome depends on how the input was cut");
 }
 
-/// Whoever reads what we accept must read the same: httparse stands for all of them.
+/// Other parsers must read what we accept in the same way: httparse stands for all of them.
 fn compare_request(head: &[u8], ours: &Request) {
     let mut fields = [httparse::EMPTY_HEADER; HTTPARSE_FIELDS];
     let mut theirs = httparse::Request::new(&mut fields);

@@ -230,7 +230,7 @@ fn heads_held_by_stalled_streams_are_limited_in_sum() {
     assert_eq!(server.connection.active_streams(), 9);
 }
 
-/// Whoever was refused for the heads of others has small requests answered, and large ones again as
+/// A peer that was refused for the heads of others has small requests answered, and large ones again as
 /// soon as one of them has gone.
 #[test]
 fn where_a_head_had_no_room_only_small_ones_have_until_one_has_gone() {

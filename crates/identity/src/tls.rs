@@ -64,7 +64,7 @@ pub enum TlsError {
     Randomness,
 }
 
-/// Whom a dialler expects at the other end.
+/// The peer that a dialler expects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expected {
     pub spiffe: SpiffeId,

@@ -288,7 +288,7 @@ pub enum Start {
     /// Once, and stay warm; load generators are fresh for each run.
     #[default]
     Once,
-    /// Anew before each block.
+    /// Made again before each block.
     PerBlock,
 }
 

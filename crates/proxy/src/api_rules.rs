@@ -54,7 +54,7 @@ const GRPC_PARTS: &[(&str, &str, &[&str])] = &[
 ];
 
 impl ApiRules {
-    /// Whether a request at a door may have an answer. `is_call`: it is for another service, whatever
+    /// Whether a request at a listener may have an answer. `is_call`: it is for another service, whatever
     /// its path.
     pub(crate) fn admit(&self, door: &ListenerKind, head: &RequestHead, is_call: bool) -> bool {
         match door {

@@ -1,4 +1,4 @@
-//! Cause somebody could not be reached: words, and a code where they tell more than the attempt.
+//! Why a peer could not be reached: a text, and a code where it says more than the attempt.
 
 use std::io;
 

@@ -108,9 +108,9 @@ pub struct AppOptions {
     pub is_tls: bool,
     /// Most requests that it has at a time in each data thread; others wait.
     pub max_concurrency: Option<usize>,
-    /// How it is asked for its health, if it is. Whoever serves the API does so.
+    /// How it is asked for its health, if it is. The runtime does so.
     pub health_check: Option<HealthCheck>,
-    /// It is asked which actors it runs, if it is called over HTTP. Whoever serves the API does so.
+    /// It is asked which actors it runs, if it is called over HTTP. The runtime does so.
     pub asks_actors: bool,
 }
 
@@ -154,16 +154,16 @@ pub struct SidecarOptions {
     pub mesh_protocol: MeshProtocol,
     /// `PORT=SERVICE`: loopback ports that stand for TCP services.
     pub upstreams: Vec<String>,
-    /// Largest message that whoever serves the API holds whole, in bytes.
+    /// Largest message that the runtime holds whole, in bytes.
     pub message_bytes: usize,
     /// Which parts of the API the app may use, where that is bounded.
     pub api_rules: Option<ApiRules>,
     /// Who may ask what of the app, beside the policies.
     pub access: Option<AccessList>,
-    /// What is done about calls that fail, by whoever serves the API.
+    /// What the runtime does about calls that fail.
     pub resilience: Option<Arc<Resiliency>>,
-    /// The names of what the app may call outside of the mesh, beside URLs, through whoever serves
-    /// the API. `None`: it may call nothing there.
+    /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
+    /// to URLs. `None`: it may call nothing there.
     pub external_endpoints: Option<Arc<[String]>>,
     /// What the app and the sidecar show each other.
     pub tokens: Tokens,

@@ -49,7 +49,7 @@ pub(crate) fn grpc_error(error: &RequestError, hop: &str) -> ResponseHead {
     head
 }
 
-/// Tells that this comes from the mesh and from whom there, not from the app.
+/// Says that this comes from the mesh, and from which hop, and not from the app.
 fn mark(head: &mut ResponseHead, error: &RequestError, hop: &str) {
     head.fields.push(headers::ERROR, error.code().word().as_bytes());
     head.fields.push(headers::HOP, hop.as_bytes());

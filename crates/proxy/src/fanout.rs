@@ -27,14 +27,14 @@ pub(crate) struct Fanout {
     state: Mutex<State>,
     mesh: OnceLock<Arc<MeshClient>>,
     app_unreachable: Notify,
-    /// Somebody has taken what this process is to serve itself.
+    /// A task has taken the connections to this process's own API.
     api_taken: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     threads: Vec<Commands>,
-    /// The last state of every service somebody wants (a gateway: of every service).
+    /// The last state of every service that a thread wants (in a gateway: of every service).
     known: HashMap<ServiceName, ServiceUpdate>,
     /// Threads that want a service.
     wanted: HashMap<ServiceName, HashSet<usize>>,
@@ -90,7 +90,7 @@ impl Fanout {
         }
     }
 
-    /// Somebody serves from now on what this process is to serve itself.
+    /// From now on a task serves this process's own API.
     pub(crate) fn set_api_taken(&self) {
         self.api_taken.store(true, Ordering::Release);
     }

@@ -233,7 +233,7 @@ fn begins_as(name: &[u8], own: &[u8]) -> bool {
     name.len() >= own.len() && both.all(|(byte, own)| byte == own || (*byte, *own) == (b'_', b'-'))
 }
 
-/// Who has given an answer, to whom.
+/// The services that gave and got a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ResponseOrigin {
     App,

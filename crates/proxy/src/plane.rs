@@ -64,7 +64,7 @@ pub(crate) struct Plane {
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
     /// Where the listeners are.
     pub(crate) ports: Vec<(String, SocketAddr)>,
-    /// Connections to the process's own API, until somebody serves them.
+    /// Connections to the process's own API, until a task serves them.
     pub(crate) api: Option<mpsc::Receiver<ApiStream>>,
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
     background: Vec<tokio::task::JoinHandle<()>>,

@@ -11,7 +11,7 @@ use tollway_routing::TargetError;
 
 use crate::inbound::PolicyDenial;
 
-/// One reason. The text names the hop and what to do where somebody can do something.
+/// One reason. The text names the hop, and what to do if anything can be done.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum RequestError {
     #[error("{0}")]

@@ -82,7 +82,7 @@ impl ActorLookup {
     }
 }
 
-/// For whom a request of the runtime is.
+/// The target of a request of the runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RuntimeTarget {
     /// The app of the service that the request names.

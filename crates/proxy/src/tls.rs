@@ -49,7 +49,7 @@ impl PlaneTls {
         }
     }
 
-    /// Whom this process is in the mesh.
+    /// The identity of this process in the mesh.
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
         match self {
             Self::Mesh(mesh) => Some(&mesh.credentials),

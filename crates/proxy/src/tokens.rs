@@ -9,7 +9,7 @@ use crate::conn::ListenerKind;
 use crate::headers::API_TOKEN;
 use crate::request_error::RequestError;
 
-/// Whoever watches a sidecar has no token: Dapr answers these without one.
+/// Monitoring has no token: Dapr answers these without one.
 const HEALTH: [&[u8]; 2] = [b"/v1.0/healthz", b"/v1.0/healthz/outbound"];
 
 /// What the public port tells besides.

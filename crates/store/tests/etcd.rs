@@ -188,7 +188,7 @@ async fn a_full_etcd_refuses_and_the_store_goes_on() {
     let etcd = master(&server).await;
     let store = open(&etcd, Limits::default()).await;
     store.transact(put(Transaction::new(), 1, "one")).await.unwrap();
-    // Somebody else fills it.
+    // Another client fills it.
     let others = EtcdOptions { prefix: "/other/".into(), ..options(&server, "other") };
     let other = Etcd::connect(others).await.unwrap();
     let large = Store::open_etcd(other, "large", Limits::default()).await.unwrap();

@@ -141,7 +141,7 @@ fn sha256(bytes: &[u8]) -> Vec<u8> {
     hash.as_ref().to_vec()
 }
 
-/// Somebody who is not let in, and why.
+/// A client that is refused, and why.
 pub(crate) struct Stranger {
     pub(crate) name: &'static str,
     pub(crate) shown: Option<Pair>,

@@ -251,7 +251,7 @@ fn at_admin() -> Vec<(&'static str, String, &'static [u16])> {
         ("7-name-with-space", get("x a: b\r\n"), &[400]),
         ("7-no-colon", get("x-a\r\n"), &[400]),
         ("7-no-name", get(": b\r\n"), &[400]),
-        // Whoever reads may take a line feed alone for the end of a line (RFC 9112 section 2.2).
+        // A recipient may take a line feed alone for the end of a line (RFC 9112 section 2.2).
         ("7-bare-lf", get("x-a: b\nconnection: close\r\n"), &[200]),
         ("7-only-lf", line("\r\n", "\n"), &[200]),
         ("8-no-host", line("host: a\r\n", ""), &[400]),

@@ -65,7 +65,7 @@ fn check_silent_crowd(world: &World, listener: Listener, few: &Few<'_>) {
         assert_eq!(seen.failed, 0, "{}: {:?}", listener.words(), seen.why);
     }
     assert!(began.elapsed() < GIVEN_UP, "{}: only when the crowd was given up", listener.words());
-    // Whoever reads the metrics gets in as well.
+    // A reader of the metrics gets in as well.
     assert!(metric(few.process, REFUSED) > 0, "those who gave way are counted");
     drop(crowd);
 }
@@ -158,7 +158,7 @@ fn enter(aim: &Aim) -> Line {
     line
 }
 
-/// Whoever is inside is answered.
+/// Connections that are open are answered.
 fn ping(line: &mut Line) {
     const SAID: &[u8; 8] = b"who else";
     line.send(&frame(PING, 0, 0, SAID));

@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// How an attacker comes. He has what an honest caller has.
+    /// How an attacker connects, with what an honest caller has.
     pub(crate) fn attacker(&self, listener: Listener) -> Aim {
         self.aim(listener, ATTACKER, 0)
     }

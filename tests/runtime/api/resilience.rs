@@ -331,7 +331,7 @@ fn begin(caller: &Daprd, mib: usize) -> (mpsc::Sender<Bytes>, impl Future<Output
             let announced = [&[0][..], &(64_u32 << 20).to_be_bytes()].concat();
             let chunks = (0..mib).map(|_| Bytes::from(vec![0; 1 << 20]));
             for chunk in std::iter::once(announced.into()).chain(chunks) {
-                // Whoever is refused is read no further.
+                // A caller that is refused is read no further.
                 if filling.send(chunk).await.is_err() {
                     break;
                 }

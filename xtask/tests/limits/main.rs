@@ -169,7 +169,7 @@ fn every_field_of_a_struct_of_limits_is_on_the_page() {
     assert!(found > 60, "{found} fields were found");
 }
 
-/// A row that stands alone is text to whoever reads the page.
+/// A row that stands alone is text to a reader of the page.
 fn misplaced(page: &str) -> Vec<(usize, &str)> {
     let mut misplaced = Vec::new();
     let mut columns = None;

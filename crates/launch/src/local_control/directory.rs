@@ -15,9 +15,9 @@ const NAME: &str = "tollway";
 /// Where the system keeps the runtime directories of those who are logged in.
 const RUNTIME_DIRECTORIES: &str = "/run/user";
 const SHARED_DIRECTORY: &str = "/tmp";
-/// Permissions of anybody but the owner.
+/// Permissions of everyone except the owner.
 const OTHERS: u32 = 0o077;
-/// Write permissions of anybody but the owner.
+/// Write permissions of everyone except the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// Longest path of a Unix socket.

@@ -38,7 +38,7 @@ pub(crate) enum ListenerKind {
     Tcp(ServiceName),
     /// A gateway's one port.
     Gateway,
-    /// A front's port, from anybody or from clients that proved who they are.
+    /// A front's listener, from any client or from clients with a certificate.
     Front,
 }
 
@@ -282,7 +282,7 @@ pub(crate) struct Opened {
     pub(crate) at: Instant,
     pub(crate) connect: Duration,
     pub(crate) handshake: Duration,
-    /// To whom was dialled and back, as TCP has measured it; of multiplexed connections to services.
+    /// Round trip to the peer, as TCP has measured it; of multiplexed connections to services.
     pub(crate) round_trip: Option<Duration>,
 }
 
@@ -304,7 +304,7 @@ impl Dial {
     }
 }
 
-/// The protocol a dialled connection will speak, and for whom.
+/// The protocol that a dialled connection will speak, and its destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// A member of the destination's pool, HTTP/2.

@@ -3,7 +3,7 @@
 //!
 //! Every connection has one entry in a timer wheel, for the earliest time at which something may
 //! expire. Traffic only moves that time away: the entry fires, finds that it came too soon, and is
-//! set anew. So a connection costs nothing between two examinations, and requests cost nothing.
+//! set again. So a connection costs nothing between two examinations, and requests cost nothing.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,7 +60,7 @@ impl Connections {
         }
     }
 
-    /// Schedules every connection anew: the times have changed.
+    /// Schedules every connection again: the times have changed.
     pub(crate) fn schedule_all(&mut self, cx: &Cx) {
         for key in self.keys() {
             self.schedule(cx, key);

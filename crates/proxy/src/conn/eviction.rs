@@ -1,6 +1,6 @@
 //! Room for one more connection where the limit or the descriptors leave none: callers of whom
 //! nothing is known, and for whom nothing is under way, give way, so that a crowd of them keeps
-//! nobody out. Who has proved who he is stays, and so does whoever is being served.
+//! nobody out. Authenticated connections stay, and so do those with a request.
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;

@@ -90,14 +90,14 @@ pub(crate) struct LoopConfig {
     pub(crate) api_rules: Option<Arc<ApiRules>>,
     /// Who may ask what of its app, as its own configuration has it.
     pub(crate) access: Option<Arc<AccessList>>,
-    /// Calls under rules go through whoever serves the API, which makes the attempts.
+    /// Calls under rules go through the runtime, which makes the attempts.
     pub(crate) resilience: Option<Arc<Resiliency>>,
     /// What its app and a sidecar show each other.
     pub(crate) tokens: Tokens,
     /// Set in daprd's place: what is counted under Dapr's names.
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
-    /// The names of what its app may call outside of the mesh, beside URLs, through whoever serves
-    /// the API. `None`: it may call nothing there.
+    /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
+    /// to URLs. `None`: it may call nothing there.
     pub(crate) external_endpoints: Option<Arc<[String]>>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,

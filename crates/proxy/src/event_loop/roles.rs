@@ -1,4 +1,4 @@
-//! What comes on a connection goes to whom its role says.
+//! Hands the bytes of a connection over to the parser of its role.
 
 use super::EventLoop;
 use crate::gateway::route as gateways;

@@ -70,7 +70,7 @@ pub(crate) fn relieve(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exch
     exchanges.over_since = None;
 }
 
-/// The callers of whom something waits, those with most of it first.
+/// The callers that hold buffered bytes, those with most first.
 fn holders(exchanges: &Exchanges) -> Vec<Held> {
     let mut held: HashMap<ConnKey, Held> = HashMap::new();
     for (key, exchange) in exchanges.slab.iter_places(0..exchanges.slab.places()) {

@@ -168,7 +168,7 @@ pub(crate) struct Exchange {
     pub(crate) holds_permit: bool,
     /// It was refused or failed here.
     pub(crate) failed: bool,
-    /// The status by which the head of an answer ended a gRPC call, where somebody counts it.
+    /// The status by which the head of an answer ended a gRPC call, where it is counted.
     pub(crate) grpc_status: Option<u16>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,

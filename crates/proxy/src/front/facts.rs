@@ -36,7 +36,7 @@ impl AdminFacts for FrontFacts {
         self.config.borrow().clone()
     }
 
-    /// Its doors are open once there is an admin port; whether the app answers is the app's.
+    /// Its listeners are open once there is an admin port; whether the app answers is the app's.
     fn ready(&self) -> Result<(), String> {
         Ok(())
     }

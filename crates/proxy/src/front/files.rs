@@ -22,7 +22,7 @@ const FILE_BYTES_LIMIT: u64 = 4 * 1024 * 1024;
 /// Where a front's certificates are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FrontFiles {
-    /// Certificate (with its chain) and key; the first is for whoever asks for no known name.
+    /// Certificate (with its chain) and key; the first is for clients that ask for no known name.
     pub pairs: Vec<(PathBuf, PathBuf)>,
     /// Authorities of clients, all of whom must show a certificate then.
     pub client_ca: Option<PathBuf>,

@@ -60,7 +60,7 @@ impl Follower {
     ) -> Result<Self, DataPlaneError> {
         let taken = files.stamps();
         let (served, pairs) = files.load(SystemTime::now())?;
-        // The first is for whoever asks for none.
+        // The first is for clients that ask for none.
         for pair in pairs.iter().skip(1).filter(|pair| pair.names.is_empty()) {
             let certificate = pair.certificate.display();
             tracing::warn!(%certificate, "no client can ask for this certificate: it has no DNS name");

@@ -1,7 +1,7 @@
 //! Which ClientHellos a gateway has passed on lately: one that comes by again goes round in a
 //! circle, whoever its peers are and however they are addressed.
 //!
-//! A hello has 32 random bytes, so no two handshakes have the same. Whoever dials once more makes
+//! A hello has 32 random bytes, so no two handshakes have the same. A further dial makes
 //! new ones, and a second hello that a server asks for (RFC 8446 section 4.1.4) comes on the
 //! connection of the first, where nobody looks any more.
 

@@ -22,7 +22,7 @@ impl RemoteGateways {
     }
 
     /// The next gateway in turn; one that rests only if all do. In turn and not by the number of
-    /// connections, since callers that make theirs anew have the old ones for a while.
+    /// connections, since callers that replace theirs have the old ones for a while.
     pub(super) fn pick(&mut self, now: Instant) -> Option<SocketAddr> {
         self.turn = self.turn.wrapping_add(1);
         let (turn, count) = (self.turn, self.gateways.len());

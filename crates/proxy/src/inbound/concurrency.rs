@@ -21,7 +21,7 @@ pub(crate) struct ConcurrencyLimit {
 }
 
 impl ConcurrencyLimit {
-    /// Somebody may be served without waiting for anything to happen.
+    /// A request may be dispatched at once.
     pub(crate) fn is_due(&self) -> bool {
         self.has_come_free && !self.waiting.is_empty()
     }

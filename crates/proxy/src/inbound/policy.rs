@@ -151,7 +151,7 @@ impl PolicyGate {
         let unknown = || RequestError::PolicyUnknown { service: home.clone() };
         let set = self.set.as_ref().ok_or_else(unknown)?;
         let Connection { peer, rights, .. } = conn.ok_or_else(unknown)?;
-        // Whoever came through the inbound listener has shown who it is.
+        // Every connection of the inbound listener has a proven identity.
         let peer = peer.as_deref().ok_or_else(unknown)?;
         let is_current = rights.as_ref().is_some_and(|r| r.generation == self.generation);
         if !is_current {

@@ -17,7 +17,7 @@ const TOKEN_FILE_LIMIT_BYTES: u64 = 4096;
 /// How to take part. The network is the one that the token names.
 #[derive(Clone, Debug)]
 pub struct MeshConfig {
-    /// The control plane as `host:port`; resolved anew for every connection.
+    /// The control plane as `host:port`; resolved for every connection.
     pub control: String,
     pub token: TokenSource,
     pub role: Role,

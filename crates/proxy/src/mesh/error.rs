@@ -76,7 +76,7 @@ impl MeshError {
         }
     }
 
-    /// Whether trying again may help without anybody doing something.
+    /// Whether trying again may help without a change by an operator.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Resolve { .. }

@@ -114,7 +114,7 @@ impl Watch {
         knowledge.begin_stream();
         let subscribes = matches!(who.role, Role::Sidecar { .. });
         let desired = shared.desired().clone();
-        // Only what was answered before can be resumed; the rest is asked for anew.
+        // Only what was answered before can be resumed; the rest is requested again.
         let asked: HashSet<ServiceName> = desired
             .into_iter()
             .filter(|service| subscribes && knowledge.knows(service))

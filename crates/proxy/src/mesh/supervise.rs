@@ -31,7 +31,7 @@ pub(super) async fn run(
         let began = Instant::now();
         let ended = tokio::select! {
             ended = one(&who, &shared, &mut knowledge, &mut *on_delta) => ended,
-            // Whoever is dialled now is not the control plane any more.
+            // The address that is dialled is not the control plane any more.
             true = has_moved(&mut moved) => {
                 attempt = 0;
                 continue;

@@ -53,7 +53,7 @@ pub(crate) struct Observed {
     /// Version of HTTP on the mesh's side.
     pub(crate) version: &'static str,
     pub(crate) grpc_status: Option<u16>,
-    /// The way is told to whoever asked for it.
+    /// The call trace goes to the caller that asked for it.
     pub(crate) explained: Option<TracePart>,
 }
 

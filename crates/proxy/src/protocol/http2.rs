@@ -350,7 +350,7 @@ pub(crate) fn on_over(
     let Some(link) = link(conns, key) else { return };
     let mut ended: Vec<(u32, ExchangeKey)> = link.streams.drain().collect();
     ended.sort_unstable();
-    // Out of its pool, which dials anew: the peer may have been started again at its place.
+    // Out of its pool, which dials again: the peer may have been restarted.
     conns.leave_pool(cx, key, true);
     if server {
         for (_, exchange) in ended {

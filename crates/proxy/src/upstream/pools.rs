@@ -51,7 +51,7 @@ pub(crate) struct Pool {
     /// The workloads of a service that have a pool of their own.
     pub(crate) workloads: Vec<Instance>,
     pub(crate) asked: Instant,
-    /// When connections are made anew, since the gateways that they may lead through are others.
+    /// When connections are replaced, since the gateways that they may lead through have changed.
     renew_at: Option<Instant>,
     /// When a request was last sent there.
     pub(crate) used: Instant,

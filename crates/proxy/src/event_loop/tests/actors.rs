@@ -161,7 +161,7 @@ fn a_replica_that_is_gone_is_told_at_once_and_is_found_when_it_is_back() {
     // Its address, where nobody is: not a word of another replica, and no wait for it.
     check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
     check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
-    // Somebody else at its address is not it.
+    // Another workload at its address is not it.
     let answer = ask(&[both[1], both[0]]);
     check_failed(&answer, "503", "ERR_WRONG_IDENTITY", true);
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));

@@ -192,7 +192,7 @@ fn a_slow_reader_gets_the_last_answer_whole() {
         stream.write_all((line + "host: a\r\n" + fields + "\r\n").as_bytes()).unwrap();
         let mut answer = vec![0; 1];
         stream.read_exact(&mut answer).unwrap();
-        // Long enough for the rest to wait here, and for whoever counts to lose patience.
+        // Long enough for the rest to wait here, and for a caller that counts to lose patience.
         std::thread::sleep(MOMENT * 10);
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer.ends_with(b"\r\n0\r\n\r\n"), "{fields}: {} bytes", answer.len());

@@ -160,14 +160,14 @@ fn nobody_of_whom_less_than_a_quarter_waits_loses_it_soon() {
     let crowd = Crowd::gather(12);
     let faults = || crowd.fleet.caller.metrics.request_failures.value();
     until("too much waiting", || waiting(&crowd.fleet.caller) > Crowd::HELD || faults() > 0);
-    // Longer than somebody to blame would be left what waits of him.
+    // Longer than a caller to blame would keep its buffered bytes.
     std::thread::sleep(Duration::from_millis(1500));
     let (faults, took) = (faults(), crowd.begun.elapsed());
     assert!(faults == 0 || took >= CROWDED_FOR, "{faults} answers were broken off in {took:?}");
     crowd.read();
 }
 
-/// Else whoever has most in reserve keeps everybody waiting by many small ones.
+/// Otherwise the caller with most in reserve makes all others wait by many small requests.
 #[test]
 fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only() {
     let crowd = Crowd::gather(24);
@@ -292,7 +292,7 @@ fn a_caller_whose_request_is_not_taken_is_told_so() {
     assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
 }
 
-/// Sends more than anybody between has room for to an app that reads nothing.
+/// Sends more than all buffers on the way hold to an app that reads nothing.
 fn send_unread(sidecar: SocketAddr) -> TcpStream {
     const BYTES: usize = 64_000_000;
     let stream = connect(sidecar);

@@ -1,4 +1,4 @@
-//! The mesh door before it is known who may come in.
+//! The inbound listener before the policies are known.
 
 use rustls::StreamOwned;
 use tollway_identity::{Expected, client_config};

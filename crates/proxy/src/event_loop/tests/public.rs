@@ -1,4 +1,4 @@
-//! The door that has of the HTTP API what everybody may know: whoever comes may send anything.
+//! The listener for the public part of the HTTP API: any client may send anything.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn get(fields: &str) -> String {
     format!("GET /v1.0/healthz HTTP/1.1\r\nhost: a\r\n{fields}\r\n")
 }
 
-/// The same with a body, and a request behind it for whoever takes its end for another.
+/// The same with a body, and a request behind it for a parser that takes its end for another.
 fn with_body(chunks: &str) -> String {
     get(CHUNKED) + chunks + "0\r\n\r\n" + &get("").replace("healthz", "metadata")
 }
@@ -80,7 +80,7 @@ fn public(timeouts: Timeouts) -> Running {
     Running::start_at(any, bounds, web, credentials, &[ListenerKind::Public], None, None)
 }
 
-/// All that comes back until the door closes.
+/// All that comes back until the connection closes.
 fn exchange(public: &Running, request: &str) -> String {
     let mut stream = connect(public.addresses[0]);
     // What is over a limit is not read to its end.
