@@ -21,7 +21,7 @@ const ORDER: [&str; 9] = [
 ];
 
 /// Imports of an earlier part's functions or modules, and calls of them. Types may be used anywhere.
-pub(crate) fn breaches<'a>(root: &Path, files: impl Iterator<Item = &'a RustFile>) -> Vec<String> {
+pub(crate) fn breaches(root: &Path, files: &[RustFile]) -> Vec<String> {
     let mut breaches = Vec::new();
     for file in files {
         let path = file.path.strip_prefix(root).unwrap_or(&file.path);
@@ -70,7 +70,7 @@ mod tests {
     fn found(file: &str, code: &str) -> usize {
         let path = Path::new("/r").join(FOLDER).join(file);
         let file = RustFile::parse(path, code.to_owned());
-        breaches(Path::new("/r"), [&file].into_iter()).len()
+        breaches(Path::new("/r"), &[file]).len()
     }
 
     #[test]

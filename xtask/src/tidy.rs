@@ -26,7 +26,7 @@ const MACHINE_FOLDERS: &[&str] =
 
 /// Prints every breach and fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let tree = Tree { root: workspace.root.clone(), texts: sources::text_files(&workspace.root)? };
+    let tree = Tree::new(workspace.root.clone(), sources::text_files(&workspace.root)?);
     let names: Vec<&str> = workspace.packages.iter().map(|package| package.short_name()).collect();
     let mut breaches = tree.headerless();
     breaches.extend(tree.leftovers());
@@ -35,21 +35,29 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.files_gone("docs/walks.md"));
     breaches.extend(tree.changelog_breaches());
     breaches.extend(tree.old_words());
-    breaches.extend(parts::breaches(&tree.root, tree.rust_files().iter()));
+    breaches.extend(parts::breaches(&tree.root, &tree.rust));
     breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
 }
 
-/// The repository's text files, by absolute path.
+/// The repository's text files, by absolute path, and those of Rust among them.
 struct Tree {
     root: PathBuf,
     texts: Vec<(PathBuf, String)>,
+    rust: Vec<RustFile>,
 }
 
 impl Tree {
+    fn new(root: PathBuf, texts: Vec<(PathBuf, String)>) -> Self {
+        let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+        let files = texts.iter().filter(|(path, _)| is_rust(path));
+        let rust = files.map(|(path, text)| RustFile::parse(path.clone(), text.clone())).collect();
+        Self { root, texts, rust }
+    }
+
     /// A file of unit tests is part of the module above it, whose header counts for both.
     fn headerless(&self) -> Vec<String> {
-        self.rust_files()
+        self.rust
             .iter()
             .filter(|file| !file.is_generated() && !file.path.ends_with("tests.rs"))
             .filter(|file| !file.text.starts_with("//!"))
@@ -57,15 +65,9 @@ impl Tree {
             .collect()
     }
 
-    fn rust_files(&self) -> Vec<RustFile> {
-        let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
-        let files = self.texts.iter().filter(|(path, _)| is_rust(path));
-        files.map(|(path, text)| RustFile::parse(path.clone(), text.clone())).collect()
-    }
-
     fn old_words(&self) -> Vec<String> {
         let counts = self.text(words::COUNTS).unwrap_or_default();
-        words::breaches(&self.root, &self.rust_files(), counts)
+        words::breaches(&self.root, &self.rust, counts)
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -185,7 +187,7 @@ mod tests {
         let root = PathBuf::from("/repository");
         let texts =
             files.iter().map(|(path, text)| (root.join(path), (*text).to_owned())).collect();
-        check(&Tree { root, texts })
+        check(&Tree::new(root, texts))
     }
 
     #[test]

@@ -76,12 +76,12 @@ impl ApiRules {
 
     fn admit_http(&self, route: &[u8]) -> bool {
         self.decide(ApiProtocol::Http, |rule| {
-            let with_kept_input = |version: &str| {
+            let after_version = |version: &str| {
                 let rest = route.strip_prefix(version.as_bytes())?.strip_prefix(b"/")?;
                 rest.strip_prefix(rule.name.as_bytes())
             };
             let rest =
-                with_kept_input(&rule.version).or_else(|| with_kept_input(in_paths(&rule.version)));
+                after_version(&rule.version).or_else(|| after_version(in_paths(&rule.version)));
             rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')))
         })
     }

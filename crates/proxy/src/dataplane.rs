@@ -209,8 +209,8 @@ impl Announcer {
 
 impl Sidecar {
     /// Opens the listeners, obtains the identity and begins to serve: calls are taken once this
-    /// returns. What is left is done by tasks of the current tokio runtime. `app_health` tells how the
-    /// app is, where somebody asks it: only while it is well, others are sent to it.
+    /// returns. What is left is done by tasks of the current tokio runtime. `app_health` is the
+    /// result of its health check, if there is one: requests come to it only while that is good.
     ///
     /// # Errors
     /// [`DataPlaneError`].

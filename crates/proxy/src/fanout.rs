@@ -95,7 +95,7 @@ impl Fanout {
         self.api_taken.store(true, Ordering::Release);
     }
 
-    /// Tells every thread that the app accepts no connections.
+    /// Reports to every thread that the app accepts no connections.
     pub(crate) fn app_unready(&self) {
         for thread in &self.state().threads {
             thread.send(Command::AppUnready);

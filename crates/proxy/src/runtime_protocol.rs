@@ -47,7 +47,7 @@ pub struct TurnLease {
 /// Which sidecar carries out the call of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ActorLookup {
-    /// The one that gets the call: it hosts the actor, or nobody carries the call out.
+    /// The one that gets the call: it hosts the actor, or it refuses the call.
     Done,
     /// The one that gets the call finds the actor's host and calls it there.
     ByCallee,
@@ -156,17 +156,16 @@ impl RuntimeRequest {
         let mut asked = Self::default();
         let (mut until, mut lease, mut is_for_app) = (None, 0, false);
         for field in fields.iter() {
-            let Some(name) = field.name.strip_prefix(b"x-tollway-") else { continue };
-            match name {
-                b"instance" => asked.instance = Some(instance(field.value)?),
-                b"actor" => asked.to = RuntimeTarget::Actors(ActorLookup::of(field.value)),
-                b"begin-by" => {
+            match std::str::from_utf8(field.name) {
+                Ok(INSTANCE) => asked.instance = Some(instance(field.value)?),
+                Ok(ACTOR) => asked.to = RuntimeTarget::Actors(ActorLookup::of(field.value)),
+                Ok(BEGIN_BY) => {
                     until = Some(Duration::from_nanos(number(field.value, BEGIN_BY)?));
                 }
-                b"call" => asked.number = Some(number(field.value, CALL)?),
-                b"lease" => lease = number(field.value, LEASE)?,
-                b"to" if field.value == TO_APP.as_bytes() => is_for_app = true,
-                b"to" => return Err(malformed(format!("{TO} takes `{TO_APP}` and nothing else"))),
+                Ok(CALL) => asked.number = Some(number(field.value, CALL)?),
+                Ok(LEASE) => lease = number(field.value, LEASE)?,
+                Ok(TO) if field.value == TO_APP.as_bytes() => is_for_app = true,
+                Ok(TO) => return Err(malformed(format!("{TO} takes `{TO_APP}` and nothing else"))),
                 _ => {}
             }
         }

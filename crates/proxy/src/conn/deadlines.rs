@@ -214,11 +214,11 @@ fn next_examination(
             rest(client.exchange.is_none(), idle).min(trusted(conn))
         }
         Role::Http2Server(link) => rest(link.streams.is_empty(), timeouts.downstream_idle)
-            .min(waits_for_unread(link, clock))
+            .min(time_to_read(link, clock))
             .min(trusted(conn)),
         Role::Http2Client(link) => rest(link.streams.is_empty(), timeouts.mesh_idle)
             .min(link.bulk_pause_left(now, timeouts.bulk_rest).unwrap_or(LONGEST_WAIT))
-            .min(waits_for_unread(link, clock))
+            .min(time_to_read(link, clock))
             .min(trusted(conn)),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
@@ -236,7 +236,7 @@ fn pooled_idle(is_mesh: bool, timeouts: &Timeouts) -> Duration {
 }
 
 /// How long until the codec may have something to say; it may not have begun to count.
-fn waits_for_unread(link: &Http2Link, clock: Duration) -> Duration {
+fn time_to_read(link: &Http2Link, clock: Duration) -> Duration {
     link.codec.deadline().map_or(LONGEST_WAIT, |at| at.saturating_sub(clock))
 }
 

@@ -1,6 +1,6 @@
-//! Room for one more connection where the limit or the descriptors leave none: callers of whom
-//! nothing is known, and for whom nothing is under way, give way, so that a crowd of them keeps
-//! nobody out. Authenticated connections stay, and so do those with a request.
+//! Makes room for one more connection where the limit or the descriptors leave none. It evicts
+//! unauthenticated connections without a request, so that many of them cannot keep other clients out.
+//! Authenticated connections stay, and so do those with a request.
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -
     if conns.full_until.is_some_and(|until| cx.now < until) {
         return false;
     }
-    let candidates = conns.iter().filter_map(|(key, conn)| eviction_candidate(key, conn, cx.now));
+    let candidates = conns.iter().filter_map(|(key, conn)| candidate(key, conn, cx.now));
     let evicted = choose_evicted(candidates.collect());
     if evicted.len() * SCANS_PER_EVICTION < conns.len() {
         // The next pass would find as few, and cost as much.
@@ -71,7 +71,7 @@ fn dismiss(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
 }
 
 /// A caller that may give way, if this is one.
-fn eviction_candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<EvictionCandidate> {
+fn candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<EvictionCandidate> {
     let is_idle = match &conn.role {
         Role::Detect { .. } | Role::Accepting | Role::Hello(_) => false,
         Role::Http1Server(server) if server.exchange.is_none() => !server.in_head,
@@ -94,17 +94,17 @@ fn eviction_candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<E
 fn choose_evicted(mut candidates: Vec<EvictionCandidate>) -> Vec<ConnKey> {
     let most = candidates.len().div_ceil(EVICTED_SHARE).min(EVICTIONS_PER_PASS);
     let mut of_origin: HashMap<Origin, usize, RandomState> = HashMap::default();
-    for eviction_candidate in &candidates {
-        *of_origin.entry(eviction_candidate.origin).or_default() += 1;
+    for candidate in &candidates {
+        *of_origin.entry(candidate.origin).or_default() += 1;
     }
-    let order = |eviction_candidate: &EvictionCandidate| {
-        let of_origin = of_origin.get(&eviction_candidate.origin).copied().unwrap_or_default();
-        (std::cmp::Reverse(of_origin), eviction_candidate.is_idle, eviction_candidate.since)
+    let order = |candidate: &EvictionCandidate| {
+        let of_origin = of_origin.get(&candidate.origin).copied().unwrap_or_default();
+        (std::cmp::Reverse(of_origin), candidate.is_idle, candidate.since)
     };
     if most < candidates.len() {
         candidates.select_nth_unstable_by_key(most, order);
     }
-    candidates.iter().take(most).map(|eviction_candidate| eviction_candidate.key).collect()
+    candidates.iter().take(most).map(|candidate| candidate.key).collect()
 }
 
 #[cfg(test)]
@@ -119,14 +119,14 @@ mod tests {
     fn candidates(of: &[(u8, bool, u64)]) -> (Vec<EvictionCandidate>, Vec<ConnKey>) {
         let now = Instant::now();
         let keys: Vec<ConnKey> = (0..).take(of.len()).map(Key::from_u64).collect();
-        let eviction_candidate =
+        let candidate =
             |(key, (host, is_idle, seconds)): (&ConnKey, &(u8, bool, u64))| EvictionCandidate {
                 key: *key,
                 origin: Origin::of([10, 0, 0, *host].into()),
                 is_idle: *is_idle,
                 since: now - Duration::from_secs(*seconds),
             };
-        (keys.iter().zip(of).map(eviction_candidate).collect(), keys)
+        (keys.iter().zip(of).map(candidate).collect(), keys)
     }
 
     #[track_caller]
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn some_of_many_leave_at_once() {
         let of = |count: u8, host| (0..count).map(move |n| (host, false, u64::from(n)));
-        let (strangers_here, keys) = candidates(&of(70, 1).chain(of(10, 2)).collect::<Vec<_>>());
-        let mut evicted = choose_evicted(strangers_here);
+        let (all, keys) = candidates(&of(70, 1).chain(of(10, 2)).collect::<Vec<_>>());
+        let mut evicted = choose_evicted(all);
         evicted.sort_unstable_by_key(|key| std::cmp::Reverse(key.to_u64()));
         let oldest: Vec<ConnKey> = keys[60..70].iter().rev().copied().collect();
         assert_eq!(evicted, oldest, "an eighth, and all of the one who has most");

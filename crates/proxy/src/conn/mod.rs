@@ -224,9 +224,9 @@ impl Connections {
     /// goes on with it.
     pub(crate) fn holds_back(&mut self, cx: &Cx, key: ConnKey) -> bool {
         let Some(conn) = self.slab.get_mut(key) else { return false };
-        let was_owed = conn.waits_for_unread;
+        let was_waiting = conn.waits_for_unread;
         conn.waits_for_unread = conn.owes_reading(cx.config.limits.unread_bytes);
-        cx.metrics.backpressure_pauses.add(u64::from(conn.waits_for_unread && !was_owed));
+        cx.metrics.backpressure_pauses.add(u64::from(conn.waits_for_unread && !was_waiting));
         conn.waits_for_unread
     }
 

@@ -436,8 +436,8 @@ impl World {
         }
     }
 
-    fn tell(&self, thread: &Running, service: &ServiceName, state: ServiceState) {
-        thread.tell(service, state);
+    fn tell(&self, to: &Running, service: &ServiceName, state: ServiceState) {
+        to.tell(service, state);
     }
 
     fn tell_when_asked(&self, service: &ServiceName, state: ServiceState) {

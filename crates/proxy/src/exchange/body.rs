@@ -88,7 +88,7 @@ pub(crate) fn feed(
     let sink = exchange.sink(side);
     let turn = exchange.turn_towards(side);
     let (pipe, replay) = exchange.pipe_and_replay(side);
-    pipe.waits_for_unread += credit;
+    pipe.credit_owed += credit;
     pipe.ended |= end;
     let mut taken = 0;
     if pipe.is_empty()
@@ -186,8 +186,8 @@ fn after_taking(
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let (source, sink) = (exchange.source(side), exchange.sink(side));
     let pipe = exchange.pipe_mut(side);
-    let repaid = pipe.waits_for_unread.saturating_sub(pipe.len());
-    pipe.waits_for_unread -= repaid;
+    let repaid = pipe.credit_owed.saturating_sub(pipe.len());
+    pipe.credit_owed -= repaid;
     let (waiting, finished) = (pipe.len(), pipe.finished);
     let has_grown_large = pipe.passed > cx.config.limits.bulk_bytes as u64;
     let unfinished = waiting > 0 || (pipe.ended && !pipe.finished);

@@ -11,7 +11,7 @@ pub(crate) struct Pipe {
     pending: Vec<u8>,
     start: usize,
     /// Flow-control credit of the source not yet given back.
-    pub(crate) waits_for_unread: usize,
+    pub(crate) credit_owed: usize,
     /// The source has ended.
     pub(crate) ended: bool,
     pub(crate) trailers: Option<Fields>,

@@ -183,7 +183,7 @@ impl Exchange {
         now: Instant,
         observed: Option<Box<Observed>>,
     ) -> Self {
-        let Arrival { down, head, size, ended, is_upgrade, .. } = arrival;
+        let Arrival { down, head, size, ended, is_upgrade } = arrival;
         let is_grpc = error_response::is_grpc(&head.fields);
         Self {
             via,

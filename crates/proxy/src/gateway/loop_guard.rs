@@ -31,14 +31,14 @@ impl HelloRandom {
         let mut message = Vec::with_capacity(BEFORE_RANDOM + RANDOM);
         let mut rest = records;
         loop {
-            let (head, with_kept_input) = rest.split_at_checked(RECORD_HEAD)?;
+            let (head, payload) = rest.split_at_checked(RECORD_HEAD)?;
             let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
             let missing = BEFORE_RANDOM + RANDOM - message.len();
-            message.extend(with_kept_input.iter().take(length.min(missing)));
+            message.extend(payload.iter().take(length.min(missing)));
             if let Some(random) = message.get(BEFORE_RANDOM..BEFORE_RANDOM + RANDOM) {
                 return random.try_into().ok().map(Self);
             }
-            rest = with_kept_input.get(length..)?;
+            rest = payload.get(length..)?;
         }
     }
 }
@@ -113,8 +113,8 @@ mod tests {
         // Records without content are stepped over, and end where the bytes do.
         let empty = [22, 3, 1, 0, 0].repeat(1000);
         assert_eq!(HelloRandom::of(&empty), None);
-        let with_kept_input = [empty, records(random, 50)].concat();
-        assert_eq!(HelloRandom::of(&with_kept_input), Some(HelloRandom(random)));
+        let after_empty = [empty, records(random, 50)].concat();
+        assert_eq!(HelloRandom::of(&after_empty), Some(HelloRandom(random)));
     }
 
     #[test]

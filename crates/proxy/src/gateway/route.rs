@@ -248,8 +248,8 @@ pub(crate) fn pick_least_relayed(
     let pool = pools::pool(cx, upstreams, &Destination::Service(service.clone()));
     pool.used = now;
     pool.next_address = pool.next_address.wrapping_add(1);
-    let (turn, count) = (pool.next_address, candidates.addresses.len());
-    let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);
+    let (first, count) = (pool.next_address, candidates.addresses.len());
+    let in_turn = (0..count).map(|step| candidates.addresses[(first + step) % count]);
     let resting =
         |address: &SocketAddr| pool.backoff.get(address).is_some_and(|until| *until > now);
     in_turn.min_by_key(|address| (resting(address), pool.relays.get(address).copied().unwrap_or(0)))

@@ -42,8 +42,8 @@ pub(super) async fn connect(
         .map_err(|source| MeshError::Http { control: control.to_owned(), source })
 }
 
-/// What a failed dial means for a member of the mesh. A connection that broke is told from one whose
-/// other end is not to be trusted.
+/// What a failed dial means for a member of the mesh. A connection that broke is one error, a peer that
+/// must not be trusted another.
 fn failed(control: &str, error: DialError) -> MeshError {
     let control = control.to_owned();
     let refusal = match error {

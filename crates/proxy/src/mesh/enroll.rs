@@ -141,7 +141,7 @@ fn check_clock(control: &str, credentials: &Credentials, now: SystemTime) -> Res
     let theirs = issued_at(credentials.not_before(), credentials.not_after());
     let (direction, by) = match now.duration_since(theirs) {
         Ok(ahead) => ("ahead of", ahead),
-        Err(with_kept_input) => ("behind", with_kept_input.duration()),
+        Err(behind) => ("behind", behind.duration()),
     };
     let reason = format!("this machine's is {} {direction} the other", span(by));
     if now < credentials.not_before() || now >= credentials.not_after() {

@@ -159,13 +159,13 @@ fn next_address(
     };
     let pool = pools::pool(cx, upstreams, destination);
     pool.next_address = pool.next_address.wrapping_add(1);
-    let turn = pool.next_address;
+    let first = pool.next_address;
     let rested =
         |address: &&SocketAddr| pool.backoff.get(*address).is_none_or(|until| *until <= now);
     let pick = |addresses: &[SocketAddr]| {
         let usable: Vec<_> = addresses.iter().filter(rested).copied().collect();
         let from = if usable.is_empty() { addresses } else { &usable };
-        (!from.is_empty()).then(|| from[turn % from.len()])
+        (!from.is_empty()).then(|| from[first % from.len()])
     };
     pick(&missing).or_else(|| pick(&candidates.addresses))
 }
@@ -396,13 +396,13 @@ mod tests {
         let alert = |alert| ConnError::Tls(TlsError::AlertReceived(alert));
         let unknown = alert(AlertDescription::UnrecognisedName);
         let broken = alert(AlertDescription::InternalError);
-        let eviction_candidate = alert(AlertDescription::UnknownCA);
+        let foreign = alert(AlertDescription::UnknownCA);
         check(&DialFailure::Broken(&unknown), true, Some("ERR_GATEWAY_REFUSED"), "does not serve");
         check(&DialFailure::Broken(&unknown), false, Some("ERR_WRONG_IDENTITY"), "was dialled");
         check(&DialFailure::Broken(&broken), true, Some("ERR_GATEWAY_UPSTREAM"), "cannot connect");
         check(&DialFailure::Broken(&broken), false, Some("ERR_TLS_FAILED"), "InternalError");
         let refused = Some("ERR_CERTIFICATE_REFUSED");
-        check(&DialFailure::Broken(&eviction_candidate), true, refused, "authority");
+        check(&DialFailure::Broken(&foreign), true, refused, "authority");
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
         writable: true,
         closed: false,
     });
-    assert_eq!(picked(&mut event_loop), None, "a read is to tell first");
+    assert_eq!(picked(&mut event_loop), None, "a read comes first");
     event_loop.read_turn(&mut Scratch::new());
     assert_eq!(picked(&mut event_loop), Some(key));
     assert_eq!(picked(&mut event_loop), None, "it is taken once");
