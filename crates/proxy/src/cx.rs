@@ -117,6 +117,8 @@ pub(crate) enum Effect {
     DispatchRaw(ConnKey),
     /// A connection that carries bytes needs another address of its service.
     DispatchTcp { down: ConnKey, service: ServiceName },
+    /// A request that may leave HTTP needs a connection of its own.
+    DialUpgrade(ExchangeKey),
     /// An exchange has waited long enough for a better connection.
     GiveUpWaiting(ExchangeKey),
     /// An exchange no longer waits for its caller's share of the connections to the app.
@@ -155,7 +157,7 @@ pub(crate) enum Effect {
     JudgeRelay(ConnKey),
     /// A gateway's connection needs another address of what it leads to.
     RelayElsewhere(ConnKey),
-    /// An address could not be dialled for a relayed connection.
+    /// An address could not be dialled for a connection that carries bytes.
     BackOffDialled { down: ConnKey, address: SocketAddr, until: Instant },
     /// A relay through this gateway has ended.
     RelayEnded { target: RelayedTo, address: SocketAddr },

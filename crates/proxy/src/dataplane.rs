@@ -27,10 +27,9 @@ use crate::front::FrontFilesError;
 use crate::gateway::GatewayRoutes;
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
-use crate::plane::{Parts, Plane, PlaneOptions};
+use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
 use crate::probe::Probe;
 use crate::runtime_protocol::TurnLease;
-use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
 
 /// Why a data plane could not start or had to end.
@@ -466,7 +465,6 @@ impl Member {
             app_tls,
             app_concurrency: app.as_ref().and_then(|app| app.max_concurrency),
             mesh_protocol,
-            gateway,
             api_rules,
             access,
             resilience,
@@ -476,9 +474,12 @@ impl Member {
             limits: options.limits.clone(),
             timeouts: options.timeouts,
         };
-        let tls = PlaneTls::mesh(mesh.credentials().borrow().clone());
+        let kind = match gateway {
+            Some(routes) => PlaneKind::Gateway(routes),
+            None => PlaneKind::Sidecar(mesh.credentials().borrow().clone()),
+        };
         let live = options.live.config.clone();
-        let parts = Parts { config, tls, listeners, telemetry, fanout };
+        let parts = Parts { config, kind, listeners, telemetry, fanout };
         let mut plane = Plane::start(options, parts).await?;
         let (app_ready, app_state) = watch::channel(app.is_none());
         let records = plane.record_metrics();

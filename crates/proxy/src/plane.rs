@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tollway_identity::Credentials;
 use tollway_net::{Listener, let_start_go, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
@@ -16,12 +17,13 @@ use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 use crate::bind::BoundListeners;
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::event_loop::{ApiStream, EventLoop, LoopConfig};
+use crate::event_loop::{ApiStream, Composition, EventLoop, Http, LoopConfig};
 use crate::fanout::{API_BACKLOG, DataThreadServices, Fanout};
+use crate::front::Served;
+use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
-use crate::tls::PlaneTls;
 
 /// How long after its listeners have opened, and again, what only the start has used may go: the second
 /// time is for what came late, such as its certificate and those of its first callers.
@@ -42,10 +44,20 @@ pub struct PlaneOptions {
     pub live: Live,
 }
 
+/// What a data plane is.
+#[derive(Clone)]
+pub(crate) enum PlaneKind {
+    /// With its first credentials.
+    Sidecar(Arc<Credentials>),
+    Gateway(GatewayRoutes),
+    /// With its first certificates.
+    Front(Served),
+}
+
 /// Parts of a data plane.
 pub(crate) struct Parts {
     pub(crate) config: LoopConfig,
-    pub(crate) tls: PlaneTls,
+    pub(crate) kind: PlaneKind,
     pub(crate) listeners: BoundListeners,
     pub(crate) telemetry: Telemetry,
     pub(crate) fanout: Arc<Fanout>,
@@ -76,7 +88,7 @@ pub(crate) struct Plane {
 impl Plane {
     /// Opens the admin port and starts the threads.
     pub(crate) async fn start(options: PlaneOptions, parts: Parts) -> Result<Self, DataPlaneError> {
-        let Parts { config, tls, mut listeners, telemetry, fanout } = parts;
+        let Parts { config, kind, mut listeners, telemetry, fanout } = parts;
         let mut ports: Vec<(String, SocketAddr)> =
             listeners.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
         let mut admin = None;
@@ -95,7 +107,20 @@ impl Plane {
             let services =
                 DataThreadServices { thread, fanout: Arc::clone(&fanout), api: api_sender.clone() };
             let observer = telemetry.observer([seed(thread), seed(thread)]);
-            started.start(thread, &config, listeners, tls.clone(), Box::new(services), observer)?;
+            let metrics = Arc::new(DataPlaneMetrics::default());
+            started.metrics.push(Arc::clone(&metrics));
+            let start =
+                ThreadStart { number: thread, config: &config, listeners, metrics, observer };
+            match kind.clone() {
+                PlaneKind::Sidecar(credentials) => {
+                    let sidecar = Http::sidecar(&config, credentials, Box::new(services));
+                    started.start(start, sidecar)?;
+                }
+                PlaneKind::Gateway(routes) => started.start(start, Gateway::new(routes))?,
+                PlaneKind::Front(served) => {
+                    started.start(start, Http::front(served, Box::new(services)))?;
+                }
+            }
         }
         fanout.set_threads(started.commands);
         let telemetry = Arc::new(Mutex::new(telemetry));
@@ -194,28 +219,31 @@ struct DataThreads {
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
+/// What a data thread starts with, whatever it serves.
+struct ThreadStart<'c> {
+    number: usize,
+    config: &'c Arc<LoopConfig>,
+    listeners: Vec<(Listener, ListenerKind)>,
+    metrics: Arc<DataPlaneMetrics>,
+    observer: Option<Box<Observer>>,
+}
+
 impl DataThreads {
     fn start(
         &mut self,
-        number: usize,
-        config: &Arc<LoopConfig>,
-        listeners: Vec<(Listener, ListenerKind)>,
-        tls: PlaneTls,
-        services: Box<DataThreadServices>,
-        observer: Option<Box<Observer>>,
+        start: ThreadStart<'_>,
+        plane: impl Composition + Send + 'static,
     ) -> Result<(), DataPlaneError> {
-        let metrics = Arc::new(DataPlaneMetrics::default());
-        let config = Arc::clone(config);
-        let (thread, commands) =
-            EventLoop::new(config, listeners, tls, services, Arc::clone(&metrics), seed(number))
+        let ThreadStart { number, config, listeners, metrics, observer } = start;
+        let (event_loop, commands) =
+            EventLoop::new(Arc::clone(config), listeners, metrics, seed(number), plane)
                 .map_err(DataPlaneError::EventLoop)?;
-        let thread = thread.observed_by(observer);
+        let event_loop = event_loop.observed_by(observer);
         let thread = std::thread::Builder::new()
             .name(format!("data-{number}"))
-            .spawn(move || thread.run())
+            .spawn(move || event_loop.run())
             .map_err(DataPlaneError::EventLoop)?;
         self.commands.push(commands);
-        self.metrics.push(metrics);
         self.threads.push(thread);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! TLS of the listeners and dials: of the mesh, made from the present credentials, or of a front.
+//! TLS of the mesh, made from the present credentials.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,6 @@ use tollway_identity::{Credentials, Expected, TlsError};
 use tollway_model::{Instance, ServiceName, TrustDomain};
 use tollway_net::{ConnError, Tls};
 
-use crate::cause::Cause;
-use crate::front::Served;
-
 /// Application protocols between data planes.
 pub(crate) mod alpn {
     /// HTTP/2.
@@ -22,60 +19,6 @@ pub(crate) mod alpn {
     pub(crate) const HTTP1: &[u8] = b"http/1.1";
     /// The app's bytes.
     pub(crate) const TCP: &[u8] = b"tollway-tcp/1";
-}
-
-/// What a data plane shows to those who come, and believes of them.
-#[derive(Clone)]
-pub(crate) enum PlaneTls {
-    Mesh(MeshTls),
-    Front(Served),
-}
-
-impl PlaneTls {
-    /// Of a member of the mesh. To put it in another's place ends every session ticket.
-    pub(crate) fn mesh(credentials: Arc<Credentials>) -> Self {
-        Self::Mesh(MeshTls::new(credentials))
-    }
-
-    pub(crate) fn is_front(&self) -> bool {
-        matches!(self, Self::Front(_))
-    }
-
-    /// The dialler's side; a front dials nobody over TLS.
-    pub(crate) fn as_mesh(&mut self) -> Option<&mut MeshTls> {
-        match self {
-            Self::Mesh(mesh) => Some(mesh),
-            Self::Front(_) => None,
-        }
-    }
-
-    /// The identity of this process in the mesh.
-    pub(crate) fn credentials(&self) -> Option<&Credentials> {
-        match self {
-            Self::Mesh(mesh) => Some(&mesh.credentials),
-            Self::Front(_) => None,
-        }
-    }
-
-    /// The side of who is connected to.
-    pub(crate) fn server(&mut self) -> Result<Tls, TlsError> {
-        let config = match self {
-            Self::Mesh(mesh) => mesh.server()?,
-            Self::Front(served) => Arc::clone(&served.config),
-        };
-        Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
-    }
-
-    /// Why an accepted connection broke in its handshake.
-    pub(crate) fn why_refused(&self, error: &ConnError) -> Cause {
-        match (self, error) {
-            (Self::Front(_), ConnError::Tls(refusal)) => {
-                let reason = tollway_identity::front_explain(refusal);
-                Cause::coded(tollway_identity::front_code_of(refusal), reason)
-            }
-            _ => Cause::from(error),
-        }
-    }
 }
 
 /// Configurations by what they are for; all die with the credentials they came from, and with
@@ -91,20 +34,30 @@ pub(crate) struct MeshTls {
 type ClientConfigKey = (ServiceName, Option<Instance>, TrustDomain, &'static [u8]);
 
 impl MeshTls {
-    fn new(credentials: Arc<Credentials>) -> Self {
+    /// TLS with these credentials. To put it in another's place ends every session ticket.
+    pub(crate) fn new(credentials: Arc<Credentials>) -> Self {
         Self { credentials, server: None, clients: HashMap::new() }
     }
 
+    /// The identity of this process in the mesh.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
     /// The callee's side.
-    fn server(&mut self) -> Result<Arc<ServerConfig>, TlsError> {
-        Ok(match &self.server {
+    ///
+    /// # Errors
+    /// The TLS library refuses the credentials.
+    pub(crate) fn server(&mut self) -> Result<Tls, TlsError> {
+        let config = match &self.server {
             Some(config) => Arc::clone(config),
             None => {
                 let protocols = [alpn::H2, alpn::HTTP1, alpn::TCP];
                 let config = tollway_identity::server_config(&self.credentials, &protocols)?;
                 Arc::clone(self.server.insert(config))
             }
-        })
+        };
+        Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
     }
 
     /// The caller's side towards `service`, whose authority is that of `trust_domain`; or towards

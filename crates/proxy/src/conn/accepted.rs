@@ -22,11 +22,13 @@ pub(crate) fn refuse_slow_handshake(cx: &mut Cx, conns: &mut Connections, key: C
 /// A peer that cannot be trusted ends here; the log has each once in a while.
 pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: ConnKey, cause: &Cause) {
     cx.metrics.tls_handshake_failures.add(1);
-    let remote = conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
+    let Some(conn) = conns.get(key) else { return };
+    let remote = conn.remote.map(|remote| remote.ip());
+    let is_client = conn.via == Some(ListenerKind::Front);
     let Cause { code, reason } = cause;
     access_log::log_refused_connection(cx, conns, key, code.unwrap_or(ErrorCode::TlsFailed));
     let code = code.map_or("", ErrorCode::word);
-    let who = if cx.is_front { "a client" } else { "a mesh connection" };
+    let who = if is_client { "a client" } else { "a mesh connection" };
     if cx.log.should_log(format!("{remote:?} {code}"), cx.now) {
         tracing::info!(?remote, code, reason, "{who} was refused");
     } else {

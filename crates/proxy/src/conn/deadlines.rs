@@ -42,7 +42,7 @@ pub(crate) enum Expired {
     /// Finish what is under way, then close.
     Retire,
     /// Bulk ended long enough ago.
-    Apart,
+    BulkPause,
     /// A time of the codec's own, with its reason.
     Codec(String),
 }
@@ -156,7 +156,7 @@ impl Connections {
                     Expired::Retire
                 } else if link.bulk_pause_left(now, timeouts.bulk_rest).is_some_and(|d| d.is_zero())
                 {
-                    Expired::Apart
+                    Expired::BulkPause
                 } else {
                     Expired::No
                 }

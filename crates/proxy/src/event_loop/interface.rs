@@ -18,7 +18,6 @@ use tollway_wire::NetworkUpdate;
 use crate::api_rules::ApiRules;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
-use crate::gateway::GatewayRoutes;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::observe::Observer;
@@ -84,8 +83,6 @@ pub(crate) struct LoopConfig {
     pub(crate) app_concurrency: Option<usize>,
     /// What carries requests to services of HTTP/1.1.
     pub(crate) mesh_protocol: MeshProtocol,
-    /// Set in a gateway.
-    pub(crate) gateway: Option<GatewayRoutes>,
     /// Which parts of the API its app may use, where that is bounded.
     pub(crate) api_rules: Option<Arc<ApiRules>>,
     /// Who may ask what of its app, as its own configuration has it.
@@ -114,7 +111,6 @@ impl LoopConfig {
             app_tls: None,
             app_concurrency: None,
             mesh_protocol: MeshProtocol::default(),
-            gateway: None,
             api_rules: None,
             access: None,
             resilience: None,

@@ -1,7 +1,7 @@
 //! The listeners of a thread. A slot's number is its token with the poller and never moves, so
 //! that listeners can come and go while others are served.
 
-use super::EventLoop;
+use super::{Composition, EventLoop};
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ fn token(slot: usize) -> Token {
     Token(LISTENER_BIT | slot as u64)
 }
 
-impl EventLoop {
+impl<C: Composition> EventLoop<C> {
     /// Takes new listeners, unless it is about to end.
     pub(super) fn open_listeners(&mut self, listeners: Vec<(Listener, ListenerKind)>) {
         if self.cx.draining.is_some() {

@@ -1,12 +1,13 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
-use super::EventLoop;
+use std::time::SystemTime;
 
-use crate::conn::{Connection, Role};
-use crate::exchange::{memory_pressure, timeouts};
+use tollway_model::ErrorCode;
+
+use super::{Composition, EventLoop, Load};
+use crate::conn::{Connection, Expired, Role, access_log, retire};
 use crate::protocol::relay;
-use crate::upstream::{keepalive, pools};
 
 /// Rounds after which memory of a peak that is over is given back: five seconds.
 const GIVE_BACK_ROUNDS: u64 = 50;
@@ -36,36 +37,44 @@ impl Peak {
     }
 }
 
-impl EventLoop {
+impl<C: Composition> EventLoop<C> {
     pub(super) fn sweep(&mut self) {
+        self.sweeps += 1;
         self.listeners.resume(self.conns.poller(), self.cx.now);
         self.sweep_connections();
-        timeouts::sweep(&mut self.cx, &mut self.conns, &mut self.exchanges);
-        self.settle();
-        keepalive::sweep(
-            &mut self.cx,
-            &mut self.conns,
-            &mut self.exchanges,
-            &mut self.upstreams,
-            &mut self.keepalive,
-        );
-        self.settle();
-        pools::sweep_pools(&mut self.cx, &mut self.conns, &mut self.upstreams, &mut self.tls);
-        self.settle();
-        self.cx.metrics.buffered_body_bytes.set(self.exchanges.buffered_bytes() as u64);
-        memory_pressure::relieve(&mut self.cx, &mut self.conns, &mut self.exchanges);
-        timeouts::release_held_credit(&mut self.cx, &mut self.conns, &mut self.exchanges);
+        self.plane.sweep(&mut self.cx, &mut self.conns);
         self.sweep_drain();
         self.settle();
-        self.serve_queues();
+        self.plane.serve_queues(&mut self.cx, &mut self.conns);
         self.give_memory_back();
     }
 
+    /// Looks at the connections that are due, and at nothing else.
+    fn sweep_connections(&mut self) {
+        let Self { cx, conns, plane, .. } = self;
+        let wall = SystemTime::now();
+        for key in conns.due(cx.now) {
+            match conns.expired(cx, key, wall) {
+                Expired::No => {}
+                Expired::Close => conns.close(cx, key),
+                Expired::Relay => {
+                    cx.metrics.request_failures.add(1);
+                    access_log::fail_line(conns, key, ErrorCode::TimedOut);
+                    relay::on_failed(cx, conns, key);
+                }
+                Expired::Retire => retire::retire_http2(cx, conns, key),
+                expired => plane.on_expired(cx, conns, key, expired),
+            }
+            plane.settle(cx, conns);
+            conns.schedule(cx, key);
+        }
+    }
+
     fn give_memory_back(&mut self) {
-        let places = self.conns.len() + self.exchanges.len();
-        self.peak.note(self.exchanges.buffered_bytes() + places * PLACE_BYTES);
-        if self.keepalive.round().is_multiple_of(GIVE_BACK_ROUNDS)
-            && (self.conns.shrink() | self.exchanges.shrink() | self.peak.is_over())
+        let Load { requests, buffered_bytes } = self.plane.load();
+        self.peak.note(buffered_bytes + (self.conns.len() + requests) * PLACE_BYTES);
+        if self.sweeps.is_multiple_of(GIVE_BACK_ROUNDS)
+            && (self.conns.shrink() | self.plane.shrink() | self.peak.is_over())
         {
             tollway_net::let_free_memory_go();
         }
@@ -96,7 +105,7 @@ impl EventLoop {
             }
         }
         if waited > self.cx.config.timeouts.drain {
-            let cut = self.exchanges.len();
+            let cut = self.plane.load().requests;
             if cut > 0 {
                 tracing::warn!(requests = cut, "drain time is over; requests are cut off");
             }

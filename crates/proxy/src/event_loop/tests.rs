@@ -41,10 +41,9 @@ mod trust;
 
 use super::*;
 use crate::exchange::Destination;
-use crate::gateway::GatewayRoutes;
+use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
-use crate::tls::PlaneTls;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -128,13 +127,26 @@ fn patient() -> Timeouts {
     Timeouts { discovery: Duration::from_secs(1), ..Timeouts::default() }
 }
 
-/// A worker on its own thread.
+type LoopThread = std::thread::JoinHandle<std::io::Result<()>>;
+
+fn start_loop(
+    config: Arc<LoopConfig>,
+    listeners: Vec<(Listener, ListenerKind)>,
+    metrics: &Arc<DataPlaneMetrics>,
+    plane: impl Composition + Send + 'static,
+) -> (Commands, LoopThread) {
+    let (event_loop, commands) =
+        EventLoop::new(config, listeners, Arc::clone(metrics), 42, plane).unwrap();
+    (commands, std::thread::spawn(move || event_loop.run()))
+}
+
+/// An event loop on its own thread.
 struct Running {
     commands: Commands,
     addresses: Vec<SocketAddr>,
     metrics: Arc<DataPlaneMetrics>,
     around: Around,
-    thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+    thread: Option<LoopThread>,
 }
 
 impl Running {
@@ -193,19 +205,17 @@ impl Running {
             .map(|via| (Listener::bind(address, ListenerOptions::default()).unwrap(), via.clone()))
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let config = LoopConfig { app, gateway, limits, timeouts, ..LoopConfig::of_test(home) };
+        let config = LoopConfig { app, limits, timeouts, ..LoopConfig::of_test(home) };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let around = Around::default();
-        let (event_loop, commands) = EventLoop::new(
-            Arc::new(config),
-            listeners,
-            PlaneTls::mesh(credentials),
-            Box::new(around.clone()),
-            Arc::clone(&metrics),
-            42,
-        )
-        .unwrap();
-        let thread = std::thread::spawn(move || event_loop.run());
+        let config = Arc::new(config);
+        let (commands, thread) = match gateway {
+            Some(routes) => start_loop(config, listeners, &metrics, Gateway::new(routes)),
+            None => {
+                let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
+                start_loop(config, listeners, &metrics, sidecar)
+            }
+        };
         Self { commands, addresses, metrics, around, thread: Some(thread) }
     }
 
@@ -300,7 +310,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
         std::future::pending::<()>().await;
     }
     if path == "/trailers" {
-        let mut trailers = http::HeaderMap::new();
+        let mut trailers = ::http::HeaderMap::new();
         trailers.insert("x-sum", "42".parse().unwrap());
         let frames =
             [Ok(Frame::data(Bytes::from_static(b"with trailers"))), Ok(Frame::trailers(trailers))];

@@ -1,10 +1,9 @@
 //! A front: ends TLS for an app that speaks plain HTTP, with ordinary certificates and outside any
 //! mesh. `tollway front` runs it.
 //!
-//! It is the data plane of a sidecar with another listener: the same data threads carry the requests to the
-//! same kind of pool that a sidecar has for its app. What is its own is here: the files with the
-//! certificates (`files.rs`), how they are followed while it runs (`follow.rs`), the app's address
-//! (`target.rs`), and what its admin port shows (`facts.rs`). `event_loop/front.rs` is the listener.
+//! Its data threads serve requests with the parts that a sidecar has too; `event_loop/front.rs` says what
+//! differs. Here are the files with the certificates (`files.rs`), how they are followed while it runs
+//! (`follow.rs`), the app's address (`target.rs`), and what its admin port shows (`facts.rs`).
 
 mod client;
 mod facts;
@@ -24,8 +23,7 @@ use crate::dataplane::DataPlaneError;
 use crate::event_loop::{LoopConfig, MeshProtocol};
 use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
-use crate::plane::{Parts, Plane, PlaneOptions};
-use crate::tls::PlaneTls;
+use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
 use crate::tokens::Tokens;
 
 pub(crate) use client::Client;
@@ -79,7 +77,6 @@ pub async fn run_front(
         app_tls: None,
         app_concurrency: None,
         mesh_protocol: MeshProtocol::default(),
-        gateway: None,
         api_rules: None,
         access: None,
         resilience: None,
@@ -93,7 +90,7 @@ pub async fn run_front(
     let live = settings.live.config.clone();
     let parts = Parts {
         config,
-        tls: PlaneTls::Front(served.clone()),
+        kind: PlaneKind::Front(served.clone()),
         listeners,
         telemetry,
         fanout: Arc::clone(&fanout),

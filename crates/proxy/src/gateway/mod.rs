@@ -1,27 +1,96 @@
-//! A gateway's part: where a server name leads ([`route`]), the gateways of joined networks
-//! ([`remote_gateways`]), and the guard against connections that go round in a circle
-//! ([`loop_guard`]).
+//! A gateway's part: where a server name leads ([`route`]), the services of the own network
+//! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), and the guard against
+//! connections that go round in a circle ([`loop_guard`]).
 
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "most places ask for the one or two roles of a connection that concern them"
 )]
 
+mod local_services;
 pub(crate) mod loop_guard;
 mod remote_gateways;
 pub(crate) mod route;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Instant;
 
-use tollway_model::NetworkName;
+use tollway_model::{NetworkName, ServiceUpdate};
+use tollway_wire::{NetworkState, NetworkUpdate};
 
+use crate::conn::RelayedTo;
+use local_services::LocalServices;
 use loop_guard::LoopGuard;
 use remote_gateways::RemoteGateways;
 pub(crate) use route::GatewayRoutes;
 
-/// What a gateway remembers; empty elsewhere.
-#[derive(Default)]
+/// What a gateway knows, and remembers of its relays.
 pub(crate) struct Gateway {
+    routes: GatewayRoutes,
+    services: LocalServices,
     networks: HashMap<NetworkName, RemoteGateways>,
     passed: LoopGuard,
+}
+
+impl Gateway {
+    pub(crate) fn new(routes: GatewayRoutes) -> Self {
+        Self {
+            routes,
+            services: LocalServices::default(),
+            networks: HashMap::new(),
+            passed: LoopGuard::default(),
+        }
+    }
+
+    /// The control plane has sent the state of a service.
+    pub(crate) fn on_service(&mut self, update: ServiceUpdate) {
+        self.services.replace(update);
+    }
+
+    /// The control plane has sent the state of a joined network.
+    pub(crate) fn on_network(&mut self, update: NetworkUpdate) {
+        match update.state {
+            NetworkState::Joined { gateways, .. } => {
+                self.networks.entry(update.network).or_default().replace(gateways.to_vec());
+            }
+            NetworkState::Removed => {
+                self.networks.remove(&update.network);
+            }
+        }
+    }
+
+    /// The address that takes the next connection to `target`.
+    fn pick(&mut self, target: &RelayedTo, now: Instant) -> Option<SocketAddr> {
+        match target {
+            RelayedTo::Service(service) => self.services.pick(service, now),
+            RelayedTo::Network(network) => self.networks.get_mut(network)?.pick(now),
+        }
+    }
+
+    /// A relay begins; those to gateways are not counted.
+    fn begin_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
+        if let RelayedTo::Service(service) = target {
+            self.services.begin_relay(service, address);
+        }
+    }
+
+    /// A relay has ended.
+    pub(crate) fn end_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
+        if let RelayedTo::Service(service) = target {
+            self.services.end_relay(service, address);
+        }
+    }
+
+    /// Passes an address over until then, if another one can be chosen.
+    pub(crate) fn back_off(&mut self, target: &RelayedTo, address: SocketAddr, until: Instant) {
+        match target {
+            RelayedTo::Service(service) => self.services.rest(service, address, until),
+            RelayedTo::Network(network) => {
+                if let Some(gateways) = self.networks.get_mut(network) {
+                    gateways.rest(address, until);
+                }
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::conn::Connections;
 use crate::cx::Cx;
 use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, fail};
-use crate::inbound::Inbound;
+use crate::inbound::AppQueue;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, trace_wait};
 
@@ -34,7 +34,7 @@ pub(crate) fn admit(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
     destination: &Destination,
 ) -> bool {
@@ -46,12 +46,12 @@ pub(crate) fn admit(
     if exchange.holds_permit {
         return true;
     }
-    if inbound.concurrency.taken < slots {
-        inbound.concurrency.taken += 1;
+    if app_queue.concurrency.taken < slots {
+        app_queue.concurrency.taken += 1;
         exchange.holds_permit = true;
         return true;
     }
-    wait(cx, conns, exchanges, upstreams, inbound, key, destination);
+    wait(cx, conns, exchanges, upstreams, app_queue, key, destination);
     false
 }
 
@@ -60,13 +60,13 @@ fn wait(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
     destination: &Destination,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, destination);
     let limit = cx.config.limits.waiting_per_service;
-    let mut waiting = std::mem::take(&mut inbound.concurrency.waiting);
+    let mut waiting = std::mem::take(&mut app_queue.concurrency.waiting);
     if waiting.len() >= limit {
         // Those that were called off meanwhile take no place.
         waiting.retain(|key| is_waiting(exchanges, *key));
@@ -78,7 +78,7 @@ fn wait(
         exchange.up = UpstreamState::Slot;
         waiting.push_back(key);
     }
-    inbound.concurrency.waiting = waiting;
+    app_queue.concurrency.waiting = waiting;
     if is_full {
         fail::fail(
             cx,
@@ -95,16 +95,20 @@ fn is_waiting(exchanges: &Exchanges, key: ExchangeKey) -> bool {
 }
 
 /// The request that had a slot is over.
-pub(crate) fn free(inbound: &mut Inbound) {
-    inbound.concurrency.taken = inbound.concurrency.taken.saturating_sub(1);
-    inbound.concurrency.has_come_free = true;
+pub(crate) fn free(app_queue: &mut AppQueue) {
+    app_queue.concurrency.taken = app_queue.concurrency.taken.saturating_sub(1);
+    app_queue.concurrency.has_come_free = true;
 }
 
 /// The request that has waited longest and may go to the app now; to be dispatched before the next
 /// is asked for.
-pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Option<ExchangeKey> {
+pub(crate) fn next(
+    cx: &Cx,
+    exchanges: &Exchanges,
+    app_queue: &mut AppQueue,
+) -> Option<ExchangeKey> {
     let limit = cx.config.app_concurrency.unwrap_or(usize::MAX);
-    let concurrency = &mut inbound.concurrency;
+    let concurrency = &mut app_queue.concurrency;
     if concurrency.taken >= limit {
         // The loop must not poll for a permit that another request has taken meanwhile.
         concurrency.has_come_free = false;
@@ -159,24 +163,24 @@ mod tests {
         let mut config = LoopConfig::of_test(home);
         config.app_concurrency = Some(1);
         let cx = Cx::new(Arc::new(config), Arc::default(), Instant::now(), 1);
-        let (mut exchanges, mut inbound) = (Exchanges::default(), Inbound::new(None, None));
+        let (mut exchanges, mut app_queue) = (Exchanges::default(), AppQueue::default());
         let keys: Vec<_> = (0..2).map(|_| exchanges.insert(waiting(cx.now))).collect();
-        inbound.concurrency.taken = 1;
-        inbound.concurrency.waiting.extend(&keys);
-        assert!(!inbound.is_due(), "no permit was freed");
-        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
+        app_queue.concurrency.taken = 1;
+        app_queue.concurrency.waiting.extend(&keys);
+        assert!(!app_queue.is_due(), "no permit was freed");
+        assert_eq!(next(&cx, &exchanges, &mut app_queue), None);
 
-        free(&mut inbound);
-        assert!(inbound.is_due());
+        free(&mut app_queue);
+        assert!(app_queue.is_due());
         // A new request takes the permit before the queue is served.
-        inbound.concurrency.taken = 1;
-        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
-        assert!(!inbound.is_due(), "the loop would spin until that request is over");
+        app_queue.concurrency.taken = 1;
+        assert_eq!(next(&cx, &exchanges, &mut app_queue), None);
+        assert!(!app_queue.is_due(), "the loop would spin until that request is over");
 
-        free(&mut inbound);
-        assert_eq!(next(&cx, &exchanges, &mut inbound), Some(keys[0]));
-        inbound.concurrency.taken = 1;
-        assert_eq!(next(&cx, &exchanges, &mut inbound), None);
-        assert!(!inbound.is_due());
+        free(&mut app_queue);
+        assert_eq!(next(&cx, &exchanges, &mut app_queue), Some(keys[0]));
+        app_queue.concurrency.taken = 1;
+        assert_eq!(next(&cx, &exchanges, &mut app_queue), None);
+        assert!(!app_queue.is_due());
     }
 }

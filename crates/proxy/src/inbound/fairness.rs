@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::Cx;
 use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, fail};
-use crate::inbound::Inbound;
+use crate::inbound::AppQueue;
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, pick, pools, trace_wait};
 
@@ -65,13 +65,13 @@ pub(crate) fn wait(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
 ) {
     trace_wait::note_wait(exchanges, upstreams, key, &Destination::App);
     let limit = cx.config.limits.waiting_per_service;
     let taken =
-        inbound.fair_queue.count + pools::pool(cx, upstreams, &Destination::App).waiting.len();
+        app_queue.fair_queue.count + pools::pool(cx, upstreams, &Destination::App).waiting.len();
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let down = exchange.down.conn;
     let Some(conn) = conns.get_mut(down) else { return };
@@ -89,20 +89,20 @@ pub(crate) fn wait(
     if let Role::Http2Server(link) = &mut conn.role {
         link.late.push_back(key);
     }
-    inbound.fair_queue.count += 1;
+    app_queue.fair_queue.count += 1;
     if own == 0 {
-        inbound.fair_queue.conns.push_back(down);
+        app_queue.fair_queue.conns.push_back(down);
     }
 }
 
 /// A request that waited for its share is called off.
 pub(crate) fn leave(
     conns: &mut Connections,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
     down: ConnKey,
 ) {
-    inbound.fair_queue.count -= 1;
+    app_queue.fair_queue.count -= 1;
     if let Some(Role::Http2Server(link)) = conns.get_mut(down).map(|conn| &mut conn.role) {
         if let Some(at) = link.late.iter().position(|late| *late == key) {
             link.late.remove(at);
@@ -111,7 +111,7 @@ pub(crate) fn leave(
             return;
         }
     }
-    inbound.fair_queue.conns.retain(|conn| *conn != down);
+    app_queue.fair_queue.conns.retain(|conn| *conn != down);
 }
 
 /// The next request whose caller's connection may have another connection to the app, connection by
@@ -121,19 +121,19 @@ pub(crate) fn next(
     conns: &mut Connections,
     exchanges: &Exchanges,
     upstreams: &Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
 ) -> Option<ExchangeKey> {
-    for _ in 0..inbound.fair_queue.conns.len() {
+    for _ in 0..app_queue.fair_queue.conns.len() {
         let free = free_connections(cx, upstreams);
         if free == 0 {
             return None;
         }
-        let down = inbound.fair_queue.conns.pop_front()?;
+        let down = app_queue.fair_queue.conns.pop_front()?;
         if held_by(conns, exchanges, down) >= free {
-            inbound.fair_queue.conns.push_back(down);
+            app_queue.fair_queue.conns.push_back(down);
             continue;
         }
-        if let Some(key) = take(conns, inbound, down) {
+        if let Some(key) = take(conns, app_queue, down) {
             return Some(key);
         }
     }
@@ -141,18 +141,18 @@ pub(crate) fn next(
 }
 
 /// Takes the first request of a connection out; one that has more is in line for another turn.
-fn take(conns: &mut Connections, inbound: &mut Inbound, down: ConnKey) -> Option<ExchangeKey> {
+fn take(conns: &mut Connections, app_queue: &mut AppQueue, down: ConnKey) -> Option<ExchangeKey> {
     let key = match &mut conns.get_mut(down)?.role {
         Role::Http2Server(link) => {
             let key = link.late.pop_front()?;
             if !link.late.is_empty() {
-                inbound.fair_queue.conns.push_back(down);
+                app_queue.fair_queue.conns.push_back(down);
             }
             key
         }
         Role::Http1Server(server) => server.exchange?,
         _ => return None,
     };
-    inbound.fair_queue.count -= 1;
+    app_queue.fair_queue.count -= 1;
     Some(key)
 }

@@ -2,7 +2,8 @@
 //! next.
 //!
 //! The stages in order: [`policy`] (and, for call traces, [`admission`]), [`concurrency`],
-//! [`fairness`]; [`tcp`] for connections that carry bytes. [`Inbound`] owns their state.
+//! [`fairness`]; [`tcp`] for connections that carry bytes. [`PolicyGate`] owns what is known of policies,
+//! [`AppQueue`] which requests the app has and which wait.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -15,54 +16,20 @@ pub(crate) mod fairness;
 pub(crate) mod policy;
 pub(crate) mod tcp;
 
-use std::sync::Arc;
-
-use tollway_http::RequestHead;
-use tollway_model::ServiceName;
-use tollway_routing::AccessList;
-use tollway_telemetry::DaprMetrics;
-
-use crate::conn::Connection;
-use crate::request_error::RequestError;
 use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;
 use fairness::FairQueue;
-use policy::PolicyGate;
-pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
+pub(crate) use policy::{PolicyDenial, PolicyGate, Rights, Upgraded};
 
-/// What is known of those who call the app.
-pub(crate) struct Inbound {
-    policy: PolicyGate,
+/// The requests that the app has, those that wait for it, and the lease of its actors.
+#[derive(Default)]
+pub(crate) struct AppQueue {
     concurrency: ConcurrencyLimit,
     fair_queue: FairQueue,
     lease: TurnLease,
 }
 
-impl Inbound {
-    /// `access` is what the app's own configuration says beside the policies; what it decides is
-    /// counted in `metrics`.
-    pub(crate) fn new(access: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
-        Self {
-            policy: PolicyGate::new(access, metrics),
-            concurrency: ConcurrencyLimit::default(),
-            fair_queue: FairQueue::default(),
-            lease: TurnLease::default(),
-        }
-    }
-
-    /// Lets a request in or not. Gives the target it must be sent on with, if that is another.
-    ///
-    /// # Errors
-    /// The policies refuse it, or are not known yet.
-    pub(crate) fn admit_request(
-        &mut self,
-        conn: Option<&mut Connection>,
-        head: &RequestHead,
-        home: &ServiceName,
-    ) -> Result<Option<Vec<u8>>, RequestError> {
-        self.policy.admit_request(conn, head, home)
-    }
-
+impl AppQueue {
     /// The lease under which turns of actors are sent to the app.
     pub(crate) fn lease(&self) -> TurnLease {
         self.lease

@@ -18,7 +18,6 @@ use tollway_telemetry::{DaprMetrics, Judged};
 use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
 use crate::headers;
-use crate::inbound::Inbound;
 use crate::mesh::PolicyUpdate;
 use crate::protocol::relay;
 use crate::request_error::RequestError;
@@ -228,12 +227,12 @@ impl Upgraded {
 pub(crate) fn on_policies(
     cx: &mut Cx,
     conns: &mut Connections,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     update: &PolicyUpdate,
 ) {
-    inbound.policy.replace(Arc::clone(&update.set));
+    policy.replace(Arc::clone(&update.set));
     for key in conns.keys() {
-        judge_relay(cx, conns, inbound, key);
+        judge_relay(cx, conns, policy, key);
     }
 }
 
@@ -241,10 +240,10 @@ pub(crate) fn on_policies(
 pub(crate) fn judge_relay(
     cx: &mut Cx,
     conns: &mut Connections,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     key: ConnKey,
 ) {
-    if inbound.policy.is_open {
+    if policy.is_open {
         return;
     }
     let Some(conn) = conns.get_mut(key) else { return };
@@ -259,15 +258,15 @@ pub(crate) fn judge_relay(
                 path: request.target.clone(),
                 ..RequestHead::default()
             };
-            let judged = inbound.policy.admit_request(Some(conn), &head, home).map(|_| ());
+            let judged = policy.admit_request(Some(conn), &head, home).map(|_| ());
             conn.upgraded = Some(request);
             judged
         }
-        None => inbound.policy.admit_connection(Some(conn), home),
+        None => policy.admit_connection(Some(conn), home),
     };
     if let Err(error) = judged {
         cx.metrics.policy_closed_connections.add(1);
-        log_refusal(cx, inbound, &error);
+        log_refusal(cx, policy, &error);
         access_log::fail_line(conns, key, error.code());
         if let Some(conn) = conns.get_mut(key) {
             conn.io.abort_on_close();
@@ -280,21 +279,21 @@ pub(crate) fn judge_relay(
 pub(crate) fn admit_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     key: ConnKey,
 ) -> bool {
     let conn = conns.get_mut(key);
-    let Err(error) = inbound.policy.admit_connection(conn, &cx.config.home) else {
+    let Err(error) = policy.admit_connection(conn, &cx.config.home) else {
         return true;
     };
     cx.metrics.policy_denials.add(1);
-    log_refusal(cx, inbound, &error);
+    log_refusal(cx, policy, &error);
     relay::refuse_tcp(cx, conns, key, error.code());
     false
 }
 
-fn log_refusal(cx: &mut Cx, inbound: &mut Inbound, error: &RequestError) {
-    if let Some(unlogged) = inbound.policy.may_log(cx.now) {
+fn log_refusal(cx: &mut Cx, policy: &mut PolicyGate, error: &RequestError) {
+    if let Some(unlogged) = policy.may_log(cx.now) {
         tracing::info!(%error, unlogged, "connection refused by policy");
     }
 }

@@ -4,7 +4,7 @@ use tollway_model::{AppProtocol, ErrorCode};
 
 use crate::conn::{ConnKey, Connections, Relay, Role, access_log};
 use crate::cx::Cx;
-use crate::inbound::{Inbound, policy};
+use crate::inbound::policy::{PolicyGate, admit_tcp};
 use crate::observe::Kind;
 use crate::upstream::relay_dial;
 
@@ -12,7 +12,7 @@ use crate::upstream::relay_dial;
 pub(crate) fn open_app_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     key: ConnKey,
 ) -> bool {
     access_log::begin_line(cx, conns, key, Kind::Tcp, None);
@@ -22,7 +22,7 @@ pub(crate) fn open_app_tcp(
         conns.close(cx, key);
         return false;
     };
-    if !policy::admit_tcp(cx, conns, inbound, key) {
+    if !admit_tcp(cx, conns, policy, key) {
         return false;
     }
     let now = cx.now;

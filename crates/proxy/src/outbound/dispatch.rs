@@ -9,12 +9,12 @@ use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, describe, fail};
-use crate::inbound::{Inbound, concurrency, fairness};
+use crate::inbound::{AppQueue, concurrency, fairness};
 use crate::outbound::send;
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
-use crate::tls::{PlaneTls, alpn};
-use crate::upstream::{Upstreams, dial, discover, pick, pools, scale, trace_wait};
+use crate::tls::{MeshTls, alpn};
+use crate::upstream::{Upstreams, dial, discover, pick, pools, trace_wait};
 
 /// A raw connection waits until its service is known.
 pub(crate) fn wait_raw(
@@ -52,8 +52,7 @@ pub(crate) fn dispatch(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    inbound: &mut Inbound,
-    tls: &mut PlaneTls,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
 ) {
     let buffered = exchanges.buffered_bytes();
@@ -77,40 +76,40 @@ pub(crate) fn dispatch(
             }
         }
     }
-    if !concurrency::admit(cx, conns, exchanges, upstreams, inbound, key, &destination) {
+    if !concurrency::admit(cx, conns, exchanges, upstreams, app_queue, key, &destination) {
         return;
     }
     if is_upgrade && !destination.is_served_here() {
-        return dispatch_upgrade(cx, conns, exchanges, upstreams, tls, key, &destination);
+        return cx.effects.push(Effect::DialUpgrade(key));
     }
     if destination == Destination::App
         && fairness::is_over_share(cx, conns, exchanges, upstreams, key)
     {
-        return fairness::wait(cx, conns, exchanges, upstreams, inbound, key);
+        return fairness::wait(cx, conns, exchanges, upstreams, app_queue, key);
     }
     match pick::pick(cx, conns, upstreams, &destination) {
-        Some(conn) => send::send(cx, conns, exchanges, inbound, key, conn),
+        Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
         None => {
             wait(cx, conns, exchanges, upstreams, key, &destination);
-            scale::scale(cx, conns, upstreams, tls, &destination);
+            cx.effects.push(Effect::Scale(destination));
         }
     }
 }
 
-/// A request that may leave HTTP has a connection of its own.
-fn dispatch_upgrade(
+/// Dials the connection of a request that may leave HTTP.
+pub(crate) fn dial_upgrade(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: Option<&mut MeshTls>,
     key: ExchangeKey,
-    destination: &Destination,
 ) {
-    trace_wait::note_wait(exchanges, upstreams, key, destination);
-    if let Err(error) =
-        dial::dial(cx, conns, upstreams, tls, destination, Purpose::Upgrade(key), alpn::HTTP1)
-    {
+    let Some(exchange) = exchanges.get(key) else { return };
+    let (destination, purpose) = (exchange.destination.clone(), Purpose::Upgrade(key));
+    trace_wait::note_wait(exchanges, upstreams, key, &destination);
+    let dialled = dial::dial(cx, conns, upstreams, mesh, &destination, purpose, alpn::HTTP1);
+    if let Err(error) = dialled {
         fail::fail(cx, conns, exchanges, key, &error);
     }
 }
@@ -214,7 +213,7 @@ pub(crate) fn serve_waiting(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     destination: &Destination,
 ) {
     while let Some(key) = upstreams.next_waiting(destination) {
@@ -222,7 +221,7 @@ pub(crate) fn serve_waiting(
             continue;
         }
         match pick::pick(cx, conns, upstreams, destination) {
-            Some(conn) => send::send(cx, conns, exchanges, inbound, key, conn),
+            Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
             None => {
                 pools::pool(cx, upstreams, destination).waiting.push_front(key);
                 return;
@@ -245,7 +244,7 @@ pub(crate) fn give_up_waiting(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
-    inbound: &mut Inbound,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get(key) else { return };
@@ -256,7 +255,7 @@ pub(crate) fn give_up_waiting(
     }
     let destination = exchange.destination.clone();
     if let Some(silent) = pick::pick_last_resort(cx, conns, upstreams, &destination) {
-        return send::send(cx, conns, exchanges, inbound, key, silent);
+        return send::send(cx, conns, exchanges, app_queue, key, silent);
     }
     let peer = describe(&destination);
     let reason = "no connection could be made in time".to_owned();

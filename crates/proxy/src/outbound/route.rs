@@ -11,20 +11,58 @@ use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
 use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, trace};
 use crate::headers;
-use crate::inbound::Inbound;
-use crate::inbound::admission;
+use crate::inbound::{PolicyGate, admission};
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
 use crate::runtime_protocol::{RuntimeRequest, RuntimeTarget};
 use crate::tokens::admit;
 use crate::tokens::is_public;
 
-/// Begins an exchange and sends it on its way; the body follows by `feed`.
+/// Begins a request at a sidecar: routes it, and has it dispatched or answered with an error. Its body
+/// follows by `feed`.
 pub(crate) fn begin(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
+    arrival: Arrival,
+) {
+    let key = begin_exchange(cx, conns, exchanges, arrival);
+    match check_room(cx, exchanges).and_then(|()| route(cx, conns, exchanges, policy, key)) {
+        Ok(()) => cx.effects.push(Effect::Dispatch(key)),
+        Err(error) => {
+            trace::begin_undecided_trace(exchanges, conns, key);
+            note_undecided(exchanges, key);
+            fail::fail(cx, conns, exchanges, key, &error);
+        }
+    }
+}
+
+/// Begins a request at a front: it goes to the app; what is said of its client is what was seen here.
+pub(crate) fn begin_front(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    arrival: Arrival,
+) {
+    let key = begin_exchange(cx, conns, exchanges, arrival);
+    if let Err(error) = check_room(cx, exchanges) {
+        return fail::fail(cx, conns, exchanges, key, &error);
+    }
+    cx.metrics.inbound_requests.add(1);
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    exchange.destination = Destination::App;
+    let conn = conns.get(exchange.down.conn);
+    if let Some(client) = conn.and_then(|conn| conn.client.as_ref()) {
+        headers::front_request(&mut exchange.head, client);
+    }
+    cx.effects.push(Effect::Dispatch(key));
+}
+
+fn begin_exchange(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
     mut arrival: Arrival,
 ) -> ExchangeKey {
     let conn = conns.get(arrival.down.conn);
@@ -39,18 +77,19 @@ pub(crate) fn begin(
         None => None,
     };
     let down = arrival.down;
-    let exchange = Exchange::new(via, arrival, cx.now, observed);
-    let key = exchanges.insert(exchange);
+    let key = exchanges.insert(Exchange::new(via, arrival, cx.now, observed));
     bind_down(conns, down, key);
-    match route(cx, conns, exchanges, inbound, key) {
-        Ok(()) => cx.effects.push(Effect::Dispatch(key)),
-        Err(error) => {
-            trace::begin_undecided_trace(exchanges, conns, key);
-            note_undecided(exchanges, key);
-            fail::fail(cx, conns, exchanges, key, &error);
-        }
-    }
     key
+}
+
+/// # Errors
+/// [`RequestError::Overloaded`] when more requests are under way than may be.
+fn check_room(cx: &Cx, exchanges: &Exchanges) -> Result<(), RequestError> {
+    let limit = cx.config.limits.exchanges;
+    if exchanges.len() > limit {
+        return Err(RequestError::Overloaded { what: "the list of requests under way", limit });
+    }
+    Ok(())
 }
 
 fn bind_down(conns: &mut Connections, down: StreamRef, key: ExchangeKey) {
@@ -68,21 +107,12 @@ fn route(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     key: ExchangeKey,
 ) -> Result<(), RequestError> {
-    let full = exchanges.len() > cx.config.limits.exchanges;
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
-    if full {
-        let limit = cx.config.limits.exchanges;
-        return Err(RequestError::Overloaded { what: "the list of requests under way", limit });
-    }
-    if exchange.via == ListenerKind::Front {
-        route_front(cx, conns, exchanges, key);
-        return Ok(());
-    }
     if exchange.via == ListenerKind::Inbound {
-        return route_inbound(cx, conns, exchanges, inbound, key);
+        return route_inbound(cx, conns, exchanges, policy, key);
     }
     if exchange.via == ListenerKind::Public {
         // An app that a field names is none of it.
@@ -165,14 +195,14 @@ fn route_inbound(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    inbound: &mut Inbound,
+    policy: &mut PolicyGate,
     key: ExchangeKey,
 ) -> Result<(), RequestError> {
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
     let conn = conns.get_mut(exchange.down.conn);
     let peer = conn.as_ref().and_then(|c| c.peer.clone());
     cx.metrics.inbound_requests.add(1);
-    let admitted = inbound.admit_request(conn, &exchange.head, &cx.config.home);
+    let admitted = policy.admit_request(conn, &exchange.head, &cx.config.home);
     if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
         cx.metrics.policy_denials.add(1);
     }
@@ -193,25 +223,9 @@ fn route_inbound(
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
     if own.wants_call_trace {
-        admission::begin_callee_trace(cx, conns, exchanges, inbound, key);
+        admission::begin_callee_trace(cx, conns, exchanges, policy, key);
     }
     Ok(())
-}
-
-/// Every request goes to the app; what is said of its client is what was seen here.
-pub(crate) fn route_front(
-    cx: &mut Cx,
-    conns: &Connections,
-    exchanges: &mut Exchanges,
-    key: ExchangeKey,
-) {
-    cx.metrics.inbound_requests.add(1);
-    let Some(exchange) = exchanges.get_mut(key) else { return };
-    exchange.destination = Destination::App;
-    let conn = conns.get(exchange.down.conn);
-    if let Some(client) = conn.and_then(|conn| conn.client.as_ref()) {
-        headers::front_request(&mut exchange.head, client);
-    }
 }
 
 /// Routes a request of the own runtime to the app.

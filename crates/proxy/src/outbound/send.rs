@@ -4,7 +4,7 @@ use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail};
 use crate::headers;
-use crate::inbound::Inbound;
+use crate::inbound::AppQueue;
 use crate::request_error::RequestError;
 use tollway_http::h1;
 use tollway_http::h2::StreamId;
@@ -16,7 +16,7 @@ pub(crate) fn send(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    inbound: &Inbound,
+    app_queue: &AppQueue,
     key: ExchangeKey,
     conn_key: ConnKey,
 ) {
@@ -28,7 +28,7 @@ pub(crate) fn send(
         // The time that it has waited here is not left for the next hop.
         headers::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
     }
-    if exchange.turn.is_some_and(|turn| turn.is_over(inbound.lease(), boot_time())) {
+    if exchange.turn.is_some_and(|turn| turn.is_over(app_queue.lease(), boot_time())) {
         return fail::fail(cx, conns, exchanges, key, &RequestError::TooLate);
     }
     let Some(conn) = conns.get_mut(conn_key) else { return };

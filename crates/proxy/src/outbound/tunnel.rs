@@ -1,5 +1,8 @@
 //! Ways to a TCP service: a port that stands for it, and CONNECT on the outbound port.
 
+use std::net::SocketAddr;
+use std::time::Instant;
+
 use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
 
@@ -10,15 +13,15 @@ use crate::observe::Kind;
 use crate::outbound::dispatch;
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
-use crate::tls::{PlaneTls, alpn};
-use crate::upstream::{Upstreams, dial, discover};
+use crate::tls::{MeshTls, alpn};
+use crate::upstream::{Upstreams, dial, discover, pools};
 
 /// Opens a stream of bytes to a TCP service for an accepted connection.
 pub(crate) fn open_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: &mut MeshTls,
     down: ConnKey,
     service: ServiceName,
 ) {
@@ -27,7 +30,7 @@ pub(crate) fn open_tcp(
     conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
     conns.queue_read(down);
     access_log::begin_line(cx, conns, down, Kind::Tcp, Some(service.clone()));
-    dispatch_tcp(cx, conns, upstreams, tls, down, service);
+    dispatch_tcp(cx, conns, upstreams, mesh, down, service);
 }
 
 /// Sends an accepted connection on once its service is known.
@@ -35,7 +38,7 @@ pub(crate) fn dispatch_tcp(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: &mut MeshTls,
     down: ConnKey,
     service: ServiceName,
 ) {
@@ -65,14 +68,14 @@ pub(crate) fn dispatch_tcp(
                 cx,
                 conns,
                 upstreams,
-                tls,
+                Some(&mut *mesh),
                 &destination,
                 Purpose::Relay(down),
                 alpn::TCP,
             ) {
                 Ok(up) => relay::attach(conns, down, up),
                 Err(RequestError::Unreachable { .. }) if relay::may_dial_again(conns, down) => {
-                    dispatch_tcp(cx, conns, upstreams, tls, down, service);
+                    dispatch_tcp(cx, conns, upstreams, mesh, down, service);
                 }
                 Err(error) => {
                     tracing::info!(%error, "TCP call failed");
@@ -88,16 +91,13 @@ pub(crate) fn on_connect(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: &mut MeshTls,
     key: ConnKey,
     head: &RequestHead,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     if conn.via != Some(ListenerKind::Outbound) {
-        let reason = match cx.is_front {
-            true => "a front takes no tunnels; use the app's own protocol",
-            false => "only the outbound port takes it",
-        };
+        let reason = "only the outbound port takes it";
         let error = RequestError::Unsupported { method: "CONNECT", reason };
         return http1_server::answer_error(cx, conns, key, &error);
     }
@@ -108,7 +108,7 @@ pub(crate) fn on_connect(
     match ServiceName::parse_host(host, &cx.config.home) {
         Ok(service) => {
             access_log::mark_line(conns, key, |entry| entry.service = Some(service.clone()));
-            open_tunnel(cx, conns, upstreams, tls, key, service);
+            open_tunnel(cx, conns, upstreams, mesh, key, service);
         }
         Err(error) => {
             http1_server::answer_error(cx, conns, key, &RequestError::Target(error.into()))
@@ -121,7 +121,7 @@ pub(crate) fn open_tunnel(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: &mut MeshTls,
     key: ConnKey,
     service: ServiceName,
 ) {
@@ -146,7 +146,7 @@ pub(crate) fn open_tunnel(
     conns.mark_dirty(key);
     if is_tcp {
         access_log::mark_line(conns, key, |entry| entry.status = 200);
-        open_tcp(cx, conns, upstreams, tls, key, service);
+        open_tcp(cx, conns, upstreams, mesh, key, service);
         return relay::on_bytes(cx, conns, key, &early);
     }
     let Some(conn) = conns.get_mut(key) else { return };
@@ -163,14 +163,28 @@ pub(crate) fn dispatch_raw(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: &mut MeshTls,
     key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some(service) = conn.raw_target.take() else { return };
     match (&conn.role, &conn.via) {
-        (Role::Relay(_), _) => dispatch_tcp(cx, conns, upstreams, tls, key, service),
-        (_, Some(ListenerKind::Outbound)) => open_tunnel(cx, conns, upstreams, tls, key, service),
+        (Role::Relay(_), _) => dispatch_tcp(cx, conns, upstreams, mesh, key, service),
+        (_, Some(ListenerKind::Outbound)) => open_tunnel(cx, conns, upstreams, mesh, key, service),
         _ => {}
+    }
+}
+
+/// An address could not be dialled for a connection to a TCP service: it is passed over for a while.
+pub(crate) fn back_off_dialled(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    down: ConnKey,
+    address: SocketAddr,
+    until: Instant,
+) {
+    if let Some(service) = conns.get(down).and_then(|conn| conn.raw_target.clone()) {
+        pools::back_off(cx, upstreams, &Destination::Service(service), Some(address), until);
     }
 }

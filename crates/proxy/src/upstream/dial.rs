@@ -16,7 +16,7 @@ use crate::conn::{
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, describe};
 use crate::request_error::RequestError;
-use crate::tls::PlaneTls;
+use crate::tls::MeshTls;
 use crate::upstream::{Candidates, Pool, Upstreams, pools, scale};
 
 /// Connections to one service that may each have as many bytes under way as is set. Further ones
@@ -87,7 +87,7 @@ pub(crate) fn dial(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: Option<&mut MeshTls>,
     destination: &Destination,
     purpose: Purpose,
     protocol: &'static [u8],
@@ -110,7 +110,7 @@ pub(crate) fn dial(
     let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
     let address =
         next_address(cx, conns, upstreams, destination, &candidates).ok_or_else(unready)?;
-    let mesh = tls.as_mesh().ok_or_else(unready)?;
+    let mesh = mesh.ok_or_else(unready)?;
     let tls = match mesh.client(service, instance, &trust_domain, protocol) {
         Ok(tls) => tls,
         Err(error) => {

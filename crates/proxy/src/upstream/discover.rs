@@ -1,15 +1,14 @@
 //! What is known of a service that is to be called; the first question asks the control plane.
 
+use std::sync::Arc;
+
+use tollway_model::{AppProtocol, ServiceName, ServiceState};
+
 use super::workload;
 use crate::cx::Cx;
 use crate::exchange::{Destination, ExchangeKey, Exchanges, WorkloadName, trace};
 use crate::request_error::RequestError;
-use crate::upstream::{Upstreams, pools};
-use std::sync::Arc;
-use tollway_model::AppProtocol;
-use tollway_model::ServiceName;
-use tollway_model::ServiceState;
-use tollway_telemetry::SeriesId;
+use crate::upstream::{Pool, Upstreams, pools};
 
 /// What is known of a service; asks for it when nothing is.
 ///
@@ -20,23 +19,8 @@ pub(crate) fn service_state(
     upstreams: &mut Upstreams,
     service: &ServiceName,
 ) -> Result<Option<ServiceState>, RequestError> {
-    state_and_series(cx, upstreams, service).map(|(state, _)| state)
-}
-
-/// What is known of a service, and the series in which its calls are counted.
-fn state_and_series(
-    cx: &mut Cx,
-    upstreams: &mut Upstreams,
-    service: &ServiceName,
-) -> Result<(Option<ServiceState>, SeriesId), RequestError> {
-    let destination = Destination::Service(service.clone());
-    // As nearly every request finds it.
-    if let Some(pool) = upstreams.pools.get_mut(&destination) {
-        pool.used = cx.now;
-        return Ok((pool.state.clone(), pool.series));
-    }
-    let pool = pools::pool_in_use(cx, upstreams, &destination)?;
-    Ok((pool.state.clone(), pool.series))
+    let pool = pools::pool_in_use(cx, upstreams, &Destination::Service(service.clone()))?;
+    Ok(pool.state.clone())
 }
 
 /// Whether it is known where a service or a workload is, which can be called then.
@@ -51,20 +35,42 @@ pub(crate) fn find_callee(
     destination: &Destination,
 ) -> Result<bool, RequestError> {
     let Some(service) = destination.service() else { return Ok(true) };
-    let (state, series) = state_and_series(cx, upstreams, service)?;
-    trace::note_service(exchanges, key, state.as_ref());
-    if let Some(exchange) = exchanges.get_mut(key) {
-        exchange.series = Some(series);
-    }
-    if let Some(ServiceState::Unavailable(reason)) = &state {
-        return Err(RequestError::unavailable(*reason, service));
-    }
     if let Destination::Workload(workload) = destination {
-        return find_workload(cx, upstreams, workload, state.as_ref());
+        let of_service = Destination::Service(service.clone());
+        let pool = pools::pool_in_use(cx, upstreams, &of_service)?;
+        let is_known = note_callee(exchanges, key, service, pool)?;
+        let state = pool.state.clone();
+        return Ok(find_workload(cx, upstreams, workload, state.as_ref())? && is_known);
     }
-    match state {
+    // As nearly every request finds it.
+    if let Some(pool) = upstreams.pools.get_mut(destination) {
+        pool.used = cx.now;
+        return note_callee(exchanges, key, service, pool);
+    }
+    let pool = pools::pool_in_use(cx, upstreams, destination)?;
+    note_callee(exchanges, key, service, pool)
+}
+
+/// Notes which service a request is for. Returns whether the control plane has said where it is.
+///
+/// # Errors
+/// The service takes no requests.
+fn note_callee(
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    service: &ServiceName,
+    pool: &Pool,
+) -> Result<bool, RequestError> {
+    trace::note_service(exchanges, key, pool.state.as_ref());
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.series = Some(pool.series);
+    }
+    match &pool.state {
+        Some(ServiceState::Unavailable(reason)) => {
+            Err(RequestError::unavailable(*reason, service))
+        }
         Some(ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. })
-            if protocol == AppProtocol::Tcp =>
+            if *protocol == AppProtocol::Tcp =>
         {
             Err(RequestError::NotHttp { service: service.clone() })
         }

@@ -33,13 +33,6 @@ pub(crate) struct Keepalive {
     asked: Vec<ConnKey>,
 }
 
-impl Keepalive {
-    /// Sweeps made.
-    pub(crate) fn round(&self) -> u64 {
-        self.round
-    }
-}
-
 /// State of a connection that was sent a PING.
 enum PingState {
     /// The answer came, or does not matter any more.

@@ -24,10 +24,8 @@ pub(crate) mod trace_wait;
 mod workload;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use foldhash::fast::RandomState;
-use tollway_model::ServiceName;
 
 use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
@@ -69,17 +67,6 @@ impl Upstreams {
             let busy = pool.conns.len().saturating_sub(pool.idle.len());
             limit.saturating_sub(busy + pool.waiting.len())
         })
-    }
-
-    /// A relay of a gateway to an address of a service has ended.
-    pub(crate) fn uncount_relay(&mut self, service: &ServiceName, address: SocketAddr) {
-        let destination = Destination::Service(service.clone());
-        let Some(pool) = self.pools.get_mut(&destination) else { return };
-        let Some(count) = pool.relays.get_mut(&address) else { return };
-        *count -= 1;
-        if *count == 0 {
-            pool.relays.remove(&address);
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    AppProtocol, Instance, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_routing::Flight;
 use tollway_telemetry::SeriesId;
@@ -17,7 +17,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
 use crate::exchange::{Destination, WorkloadName};
 use crate::request_error::RequestError;
-use crate::tls::PlaneTls;
+use crate::tls::MeshTls;
 use crate::upstream::{Upstreams, pick, scale};
 
 /// How long after a gateway beyond the own ones has come or gone connections are made anew: by
@@ -37,14 +37,12 @@ pub(crate) struct Pool {
     pub(crate) dialling: Vec<ConnKey>,
     /// Exchanges without a connection.
     pub(crate) waiting: VecDeque<ExchangeKey>,
-    /// Connections (TCP, CONNECT, ClientHello) that wait for the service to be known.
+    /// Connections (TCP, CONNECT) that wait for the service to be known.
     pub(crate) waiting_raw: Vec<ConnKey>,
     /// Addresses that could not be dialled, and until when they are left alone.
     pub(crate) backoff: HashMap<SocketAddr, Instant>,
     /// Since when no address can be dialled.
     pub(crate) outage: Option<Instant>,
-    /// Relays through here to each address (in a gateway).
-    pub(crate) relays: HashMap<SocketAddr, usize>,
     /// `None` until the control plane has answered. Of a workload it is its service's, as far as
     /// that leads there.
     pub(crate) state: Option<ServiceState>,
@@ -73,7 +71,6 @@ impl Pool {
             waiting_raw: Vec::new(),
             backoff: HashMap::new(),
             outage: None,
-            relays: HashMap::new(),
             state: None,
             workloads: Vec::new(),
             asked: now,
@@ -83,11 +80,6 @@ impl Pool {
             flight: Flight::default(),
             series: SeriesId::OTHER,
         }
-    }
-
-    /// Of a gateway: the service is not there any more, and nothing leads to it.
-    fn is_gone(&self) -> bool {
-        matches!(self.state, Some(ServiceState::Unavailable(_))) && self.relays.is_empty()
     }
 
     /// Whether its service's apps speak HTTP/1.1.
@@ -187,14 +179,14 @@ pub(crate) fn add_workload(
 /// The pool of a workload has gone.
 pub(crate) fn remove_workload(
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: Option<&mut MeshTls>,
     workload: &WorkloadName,
 ) {
     let WorkloadName { service, instance } = workload;
     if let Some(pool) = upstreams.pools.get_mut(&Destination::Service(service.clone())) {
         pool.workloads.retain(|other| other != instance);
     }
-    if let Some(mesh) = tls.as_mesh() {
+    if let Some(mesh) = mesh {
         mesh.forget_workload(service, instance);
     }
 }
@@ -213,14 +205,6 @@ pub(crate) fn back_off(
     {
         pool(cx, upstreams, destination).backoff.insert(address, until);
     }
-}
-
-/// What is known of a service, without asking.
-pub(crate) fn known_state<'u>(
-    upstreams: &'u Upstreams,
-    service: &ServiceName,
-) -> Option<&'u ServiceState> {
-    upstreams.pools.get(&Destination::Service(service.clone()))?.state.as_ref()
 }
 
 /// An HTTP/1.1 upstream has answered: the next request, the pool, or the end.
@@ -313,17 +297,13 @@ pub(crate) fn on_service(
     update: ServiceUpdate,
 ) {
     let destination = Destination::Service(update.service.clone());
-    if cx.config.gateway.is_some() {
-        let now = cx.now;
-        upstreams.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
-    }
     let now = cx.now;
     let spread = RENEW_SPREAD.mul_f64((cx.next_random() >> 40) as f64 / f64::from(1 << 24));
     let Some(pool) = upstreams.pools.get_mut(&destination) else { return };
     if have_gateways_changed(pool.state.as_ref(), &update.state) {
         pool.renew_at = Some(now + RENEW_AFTER + spread);
     }
-    if cx.config.gateway.is_none() && is_there(&update.state) {
+    if is_there(&update.state) {
         // However it is written, it is one service.
         let name = update.service.to_string().to_ascii_lowercase();
         pool.series = cx.metrics.services.series(&name);
@@ -393,12 +373,10 @@ pub(crate) fn sweep_pools(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mut mesh: Option<&mut MeshTls>,
 ) {
     let (now, timeouts) = (cx.now, cx.config.timeouts);
-    let is_gateway = cx.config.gateway.is_some();
     let mut unknown = Vec::new();
-    let mut gone = Vec::new();
     let mut unused = Vec::new();
     let mut again = Vec::new();
     let mut renewed = Vec::new();
@@ -432,12 +410,7 @@ pub(crate) fn sweep_pools(
         {
             unknown.push(destination.clone());
         }
-        if is_gateway {
-            // It gets the state of every service once, so it may forget only what has gone.
-            if pool.is_gone() {
-                gone.push(destination.clone());
-            }
-        } else if pool.is_unused()
+        if pool.is_unused()
             && pool.workloads.is_empty()
             && now.saturating_duration_since(pool.used) > timeouts.service_idle
         {
@@ -447,9 +420,6 @@ pub(crate) fn sweep_pools(
     for destination in unknown {
         cx.effects.push(Effect::Undiscovered(destination.clone()));
     }
-    for destination in gone {
-        upstreams.pools.remove(&destination);
-    }
     for destination in renewed {
         renew(cx, conns, upstreams, &destination);
     }
@@ -457,20 +427,20 @@ pub(crate) fn sweep_pools(
         cx.effects.push(Effect::Scale(destination.clone()));
     }
     for destination in unused {
-        forget_unused(upstreams, tls, &destination);
+        forget_unused(upstreams, mesh.as_deref_mut(), &destination);
     }
 }
 
 /// Nobody calls a service or a workload any more.
-fn forget_unused(upstreams: &mut Upstreams, tls: &mut PlaneTls, destination: &Destination) {
+fn forget_unused(upstreams: &mut Upstreams, mesh: Option<&mut MeshTls>, destination: &Destination) {
     upstreams.pools.remove(destination);
     if let Destination::Service(service) = destination {
         upstreams.services.unsubscribe(service);
-        if let Some(mesh) = tls.as_mesh() {
+        if let Some(mesh) = mesh {
             mesh.forget(service);
         }
     } else if let Destination::Workload(workload) = destination {
-        remove_workload(upstreams, tls, workload);
+        remove_workload(upstreams, mesh, workload);
     }
 }
 

@@ -22,26 +22,29 @@ pub(crate) fn dial_relayed(
             true
         }
         Err(cause) => {
-            if cause.code.is_none() {
-                let until = cx.now + cx.config.timeouts.dial_backoff;
-                cx.effects.push(Effect::BackOffDialled { down, address, until });
-            }
+            // Without descriptors no other address can be dialled either.
+            let address = cause.code.is_none().then_some(address);
             let early = relay::relay(conns, down).map(|relay| std::mem::take(&mut relay.early));
-            on_relay_dial_failed(cx, conns, down, early.unwrap_or_default(), &cause);
+            on_relay_dial_failed(cx, conns, down, address, early.unwrap_or_default(), &cause);
             relay::relay(conns, down).is_some_and(|relay| relay.other.is_some())
         }
     }
 }
 
-/// A dial for a relay failed, and nothing was delivered: another address is tried as long as
-/// there are tries left; then the caller's connection ends too.
+/// A dial for a relay failed, and nothing was delivered: `address` is passed over for a while, and
+/// another one is tried as long as there are tries left; then the caller's connection ends too.
 pub(crate) fn on_relay_dial_failed(
     cx: &mut Cx,
     conns: &mut Connections,
     down: ConnKey,
+    address: Option<SocketAddr>,
     unsent: Vec<u8>,
     cause: &Cause,
 ) {
+    if let Some(address) = address {
+        let until = cx.now + cx.config.timeouts.dial_backoff;
+        cx.effects.push(Effect::BackOffDialled { down, address, until });
+    }
     let Some(conn) = conns.get_mut(down) else { return };
     let Role::Relay(relay) = &mut conn.role else { return };
     relay.other = None;

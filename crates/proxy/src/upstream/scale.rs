@@ -16,7 +16,7 @@ use crate::cx::{Cx, Effect};
 use crate::event_loop::{ApiKind, ApiStream, NotServed};
 use crate::exchange::Destination;
 use crate::request_error::RequestError;
-use crate::tls::{PlaneTls, alpn};
+use crate::tls::{MeshTls, alpn};
 use crate::upstream::links::Links;
 use crate::upstream::{Candidates, Pool, Upstreams, dial, pick, pools, runtime_backlog};
 
@@ -31,7 +31,7 @@ pub(crate) fn scale(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: Option<&mut MeshTls>,
     destination: &Destination,
 ) {
     if cx.draining.is_some() && pools::pool(cx, upstreams, destination).waiting.is_empty() {
@@ -39,7 +39,7 @@ pub(crate) fn scale(
     }
     match destination {
         Destination::Service(_) | Destination::Workload(_) => {
-            scale_service(cx, conns, upstreams, tls, destination);
+            scale_service(cx, conns, upstreams, mesh, destination);
         }
         Destination::App => scale_app(cx, conns, upstreams),
         Destination::Api => open_runtime_link(cx, conns, upstreams, destination, ApiKind::Own),
@@ -57,7 +57,7 @@ fn scale_service(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
+    mesh: Option<&mut MeshTls>,
     destination: &Destination,
 ) {
     let Some(pool) = upstreams.pools.get(destination) else { return };
@@ -70,7 +70,8 @@ fn scale_service(
     let candidates = Candidates::of(state);
     if pick::speaks_http1(cx, upstreams, destination) {
         let count = plan_http1(cx, conns, upstreams, pool, &candidates);
-        return dial_http1(cx, conns, upstreams, tls, destination, count);
+        let purpose = Purpose::PoolH1(destination.clone());
+        return dial_missing(cx, conns, upstreams, mesh, &purpose, alpn::HTTP1, count);
     }
     let Plan { dial: count, retire } = plan(cx, conns, upstreams, pool, &candidates);
     // All leave before what is missing is counted again, or the last would be made up for.
@@ -80,10 +81,27 @@ fn scale_service(
     for key in retire {
         pools::retire(cx, conns, key);
     }
+    let purpose = Purpose::PoolH2(destination.clone());
+    dial_missing(cx, conns, upstreams, mesh, &purpose, alpn::H2, count);
+}
+
+/// Dials `count` connections of a pool, or as many as can be. Requests that wait fail if none can.
+fn dial_missing(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    mut mesh: Option<&mut MeshTls>,
+    purpose: &Purpose,
+    protocol: &'static [u8],
+    count: usize,
+) {
+    let (Purpose::PoolH2(destination) | Purpose::PoolH1(destination)) = purpose else { return };
     for _ in 0..count {
-        let purpose = Purpose::PoolH2(destination.clone());
-        if let Err(error) = dial::dial(cx, conns, upstreams, tls, destination, purpose, alpn::H2) {
-            if upstreams.pools.get(destination).is_some_and(|p| p.dialling.is_empty()) {
+        let mesh = mesh.as_deref_mut();
+        let dialled =
+            dial::dial(cx, conns, upstreams, mesh, destination, purpose.clone(), protocol);
+        if let Err(error) = dialled {
+            if upstreams.pools.get(destination).is_some_and(|pool| pool.dialling.is_empty()) {
                 cx.effects.push(Effect::FailWaiting {
                     destination: destination.clone(),
                     first: 0,
@@ -347,30 +365,6 @@ pub(crate) fn missing(
         missing.extend(repeat_n(*address, each.saturating_sub(has.unwrap_or(0))));
     }
     missing
-}
-
-fn dial_http1(
-    cx: &mut Cx,
-    conns: &mut Connections,
-    upstreams: &mut Upstreams,
-    tls: &mut PlaneTls,
-    destination: &Destination,
-    count: usize,
-) {
-    for _ in 0..count {
-        let purpose = Purpose::PoolH1(destination.clone());
-        if let Err(error) = dial::dial(cx, conns, upstreams, tls, destination, purpose, alpn::HTTP1)
-        {
-            if upstreams.pools.get(destination).is_some_and(|pool| pool.dialling.is_empty()) {
-                cx.effects.push(Effect::FailWaiting {
-                    destination: destination.clone(),
-                    first: 0,
-                    error: Box::new(error),
-                });
-            }
-            return;
-        }
-    }
 }
 
 fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {

@@ -1,5 +1,7 @@
 //! Connections to what the process serves itself.
 
+use crate::upstream::{pools, scale};
+
 use super::pooled::event_loop_of_web;
 use super::*;
 
@@ -9,8 +11,9 @@ fn a_connection_within_the_process_is_not_made_for_nobody() {
     let network = Network::new("west");
     let mut event_loop = event_loop_of_web(&network);
     for destination in [Destination::Api, Destination::Callback, Destination::Actors] {
-        let EventLoop { cx, conns, upstreams, tls, .. } = &mut event_loop;
-        scale::scale(cx, conns, upstreams, tls, &destination);
+        let EventLoop { cx, conns, plane, .. } = &mut event_loop;
+        let upstreams = &mut plane.upstreams;
+        scale::scale(cx, conns, upstreams, None, &destination);
         assert_eq!(pools::pool(cx, upstreams, &destination).made(), 0, "{destination:?}");
     }
 }

@@ -102,7 +102,7 @@ async fn read(answer: Response<Incoming>) -> bool {
 /// shares it would wait for as long as one caller lets its answers wait.
 #[test]
 fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_on() {
-    let h2 = h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
+    let h2 = tollway_http::h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
     let limits = Limits { buffered_bytes: HELD, bulk_connections: 0, h2, ..Limits::default() };
     let fleet = fleet(limits, &[start_app()]);
     let greedy = Greedy::start(fleet.caller.addresses[0], 16);
@@ -131,7 +131,7 @@ impl Crowd {
     fn gather(count: usize) -> Self {
         const { assert!(Self::HELD / 4 > STREAM_WINDOW) };
         assert!(Self::HELD < count * STREAM_WINDOW / 2);
-        let h2 = h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
+        let h2 = tollway_http::h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
         let limits =
             Limits { buffered_bytes: Self::HELD, bulk_connections: 0, h2, ..Limits::default() };
         let (fleet, begun) = (fleet(limits, &[start_app()]), Instant::now());

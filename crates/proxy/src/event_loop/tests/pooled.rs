@@ -81,7 +81,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     let key = event_loop.conns.insert(&event_loop.cx, conn).unwrap();
     let pool = dial::join_pool(
         &mut event_loop.cx,
-        &mut event_loop.upstreams,
+        &mut event_loop.plane.upstreams,
         key,
         &Destination::App,
         None,
@@ -100,18 +100,20 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
 }
 
 /// The connection to the app that a request would get now.
-fn picked(event_loop: &mut EventLoop) -> Option<ConnKey> {
-    let EventLoop { cx, conns, upstreams, .. } = event_loop;
-    let picked = pick::pick(cx, conns, upstreams, &Destination::App);
+fn picked(event_loop: &mut SidecarLoop) -> Option<ConnKey> {
+    let EventLoop { cx, conns, plane, .. } = event_loop;
+    let picked = pick::pick(cx, conns, &mut plane.upstreams, &Destination::App);
     event_loop.settle();
     picked
 }
 
-pub(super) fn event_loop_of_web(network: &Network) -> EventLoop {
+pub(super) type SidecarLoop = EventLoop<Http<sidecar::Sidecar>>;
+
+pub(super) fn event_loop_of_web(network: &Network) -> SidecarLoop {
     let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
-    let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
-    let (services, metrics) = (Box::new(Around::default()), Arc::default());
-    EventLoop::new(Arc::new(config), Vec::new(), tls, services, metrics, 42).unwrap().0
+    let credentials = network.credentials(&config.home, "1", &[]);
+    let sidecar = Http::sidecar(&config, credentials, Box::new(Around::default()));
+    EventLoop::new(Arc::new(config), Vec::new(), Arc::default(), 42, sidecar).unwrap().0
 }
 
 #[test]

@@ -1,0 +1,435 @@
+//! What a sidecar and a front have in common: requests over HTTP/1.1 and HTTP/2, their upstreams,
+//! and the queue to the app.
+
+use std::net::TcpStream;
+
+use tollway_http::{RequestHead, h2};
+use tollway_identity::TlsError;
+use tollway_net::{Closed, Conn, ConnError, Tls};
+
+use super::{Command, Composition, Load, ProcessServices};
+use crate::cause::Cause;
+use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Role, accepted};
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Exchanges, body, fail, memory_pressure, timeouts};
+use crate::inbound::{AppQueue, concurrency, fairness};
+use crate::outbound::{dispatch, retry};
+use crate::protocol::http1_server::Next;
+use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
+use crate::tls::MeshTls;
+use crate::upstream::dial::DialFailure;
+use crate::upstream::{Keepalive, Upstreams, keepalive, pools, runtime_backlog, scale};
+
+/// The parts that serve requests, and the side that says whose requests they are.
+pub(crate) struct Http<S> {
+    pub(super) exchanges: Exchanges,
+    pub(super) upstreams: Upstreams,
+    pub(super) app_queue: AppQueue,
+    keepalive: Keepalive,
+    pub(super) side: S,
+    /// Reused by each read of an HTTP/2 connection.
+    http2_events: Vec<h2::Event>,
+}
+
+/// What a sidecar and a front do in ways of their own.
+pub(crate) trait Side: Sized {
+    /// The loop is about to begin.
+    fn start(&mut self, cx: &mut Cx);
+
+    /// The TLS of an accepted connection.
+    ///
+    /// # Errors
+    /// The TLS library refuses.
+    fn server_tls(&mut self) -> Result<Tls, TlsError>;
+
+    /// Why an accepted connection broke in its handshake.
+    fn why_refused(&self, error: &ConnError) -> Cause;
+
+    /// The handshake of an accepted connection is over. Returns whether the connection lives on.
+    fn on_established(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool;
+
+    /// The TLS by which services are dialled; `None` where there are none.
+    fn mesh(&mut self) -> Option<&mut MeshTls>;
+
+    /// Begins a request and routes it.
+    fn begin(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        exchanges: &mut Exchanges,
+        arrival: Arrival,
+    );
+
+    /// An accepted connection is registered.
+    fn on_accepted(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, key: ConnKey);
+
+    /// A client asks for a tunnel.
+    fn on_connect(
+        http: &mut Http<Self>,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        head: &RequestHead,
+    );
+
+    /// Carries out an effect of this side alone.
+    fn carry_out(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, effect: Effect);
+
+    /// Takes a command.
+    fn on_command(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, command: Command);
+}
+
+impl<S: Side> Http<S> {
+    pub(super) fn with(side: S, services: Box<dyn ProcessServices>) -> Self {
+        Self {
+            exchanges: Exchanges::default(),
+            upstreams: Upstreams::new(services),
+            app_queue: AppQueue::default(),
+            keepalive: Keepalive::default(),
+            side,
+            http2_events: Vec::new(),
+        }
+    }
+
+    /// A plain downstream: its first bytes show the protocol.
+    fn on_detect_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
+        let Some(conn) = conns.get_mut(key) else { return };
+        let Role::Detect { input } = &mut conn.role else { return };
+        input.extend_from_slice(data);
+        if input.is_empty() {
+            return;
+        }
+        let Some(is_h2) = tollway_http::h1::looks_like_http2(input) else { return };
+        let input = std::mem::take(input);
+        accepted::begin_server(cx, conns, key, is_h2);
+        self.on_bytes(cx, conns, key, &input);
+    }
+
+    fn on_http1_server_bytes(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        data: &[u8],
+    ) {
+        let Some(mut kept) = http1_server::take_input(conns, key) else { return };
+        let bytes = http1_server::with_kept_input(&mut kept, data);
+        let mut at = 0;
+        loop {
+            match http1_server::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
+                Next::Again(consumed) => at += consumed,
+                Next::Wait => break,
+                Next::Gone => return,
+                Next::Request { arrival, consumed, may_leave_http } => {
+                    self.side.begin(cx, conns, &mut self.exchanges, arrival);
+                    if may_leave_http {
+                        return;
+                    }
+                    at += consumed;
+                }
+                Next::Connect(head) => return S::on_connect(self, cx, conns, key, &head),
+            }
+            self.settle(cx, conns);
+        }
+        http1_server::keep_input(conns, key, &bytes[at..]);
+    }
+
+    fn on_http1_client_bytes(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        data: &[u8],
+    ) {
+        let Some(mut kept) = http1_client::take_input(conns, key) else { return };
+        let bytes = http1_server::with_kept_input(&mut kept, data);
+        let mut at = 0;
+        loop {
+            match http1_client::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
+                http1_client::Next::Again(consumed) => at += consumed,
+                http1_client::Next::Wait => break,
+                http1_client::Next::Gone => return,
+            }
+            self.settle(cx, conns);
+        }
+        http1_client::keep_input(conns, key, &bytes[at..]);
+    }
+
+    fn on_http2_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let mut events = std::mem::take(&mut self.http2_events);
+        let received = http2::receive(cx, conns, key, data, &mut events);
+        for event in events.drain(..) {
+            let exchanges = &mut self.exchanges;
+            if let Some(arrival) = http2::on_event(cx, conns, exchanges, key, event, data) {
+                self.side.begin(cx, conns, exchanges, arrival);
+            }
+            self.settle(cx, conns);
+        }
+        self.http2_events = events;
+        http2::after_bytes(cx, conns, &mut self.exchanges, key, received);
+    }
+
+    /// A handshake is over, or a dial stands. Returns whether the connection lives on.
+    fn on_established(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
+        match conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Accepting) => self.side.on_established(cx, conns, key),
+            Some(_) => self.on_dialled(cx, conns, key),
+            None => false,
+        }
+    }
+
+    fn on_broken(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        how: Closed,
+        cause: Cause,
+    ) {
+        let exchanges = &mut self.exchanges;
+        match conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Http1Server(_)) => http1_server::on_closed(cx, conns, exchanges, key, how),
+            Some(Role::Http1Client(_)) => http1_client::on_closed(cx, conns, exchanges, key, how),
+            Some(Role::Http2Server(_) | Role::Http2Client(_)) => {
+                http2::on_over(cx, conns, exchanges, key, cause);
+            }
+            _ => conns.close(cx, key),
+        }
+    }
+
+    /// Bulk has ended: the connection is one like others, and one of them may be too many.
+    fn end_bulk_pause(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        let Some(conn) = conns.get_mut(key) else { return };
+        let Role::Http2Client(link) = &mut conn.role else { return };
+        link.end_bulk_pause();
+        if let Some(destination) = link.destination.clone() {
+            cx.effects.push(Effect::Scale(destination));
+        }
+    }
+}
+
+impl<S: Side> Composition for Http<S> {
+    fn start(&mut self, cx: &mut Cx) {
+        self.side.start(cx);
+    }
+
+    fn accept(&mut self, stream: TcpStream, via: &ListenerKind) -> Result<(Conn, Role), TlsError> {
+        Ok(match via {
+            ListenerKind::Inbound | ListenerKind::Front => {
+                (Conn::accepted(stream, Some(self.side.server_tls()?)), Role::Accepting)
+            }
+            _ => (Conn::accepted(stream, None), Role::Detect { input: Vec::new() }),
+        })
+    }
+
+    fn on_accepted(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        S::on_accepted(self, cx, conns, key);
+    }
+
+    fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
+        let Some(conn) = conns.get_mut(key) else { return };
+        let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
+        if is_new && (conn.io.is_handshaking() || !self.on_established(cx, conns, key)) {
+            return;
+        }
+        let Some(conn) = conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::Detect { .. } => self.on_detect_bytes(cx, conns, key, data),
+            Role::Http1Server(_) => self.on_http1_server_bytes(cx, conns, key, data),
+            Role::Http1Client(_) => self.on_http1_client_bytes(cx, conns, key, data),
+            Role::Http2Server(_) | Role::Http2Client(_) => {
+                self.on_http2_bytes(cx, conns, key, data);
+            }
+            Role::Relay(_) => relay::on_bytes(cx, conns, key, data),
+            Role::Lingering(_) => {
+                if !data.is_empty() {
+                    conn.since = cx.now;
+                }
+            }
+            Role::Accepting | Role::Dialling(_) | Role::Hello(_) => {}
+        }
+        self.settle(cx, conns);
+    }
+
+    fn on_closed(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, how: Closed) {
+        match conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Relay(_)) => relay::on_closed(cx, conns, key),
+            Some(Role::Dialling(_)) => self.on_dial_failed(cx, conns, key, &DialFailure::Closed),
+            Some(Role::Accepting) => {
+                cx.metrics.tls_handshake_failures.add(1);
+                conns.close(cx, key);
+            }
+            _ => self.on_broken(cx, conns, key, how, "the peer closed the connection".into()),
+        }
+    }
+
+    fn on_failed(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, error: &ConnError) {
+        match conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Relay(_)) => relay::on_failed(cx, conns, key),
+            Some(Role::Dialling(_)) => {
+                self.on_dial_failed(cx, conns, key, &DialFailure::Broken(error));
+            }
+            Some(Role::Accepting) => {
+                accepted::refuse_peer(cx, conns, key, &self.side.why_refused(error));
+            }
+            _ => self.on_broken(cx, conns, key, Closed::Truncated, Cause::from(error)),
+        }
+    }
+
+    /// An upstream may have answered before it closed, as one does that wants no more of a body: what
+    /// it has said is read first, and the end behind it tells the rest.
+    fn on_unsendable(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        error: &ConnError,
+    ) {
+        let Some(conn) = conns.get(key) else { return };
+        let may_have_answered = matches!(conn.role, Role::Http1Client(_) | Role::Http2Client(_));
+        if !may_have_answered || conn.io.read_ended() {
+            return self.on_failed(cx, conns, key, error);
+        }
+        tracing::debug!(%error, "nothing more can be sent");
+        pools::remove(conns, &mut self.upstreams, key);
+        conns.queue_read(key);
+    }
+
+    fn on_expired(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, expired: Expired) {
+        match expired {
+            Expired::Handshake => accepted::refuse_slow_handshake(cx, conns, key),
+            Expired::Head => http1_server::refuse_slow_head(cx, conns, key),
+            Expired::Dial => self.on_dial_failed(cx, conns, key, &DialFailure::TimedOut),
+            Expired::BulkPause => self.end_bulk_pause(cx, conns, key),
+            Expired::Codec(reason) => {
+                http2::refuse_connection(cx, conns, &mut self.exchanges, key, &reason);
+            }
+            _ => {}
+        }
+    }
+
+    fn may_send_turns(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
+        let is_late = conns.get(key).is_some_and(|conn| conn.has_late_turn(self.app_queue.lease()));
+        if is_late {
+            actor_turns::on_lease_over(cx, conns, &mut self.exchanges, key);
+        }
+        !is_late
+    }
+
+    fn on_turns_sent(&mut self, conns: &mut Connections, key: ConnKey, is_done: bool) {
+        if let Some(conn) = conns.get_mut(key) {
+            conn.note_flushed(is_done, &mut self.exchanges);
+        }
+    }
+
+    fn on_room(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        body::serve_queue(cx, conns, &mut self.exchanges, key);
+        relay::on_room(cx, conns, key);
+    }
+
+    fn on_peer_has_read(&mut self, cx: &mut Cx, conns: &Connections, key: ConnKey) {
+        dispatch::on_capacity(cx, conns, &self.upstreams, key);
+    }
+
+    fn carry_out(&mut self, cx: &mut Cx, conns: &mut Connections, effect: Effect) {
+        let Self { exchanges, upstreams, app_queue, keepalive, side, .. } = self;
+        match effect {
+            Effect::Dispatch(exchange) => {
+                dispatch::dispatch(cx, conns, exchanges, upstreams, app_queue, exchange);
+            }
+            Effect::DialUpgrade(exchange) => {
+                dispatch::dial_upgrade(cx, conns, exchanges, upstreams, side.mesh(), exchange);
+            }
+            Effect::AttemptFailed { exchange, failure, cause } => {
+                retry::on_attempt_failed(cx, conns, exchanges, upstreams, exchange, failure, cause);
+            }
+            Effect::Fail { exchange, error } => {
+                fail::fail(cx, conns, exchanges, exchange, &error);
+            }
+            Effect::FailWaiting { destination, first, error } => {
+                dispatch::fail_waiting(cx, conns, exchanges, upstreams, &destination, first, &error)
+            }
+            Effect::Undiscovered(destination) => {
+                dispatch::fail_undiscovered(cx, conns, exchanges, upstreams, &destination);
+            }
+            Effect::GiveUpWaiting(exchange) => {
+                dispatch::give_up_waiting(cx, conns, exchanges, upstreams, app_queue, exchange);
+            }
+            Effect::ServeWaiting(destination) => {
+                dispatch::serve_waiting(cx, conns, exchanges, upstreams, app_queue, &destination);
+            }
+            Effect::Capacity(conn) => dispatch::on_capacity(cx, conns, upstreams, conn),
+            Effect::LeaveFairQueue { exchange, conn } => {
+                fairness::leave(conns, app_queue, exchange, conn);
+            }
+            Effect::PermitFreed => concurrency::free(app_queue),
+            Effect::Scale(destination) => {
+                scale::scale(cx, conns, upstreams, side.mesh(), &destination);
+            }
+            Effect::Http1Idle(conn) => pools::on_http1_idle(cx, conns, upstreams, conn),
+            Effect::Retire(conn) => pools::retire(cx, conns, conn),
+            Effect::LeftPool { conn, destination, refill } => {
+                pools::on_left_pool(cx, upstreams, conn, &destination, refill);
+            }
+            Effect::EjectReplica { destination, address, instance } => {
+                let instance = instance.as_ref();
+                pools::eject_replica(cx, conns, upstreams, &destination, address, instance);
+            }
+            Effect::QueueRead(conn) => conns.queue_read(conn),
+            Effect::Probe { conn, quiet } => keepalive::probe(cx, conns, keepalive, conn, quiet),
+            Effect::PingAnswered(conn, payload) => {
+                runtime_backlog::on_ping_answered(cx, conns, upstreams, conn, payload);
+            }
+            Effect::Revived(conn) => keepalive::on_revived(cx, conns, conn),
+            Effect::CalledOff(conn) => runtime_backlog::add(cx, conns, upstreams, conn),
+            Effect::RuntimeRead(count) => runtime_backlog::lessen(cx, upstreams, count),
+            effect => S::carry_out(self, cx, conns, effect),
+        }
+    }
+
+    fn on_command(&mut self, cx: &mut Cx, conns: &mut Connections, command: Command) {
+        S::on_command(self, cx, conns, command);
+    }
+
+    fn is_due(&self) -> bool {
+        self.app_queue.is_due()
+    }
+
+    /// Dispatches requests to the app that wait for their share of its connections, or for the app to
+    /// have fewer requests.
+    fn serve_queues(&mut self, cx: &mut Cx, conns: &mut Connections) {
+        let next = |http: &mut Self, cx: &mut Cx, conns: &mut Connections| {
+            let Self { exchanges, upstreams, app_queue, .. } = http;
+            fairness::next(cx, conns, exchanges, upstreams, app_queue)
+                .or_else(|| concurrency::next(cx, exchanges, app_queue))
+        };
+        while let Some(key) = next(self, cx, conns) {
+            cx.effects.push(Effect::Dispatch(key));
+            self.settle(cx, conns);
+        }
+    }
+
+    fn sweep(&mut self, cx: &mut Cx, conns: &mut Connections) {
+        timeouts::sweep(cx, conns, &mut self.exchanges);
+        self.settle(cx, conns);
+        let Self { exchanges, upstreams, keepalive, .. } = self;
+        keepalive::sweep(cx, conns, exchanges, upstreams, keepalive);
+        self.settle(cx, conns);
+        pools::sweep_pools(cx, conns, &mut self.upstreams, self.side.mesh());
+        self.settle(cx, conns);
+        cx.metrics.buffered_body_bytes.set(self.exchanges.buffered_bytes() as u64);
+        memory_pressure::relieve(cx, conns, &mut self.exchanges);
+        timeouts::release_held_credit(cx, conns, &mut self.exchanges);
+    }
+
+    fn load(&self) -> Load {
+        Load { requests: self.exchanges.len(), buffered_bytes: self.exchanges.buffered_bytes() }
+    }
+
+    fn shrink(&mut self) -> bool {
+        self.exchanges.shrink()
+    }
+}

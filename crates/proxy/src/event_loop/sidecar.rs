@@ -1,0 +1,166 @@
+//! A sidecar: requests of its app to the mesh, and of the mesh to its app.
+
+use std::sync::Arc;
+
+use tollway_http::RequestHead;
+use tollway_identity::{Credentials, TlsError};
+use tollway_model::ErrorCode;
+use tollway_net::{Conn, ConnError, Tls};
+
+use super::composition::unexpected;
+use super::http::Side;
+use super::{Command, Http, LoopConfig, ProcessServices};
+use crate::cause::Cause;
+use crate::conn::accepted::proven_identity;
+use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, accepted, retire};
+use crate::cx::{Cx, Effect};
+use crate::exchange::Exchanges;
+use crate::inbound::{PolicyGate, policy, tcp};
+use crate::outbound::{route, tunnel};
+use crate::protocol::{Arrival, actor_turns, trust};
+use crate::tls::{MeshTls, alpn};
+use crate::upstream::pools;
+
+/// What a sidecar has beside the parts that serve requests.
+pub(crate) struct Sidecar {
+    policy: PolicyGate,
+    tls: MeshTls,
+}
+
+impl Http<Sidecar> {
+    pub(crate) fn sidecar(
+        config: &LoopConfig,
+        credentials: Arc<Credentials>,
+        services: Box<dyn ProcessServices>,
+    ) -> Self {
+        let policy = PolicyGate::new(config.access.clone(), config.dapr_metrics.clone());
+        Self::with(Sidecar { policy, tls: MeshTls::new(credentials) }, services)
+    }
+
+    fn on_credentials(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        credentials: Arc<Credentials>,
+    ) {
+        trust::cut_untrusted(cx, conns, &mut self.exchanges, credentials.bundles());
+        cx.identity = credentials.spiffe_id().to_string();
+        self.side.tls = MeshTls::new(credentials);
+        pools::renew_all(cx, conns, &mut self.upstreams);
+    }
+}
+
+impl Side for Sidecar {
+    fn start(&mut self, cx: &mut Cx) {
+        cx.identity = self.tls.credentials().spiffe_id().to_string();
+    }
+
+    fn server_tls(&mut self) -> Result<Tls, TlsError> {
+        self.tls.server()
+    }
+
+    fn why_refused(&self, error: &ConnError) -> Cause {
+        Cause::from(error)
+    }
+
+    fn on_established(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
+        let Some(conn) = conns.get_mut(key) else { return false };
+        let Some(peer) = conn.io.peer() else { return false };
+        let agreed = peer.alpn.map(<[u8]>::to_vec);
+        let identity = match proven_identity(&peer) {
+            Ok(identity) => identity,
+            Err(reason) => {
+                let cause = Cause::coded(ErrorCode::TlsFailed, reason);
+                accepted::refuse_peer(cx, conns, key, &cause);
+                return false;
+            }
+        };
+        conn.peer = Some(Arc::new(identity));
+        cx.metrics.tls_handshakes.add(1);
+        match agreed.as_deref() {
+            Some(alpn::TCP) => return tcp::open_app_tcp(cx, conns, &mut self.policy, key),
+            agreed => accepted::begin_server(cx, conns, key, agreed == Some(alpn::H2)),
+        }
+        true
+    }
+
+    fn mesh(&mut self) -> Option<&mut MeshTls> {
+        Some(&mut self.tls)
+    }
+
+    fn begin(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        exchanges: &mut Exchanges,
+        arrival: Arrival,
+    ) {
+        route::begin(cx, conns, exchanges, &mut self.policy, arrival);
+    }
+
+    fn on_accepted(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        let Some(conn) = conns.get(key) else { return };
+        if let Some(ListenerKind::Tcp(service)) = &conn.via {
+            let service = service.clone();
+            let Http { upstreams, side, .. } = http;
+            tunnel::open_tcp(cx, conns, upstreams, &mut side.tls, key, service);
+        } else {
+            conns.queue_read(key);
+        }
+    }
+
+    fn on_connect(
+        http: &mut Http<Self>,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        head: &RequestHead,
+    ) {
+        let Http { upstreams, side, .. } = http;
+        tunnel::on_connect(cx, conns, upstreams, &mut side.tls, key, head);
+    }
+
+    fn carry_out(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, effect: Effect) {
+        let Http { upstreams, side, .. } = http;
+        match effect {
+            Effect::DispatchRaw(conn) => {
+                tunnel::dispatch_raw(cx, conns, upstreams, &mut side.tls, conn);
+            }
+            Effect::DispatchTcp { down, service } => {
+                tunnel::dispatch_tcp(cx, conns, upstreams, &mut side.tls, down, service);
+            }
+            Effect::BackOffDialled { down, address, until } => {
+                tunnel::back_off_dialled(cx, conns, upstreams, down, address, until);
+            }
+            Effect::JudgeRelay(conn) => policy::judge_relay(cx, conns, &mut side.policy, conn),
+            effect => unexpected(&effect),
+        }
+    }
+
+    fn on_command(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, command: Command) {
+        match command {
+            Command::Services(updates) => {
+                for update in updates {
+                    pools::on_service(cx, conns, &mut http.upstreams, update);
+                }
+            }
+            Command::Credentials(credentials) => http.on_credentials(cx, conns, credentials),
+            Command::Policies(update) => {
+                policy::on_policies(cx, conns, &mut http.side.policy, &update);
+            }
+            Command::Renewed(lease) => http.app_queue.renew(lease),
+            Command::CallOff(number) => {
+                actor_turns::call_off(cx, conns, &mut http.exchanges, number);
+            }
+            Command::AppUnready => retire::retire_inbound(cx, conns),
+            Command::Adopt(stream) => {
+                let role = Role::Detect { input: Vec::new() };
+                let mut conn = Connection::new(Conn::local(stream), role, cx.now);
+                conn.via = Some(ListenerKind::Loopback);
+                // Without a descriptor left it is closed, which its other end sees.
+                let _ = conns.insert(cx, conn);
+            }
+            _ => {}
+        }
+    }
+}
