@@ -136,6 +136,12 @@ impl Fields {
         self.bytes.clear();
         self.lines.clear();
     }
+
+    /// Makes room for `lines` field lines of `bytes` bytes in all.
+    pub(crate) fn reserve(&mut self, lines: usize, bytes: usize) {
+        self.lines.reserve(lines);
+        self.bytes.reserve(bytes);
+    }
 }
 
 /// Lowers letters, a word at a time: most names are short. The last word may overlap the one
@@ -297,6 +303,24 @@ pub struct RequestHead {
     pub fields: Fields,
     /// The extended CONNECT protocol (RFC 8441) if any.
     pub protocol: Option<Box<[u8]>>,
+}
+
+impl RequestHead {
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.method = Method::default();
+        self.scheme = Scheme::default();
+        self.authority.clear();
+        self.path.clear();
+        self.fields.clear();
+        self.protocol = None;
+    }
+
+    /// Bytes that fit without new memory.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.authority.capacity() + self.path.capacity() + self.fields.room()
+    }
 }
 
 /// The head of a response.

@@ -169,23 +169,23 @@ impl ServiceName {
             return Err(NameError::Empty);
         }
         let mut parts = text.split('.');
-        let mut next = || match parts.next() {
-            None => Ok(None),
+        // A part that is spelt like the default shares its memory.
+        let mut next = |default: Option<&Label>| match parts.next() {
+            None => Ok(default.cloned()),
             Some("") => Err(NameError::EmptyLabel(text.to_owned())),
-            Some(part) => Label::new(part).map(Some),
+            Some(part) => match default {
+                Some(default) if default.as_str() == part => Ok(Some(default.clone())),
+                _ => Label::new(part).map(Some),
+            },
         };
-        let app = next()?.ok_or(NameError::Empty)?;
-        let named_namespace = next()?;
-        let named_network = next()?;
+        let app = next(None)?.ok_or(NameError::Empty)?;
+        let namespace = next(Some(namespace))?.ok_or(NameError::Empty)?;
+        let network = next(Some(network))?.ok_or(NameError::Empty)?;
         if parts.next().is_some() {
             let count = text.split('.').count();
             return Err(NameError::TooManyLabels { name: text.to_owned(), count });
         }
-        Ok(Self {
-            app,
-            namespace: named_namespace.unwrap_or_else(|| namespace.clone()),
-            network: named_network.unwrap_or_else(|| network.clone()),
-        })
+        Ok(Self { app, namespace, network })
     }
 
     /// Reads a host name `app[.namespace[.network]].mesh`, without port; a trailing dot is
@@ -229,16 +229,21 @@ impl ServiceName {
     /// certificates and the TLS server name under which it is dialled.
     #[must_use]
     pub fn dns_san(&self) -> String {
+        let mut name = Vec::new();
+        self.write_dns_san(&mut name);
+        String::from_utf8(name).expect("labels are ASCII")
+    }
+
+    /// Appends [`Self::dns_san`].
+    pub fn write_dns_san(&self, name: &mut Vec<u8>) {
         let labels = [&self.app, &self.namespace, &self.network];
         let bytes: usize = labels.iter().map(|label| label.as_str().len() + 1).sum();
-        let mut name = String::with_capacity(bytes + MESH_SUFFIX.len());
+        name.reserve(bytes + MESH_SUFFIX.len());
         for label in labels {
-            name.push_str(label.as_str());
-            name.push('.');
+            name.extend(label.as_str().bytes().map(|byte| byte.to_ascii_lowercase()));
+            name.push(b'.');
         }
-        name.make_ascii_lowercase();
-        name.push_str(MESH_SUFFIX);
-        name
+        name.extend_from_slice(MESH_SUFFIX.as_bytes());
     }
 
     /// `<instance>.<app>.<namespace>.<network>.mesh` in lower case.

@@ -136,13 +136,13 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, key: Key<T>) -> Option<T> {
         debug_assert!(self.was_given_out(key), "{key:?} was never a key of this slab");
         let entry = self.entries.get_mut(key.index as usize)?;
-        if entry.generation != key.generation {
+        if entry.generation != key.generation || entry.value.is_none() {
             return None;
         }
-        let value = entry.value.take()?;
         entry.generation = (entry.generation + 1) & 0x7fff_ffff;
         self.free.push(key.index);
-        Some(value)
+        // Entries are large: this moves one once.
+        entry.value.take()
     }
 
     /// Whether [`Self::insert`] may have given out this key, now or earlier.

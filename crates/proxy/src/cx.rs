@@ -136,11 +136,7 @@ pub(crate) enum Effect {
     /// A connection is no member of its pool any more; `refill` asks for another one in its place.
     LeftPool { conn: ConnKey, destination: Destination, refill: bool },
     /// The replica behind an HTTP/1.1 upstream cannot reach its app.
-    EjectReplica {
-        destination: Destination,
-        address: Option<SocketAddr>,
-        instance: Option<Instance>,
-    },
+    EjectReplica(Box<EjectedReplica>),
     /// An idle connection may have something to read.
     QueueRead(ConnKey),
     /// An exchange has waited on an upstream for `quiet`.
@@ -163,6 +159,13 @@ pub(crate) enum Effect {
     RelayEnded { target: RelayedTo, address: SocketAddr },
     /// An address did not answer a relayed connection.
     BackOffRelay { target: RelayedTo, address: SocketAddr, until: Instant },
+}
+
+/// A replica that cannot reach its app.
+pub(crate) struct EjectedReplica {
+    pub(crate) destination: Destination,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) instance: Option<Instance>,
 }
 
 /// Effects that are not carried out yet.

@@ -85,7 +85,8 @@ pub(crate) fn outbound_request(
     fields.push(CALLER_APP, route.from.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
-    head.authority = route.to.dns_san().into_bytes();
+    head.authority.clear();
+    route.to.write_dns_san(&mut head.authority);
     head.scheme = Scheme::Borrowed(b"https");
     Outgoing { wants_call_trace, hops }
 }

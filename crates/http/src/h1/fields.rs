@@ -66,18 +66,23 @@ pub(super) struct UpgradeOffer {
 }
 
 impl<'a> HeadFields<'a> {
-    /// Reads the field lines of a request; `host` is set apart.
-    pub(super) fn of_request(lines: Lines<'a>, count: usize) -> Result<Self, Refusal> {
-        Self::read(lines, count, true)
+    /// Reads the field lines of a request into `room`, which is empty; `host` is set apart.
+    pub(super) fn of_request(
+        lines: Lines<'a>,
+        count: usize,
+        mut room: Fields,
+    ) -> Result<Self, Refusal> {
+        let (more_lines, more_bytes) = FORWARDING;
+        room.reserve(count + more_lines, lines.rest.len() + more_bytes);
+        Self::read(lines, room, true)
     }
 
     pub(super) fn of_response(lines: Lines<'a>, count: usize) -> Result<Self, Refusal> {
-        Self::read(lines, count, false)
+        let room = Fields::with_capacity(count, lines.rest.len());
+        Self::read(lines, room, false)
     }
 
-    fn read(lines: Lines<'a>, count: usize, is_request: bool) -> Result<Self, Refusal> {
-        let (more_lines, more_bytes) = if is_request { FORWARDING } else { (0, 0) };
-        let room = Fields::with_capacity(count + more_lines, lines.rest.len() + more_bytes);
+    fn read(lines: Lines<'a>, room: Fields, is_request: bool) -> Result<Self, Refusal> {
         let mut head = Self { fields: room, ..Self::default() };
         for (number, line) in lines {
             let (name, value) = split_field(line, number)?;

@@ -43,7 +43,7 @@ pub use check::{check_fields, check_request, check_request_line, check_response}
 pub use hop_by_hop::{strip_hop_by_hop, strip_hop_by_hop_and};
 pub use preface::{HTTP2_PREFACE, looks_like_http2};
 pub use refusal::Refusal;
-pub use request::{Request, parse_request};
+pub use request::{Request, parse_request, parse_request_into};
 pub use response::{Response, ResponseContext, parse_response};
 pub use scan::HeadScanner;
 pub use write::{

@@ -19,7 +19,7 @@ pub(super) const METHOD_BYTES_MAX: usize = 32;
 pub struct Request {
     /// Still with its hop-by-hop fields: [`strip_hop_by_hop`](super::strip_hop_by_hop) comes first
     /// when it is forwarded.
-    pub head: RequestHead,
+    pub head: Box<RequestHead>,
     pub version: Version,
     /// Never `UntilClose`.
     pub body: BodyLength,
@@ -43,25 +43,48 @@ pub fn parse_request(
     limits: &Limits,
     scanner: &mut HeadScanner,
 ) -> Result<Parsed<Request>, Refusal> {
+    parse_request_into(input, limits, scanner, Box::default)
+}
+
+/// As [`parse_request`], into a head that is not needed any more and whose memory is used; `spare` is
+/// called once the head is complete.
+pub fn parse_request_into(
+    input: &[u8],
+    limits: &Limits,
+    scanner: &mut HeadScanner,
+    spare: impl FnOnce() -> Box<RequestHead>,
+) -> Result<Parsed<Request>, Refusal> {
     match scanner.find(input, Role::Request, limits)? {
         Some(head) => {
-            let message = read_request(&input[head.lines.clone()], &head, limits)?;
+            let message = read_request(&input[head.lines.clone()], &head, limits, spare())?;
             Ok(Parsed::Complete { message, consumed: head.end })
         }
         None => Ok(Parsed::Partial),
     }
 }
 
-fn read_request(lines: &[u8], head: &Head, limits: &Limits) -> Result<Request, Refusal> {
+fn read_request(
+    lines: &[u8],
+    head: &Head,
+    limits: &Limits,
+    mut spare: Box<RequestHead>,
+) -> Result<Request, Refusal> {
+    spare.clear();
     let mut lines = Lines::new(lines);
     let (_, first) = lines.next().ok_or(Refusal::RequestLine)?;
     let line = RequestLine::read(first, limits)?;
-    let fields = HeadFields::of_request(lines, head.fields)?;
+    let room = std::mem::take(&mut spare.fields);
+    let fields = HeadFields::of_request(lines, head.fields, room)?;
     let target = resolve(&line.method, line.target, fields.host, line.version)?;
     let body = body_length(&line, &fields)?;
 
     let is_connect = line.method == Method::Connect;
     let is_current = line.version == Version::Http11;
+    spare.scheme = scheme_of(target.scheme);
+    spare.authority.extend_from_slice(target.authority);
+    target.path.write(&mut spare.path);
+    spare.method = line.method;
+    spare.fields = fields.fields;
     Ok(Request {
         version: line.version,
         body,
@@ -71,14 +94,7 @@ fn read_request(lines: &[u8], head: &Head, limits: &Limits) -> Result<Request, R
             && !matches!(body, BodyLength::None | BodyLength::Fixed(0)),
         upgrade: is_connect
             || (is_current && fields.connection.upgrade && fields.upgrade.is_acceptable()),
-        head: RequestHead {
-            method: line.method,
-            scheme: scheme_of(target.scheme),
-            authority: target.authority.to_vec(),
-            path: target.path.to_vec(),
-            fields: fields.fields,
-            protocol: None,
-        },
+        head: spare,
     })
 }
 

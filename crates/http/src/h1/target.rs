@@ -24,10 +24,13 @@ pub(super) enum Path<'a> {
 }
 
 impl Path<'_> {
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::AsWritten(path) => path.to_vec(),
-            Self::OnlyQuery(query) => [b"/", *query].concat(),
+            Self::AsWritten(path) => out.extend_from_slice(path),
+            Self::OnlyQuery(query) => {
+                out.push(b'/');
+                out.extend_from_slice(query);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::reading::Reading;
 use super::settings::{self, DEFAULT_WINDOW, PeerSettings};
 use super::stream::{Ended, Streams};
 use super::{Config, ConnectionError, ErrorCode, Event, StreamId};
-use crate::{Fields, hpack};
+use crate::{Fields, RequestHead, hpack};
 
 /// One HTTP/2 connection without its socket.
 ///
@@ -63,6 +63,9 @@ pub struct Connection {
 
     /// Emptied fields whose memory the next heads use.
     pub(super) spare: Vec<Fields>,
+    /// Empty heads of requests.
+    #[expect(clippy::vec_box, reason = "a head is passed on in its box, and not moved")]
+    pub(super) spare_heads: Vec<Box<RequestHead>>,
 }
 
 /// Empty fields that a connection retains at most: one read may bring a head and trailers for each
@@ -171,6 +174,7 @@ impl Connection {
             resets_owed: 0,
             mistakes: 0,
             spare: Vec::new(),
+            spare_heads: Vec::new(),
             config,
         }
     }
@@ -250,14 +254,28 @@ impl Connection {
     /// Gives the fields of a head or of trailers back when they have been read: the next ones
     /// need no new memory. Not needed for correctness.
     pub fn recycle(&mut self, mut fields: Fields) {
-        // Callers' connections are many, and most are at rest.
-        let is_at_rest = self.role == Role::Server && self.streams.len() == 0;
-        let most = if is_at_rest { SPARE_FIELDS_AT_REST } else { SPARE_FIELDS };
+        let most = self.spares();
         self.spare.truncate(most);
         if self.spare.len() < most && fields.room() <= SPARE_FIELD_BYTES {
             fields.clear();
             self.spare.push(fields);
         }
+    }
+
+    /// Gives the head of a request back, as [`Self::recycle`].
+    pub fn recycle_head(&mut self, mut head: Box<RequestHead>) {
+        let most = self.spares();
+        self.spare_heads.truncate(most);
+        if self.spare_heads.len() < most && head.room() <= SPARE_FIELD_BYTES {
+            head.clear();
+            self.spare_heads.push(head);
+        }
+    }
+
+    /// How many that were given back are kept. Callers' connections are many, and most are at rest.
+    fn spares(&self) -> usize {
+        let is_at_rest = self.role == Role::Server && self.streams.len() == 0;
+        if is_at_rest { SPARE_FIELDS_AT_REST } else { SPARE_FIELDS }
     }
 
     /// Streams that are neither closed nor reset.

@@ -14,7 +14,7 @@ pub struct StreamId(pub u32);
 pub enum Event {
     /// A request's head (server). `content-length` is not among the fields; `cookie` crumbs are
     /// joined; `authority` comes from `:authority`, or from `host` where that is alone.
-    Request { stream: StreamId, head: RequestHead, content_length: Option<u64>, end: bool },
+    Request { stream: StreamId, head: Box<RequestHead>, content_length: Option<u64>, end: bool },
     /// A request came whose head is over the limits (server); no `Request` follows and its body
     /// is dropped. Answer it (431), then reset it with NO_ERROR so that the body stops.
     Refused { stream: StreamId },

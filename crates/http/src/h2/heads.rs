@@ -139,7 +139,7 @@ impl Connection {
     ) -> Result<(), Fault> {
         let id = block.stream;
         let room = self.room_for_head();
-        let mut builder = RequestBuilder::collecting(self.take_spare());
+        let mut builder = RequestBuilder::collecting(self.spare_heads.pop().unwrap_or_default());
         let decoded = self.decode_up_to(room, bytes, |field| builder.add(field))?;
         if block.is_malformed {
             return Err(Fault::stream(id, ErrorCode::PROTOCOL_ERROR));

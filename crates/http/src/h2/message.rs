@@ -3,7 +3,7 @@
 //! Whatever could mean something else once it is written as HTTP/1.1 is malformed here.
 
 use crate::h1::syntax::is_field_value;
-use crate::head::{Scheme, scheme_of};
+use crate::head::scheme_of;
 use crate::{Field, Fields, Method, RequestHead, ResponseHead};
 
 /// The message breaks a rule of RFC 9113 section 8: a stream error PROTOCOL_ERROR.
@@ -13,11 +13,12 @@ pub(super) struct Malformed;
 /// Collects the lines of a request's head.
 #[derive(Default)]
 pub(super) struct RequestBuilder {
-    method: Option<Method>,
-    scheme: Option<Scheme>,
-    authority: Option<Vec<u8>>,
-    path: Option<Vec<u8>>,
-    protocol: Option<Box<[u8]>>,
+    /// What has come so far; it has no fields yet.
+    head: Box<RequestHead>,
+    has_method: bool,
+    has_scheme: bool,
+    has_authority: bool,
+    has_path: bool,
     regular: Regular,
 }
 
@@ -47,9 +48,10 @@ struct Regular {
 }
 
 impl RequestBuilder {
-    /// Collects into `fields`, which are empty.
-    pub(super) fn collecting(fields: Fields) -> Self {
-        Self { regular: Regular { fields, ..Regular::default() }, ..Self::default() }
+    /// Collects into `head`, which is empty.
+    pub(super) fn collecting(mut head: Box<RequestHead>) -> Self {
+        let fields = std::mem::take(&mut head.fields);
+        Self { head, regular: Regular { fields, ..Regular::default() }, ..Self::default() }
     }
 
     pub(super) fn add(&mut self, field: Field<'_>) {
@@ -62,15 +64,30 @@ impl RequestBuilder {
     }
 
     fn add_pseudo(&mut self, field: Field<'_>) -> Result<(), Malformed> {
-        let value = field.value;
+        let (value, head) = (field.value, &mut self.head);
         match field.name {
-            b":method" if is_token(value) => once(&mut self.method, || Method::from_token(value)),
-            b":scheme" if is_scheme(value) => once(&mut self.scheme, || scheme_of(value)),
-            b":authority" if is_authority(value) => once(&mut self.authority, || value.to_vec()),
-            b":path" if is_target(value) => once(&mut self.path, || value.to_vec()),
-            b":protocol" if is_token(value) => once(&mut self.protocol, || value.into()),
-            _ => Err(Malformed),
+            b":method" if is_token(value) => {
+                first(&mut self.has_method)?;
+                head.method = Method::from_token(value);
+            }
+            b":scheme" if is_scheme(value) => {
+                first(&mut self.has_scheme)?;
+                head.scheme = scheme_of(value);
+            }
+            b":authority" if is_authority(value) => {
+                first(&mut self.has_authority)?;
+                head.authority.extend_from_slice(value);
+            }
+            b":path" if is_target(value) => {
+                first(&mut self.has_path)?;
+                head.path.extend_from_slice(value);
+            }
+            b":protocol" if is_token(value) => {
+                return once(&mut head.protocol, || value.into());
+            }
+            _ => return Err(Malformed),
         }
+        Ok(())
     }
 
     /// The head, and the length of the body if the request has one. Extended CONNECT is an error
@@ -78,31 +95,38 @@ impl RequestBuilder {
     pub(super) fn finish(
         mut self,
         takes_connect_protocol: bool,
-    ) -> Result<(RequestHead, Option<u64>), Malformed> {
-        let method = self.method.take().ok_or(Malformed)?;
-        let is_plain_connect = method == Method::Connect && self.protocol.is_none();
-        if is_plain_connect {
-            let has_target = self.scheme.is_some() || self.path.is_some();
-            if has_target || self.authority.is_none() {
+    ) -> Result<(Box<RequestHead>, Option<u64>), Malformed> {
+        let head = &mut self.head;
+        if !self.has_method {
+            return Err(Malformed);
+        }
+        let is_connect = head.method == Method::Connect;
+        if is_connect && head.protocol.is_none() {
+            if self.has_scheme || self.has_path || !self.has_authority {
                 return Err(Malformed);
             }
         } else {
-            check_target(&method, self.scheme.as_deref(), self.path.as_deref())?;
+            let is_asterisk = head.path == b"*" && head.method == Method::Options;
+            // `:scheme` and `:path` of anything but plain CONNECT (RFC 9113 section 8.3.1).
+            if !(self.has_scheme && (head.path.starts_with(b"/") || is_asterisk)) {
+                return Err(Malformed);
+            }
         }
-        if self.protocol.is_some() && !(method == Method::Connect && takes_connect_protocol) {
+        if head.protocol.is_some() && !(is_connect && takes_connect_protocol) {
             return Err(Malformed);
         }
-        let authority = one_authority(self.authority, self.regular.host.take())?;
+        if let Some(host) = self.regular.host.take() {
+            // They must not name two places (RFC 9113 section 8.3.1).
+            if self.has_authority && !head.authority.eq_ignore_ascii_case(&host) {
+                return Err(Malformed);
+            }
+            if !self.has_authority {
+                head.authority = host;
+            }
+        }
         let (fields, content_length) = self.regular.finish()?;
-        let head = RequestHead {
-            method,
-            scheme: self.scheme.unwrap_or_default(),
-            authority,
-            path: self.path.unwrap_or_default(),
-            fields,
-            protocol: self.protocol,
-        };
-        Ok((head, content_length))
+        self.head.fields = fields;
+        Ok((self.head, content_length))
     }
 }
 
@@ -219,24 +243,9 @@ impl Regular {
     }
 }
 
-/// `:scheme` and `:path` of anything but plain CONNECT (RFC 9113 section 8.3.1).
-fn check_target(
-    method: &Method,
-    scheme: Option<&[u8]>,
-    path: Option<&[u8]>,
-) -> Result<(), Malformed> {
-    let (Some(_), Some(path)) = (scheme, path) else { return Err(Malformed) };
-    let is_asterisk = path == b"*" && *method == Method::Options;
-    if path.starts_with(b"/") || is_asterisk { Ok(()) } else { Err(Malformed) }
-}
-
-/// `:authority` and `host` must not name two places (RFC 9113 section 8.3.1).
-fn one_authority(pseudo: Option<Vec<u8>>, host: Option<Vec<u8>>) -> Result<Vec<u8>, Malformed> {
-    match (pseudo, host) {
-        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(&host) => Err(Malformed),
-        (Some(authority), _) | (None, Some(authority)) => Ok(authority),
-        (None, None) => Ok(Vec::new()),
-    }
+/// Notes that a pseudo-header field has come.
+fn first(has_come: &mut bool) -> Result<(), Malformed> {
+    if std::mem::replace(has_come, true) { Err(Malformed) } else { Ok(()) }
 }
 
 fn once<T>(place: &mut Option<T>, value: impl FnOnce() -> T) -> Result<(), Malformed> {

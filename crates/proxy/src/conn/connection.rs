@@ -238,6 +238,11 @@ impl Connection {
         }
     }
 
+    /// Whether it has no protocol yet: its handshake may be over since.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.role, Role::Accepting | Role::Dialling(_))
+    }
+
     /// Whether bytes were read and not parsed.
     pub(crate) fn has_unparsed(&self) -> bool {
         match &self.role {

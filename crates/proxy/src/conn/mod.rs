@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tollway_http::Fields;
+use tollway_http::{Fields, RequestHead};
 use tollway_net::{Key, Poller, Readiness, Slab, Token, Waker, Wheel};
 
 pub(crate) use connection::{
@@ -288,6 +288,22 @@ impl Connections {
             self.slab.get_mut(key).map(|conn| &mut conn.role)
         {
             link.codec.recycle(fields);
+        }
+    }
+
+    /// As [`Self::recycle`], for the whole head of a request. Gives it back if the connection is not of
+    /// HTTP/2.
+    pub(crate) fn recycle_head(
+        &mut self,
+        key: ConnKey,
+        head: Box<RequestHead>,
+    ) -> Option<Box<RequestHead>> {
+        match self.slab.get_mut(key).map(|conn| &mut conn.role) {
+            Some(Role::Http2Server(link)) => {
+                link.codec.recycle_head(head);
+                None
+            }
+            _ => Some(head),
         }
     }
 }

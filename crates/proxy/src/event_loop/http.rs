@@ -374,10 +374,7 @@ impl<S: Side> Composition for Http<S> {
             Effect::LeftPool { conn, destination, refill } => {
                 pools::on_left_pool(cx, upstreams, conn, &destination, refill);
             }
-            Effect::EjectReplica { destination, address, instance } => {
-                let instance = instance.as_ref();
-                pools::eject_replica(cx, conns, upstreams, &destination, address, instance);
-            }
+            Effect::EjectReplica(replica) => pools::eject_replica(cx, conns, upstreams, &replica),
             Effect::QueueRead(conn) => conns.queue_read(conn),
             Effect::Probe { conn, quiet } => keepalive::probe(cx, conns, keepalive, conn, quiet),
             Effect::PingAnswered(conn, payload) => {

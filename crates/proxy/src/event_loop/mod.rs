@@ -198,7 +198,9 @@ impl<C: Composition> EventLoop<C> {
         if conns.holds_back(cx, key) {
             return;
         }
-        plane.on_bytes(cx, conns, key, &[]);
+        if conns.get(key).is_some_and(|conn| conn.is_new() || conn.has_unparsed()) {
+            plane.on_bytes(cx, conns, key, &[]);
+        }
         for _ in 0..READS_PER_TURN {
             if conns.holds_back(cx, key) {
                 return;

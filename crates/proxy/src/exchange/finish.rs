@@ -143,15 +143,19 @@ pub(super) fn forget(
     exchanges: &mut Exchanges,
     key: ExchangeKey,
 ) {
-    if let Some(exchange) = exchanges.remove(key) {
-        if exchange.holds_permit {
-            cx.effects.push(Effect::PermitFreed);
-        }
-        if exchange.observed.is_some() {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if exchange.holds_permit {
+        cx.effects.push(Effect::PermitFreed);
+    }
+    let down = exchange.down.conn;
+    if exchange.observed.is_some() {
+        if let Some(exchange) = exchanges.remove(key) {
             access_log::record_finished(cx, conns, exchange);
-        } else {
-            conns.recycle(exchange.down.conn, exchange.head.fields);
         }
+    } else if let Some(head) = exchanges.discard(key)
+        && let Some(head) = conns.recycle_head(down, head)
+    {
+        exchanges.spare_heads.keep(head);
     }
 }
 

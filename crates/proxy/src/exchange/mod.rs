@@ -27,6 +27,7 @@ pub(crate) mod trace;
 
 use std::time::Instant;
 
+use tollway_http::RequestHead;
 use tollway_net::{Key, Slab};
 
 use body::BufferPool;
@@ -37,6 +38,22 @@ pub(crate) use state::{
 
 /// The key of an exchange. It is stale once the exchange is over.
 pub(crate) type ExchangeKey = Key<Exchange>;
+
+/// Heads of requests over HTTP/1.1 that are over, for the next ones.
+#[derive(Default)]
+#[expect(clippy::vec_box, reason = "a head is passed on in its box, and not moved")]
+struct HeadPool(Vec<Box<RequestHead>>);
+
+impl HeadPool {
+    const COUNT: usize = 64;
+    const BYTES: usize = 4096;
+
+    fn keep(&mut self, head: Box<RequestHead>) {
+        if self.0.len() < Self::COUNT && head.room() <= Self::BYTES {
+            self.0.push(head);
+        }
+    }
+}
 
 /// The exchanges of one event loop.
 #[derive(Default)]
@@ -49,6 +66,7 @@ pub(crate) struct Exchanges {
     /// Some connection's credit is held back because too many bytes wait.
     holds_credit: bool,
     spare_bodies: BufferPool,
+    spare_heads: HeadPool,
     /// Where the next pass over a part of the exchanges begins.
     swept: usize,
 }
@@ -92,6 +110,19 @@ impl Exchanges {
         self.buffered_bytes -= exchange.request.len() + exchange.response.len();
         self.spare_bodies.keep(exchange.replay.take());
         Some(exchange)
+    }
+
+    /// Drops an exchange that is over, with the bytes that still wait in it. Gives its head.
+    fn discard(&mut self, key: ExchangeKey) -> Option<Box<RequestHead>> {
+        let exchange = self.slab.get_mut(key)?;
+        self.buffered_bytes -= exchange.request.len() + exchange.response.len();
+        self.spare_bodies.keep(exchange.replay.take());
+        self.slab.remove(key).map(|exchange| exchange.head)
+    }
+
+    /// A head for a request of HTTP/1.1, of one that is over if there is one.
+    pub(crate) fn spare_head(&mut self) -> Box<RequestHead> {
+        self.spare_heads.0.pop().unwrap_or_default()
     }
 
     /// Whether an exchange waits for a connection.

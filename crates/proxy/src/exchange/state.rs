@@ -130,7 +130,7 @@ pub(crate) struct Exchange {
     pub(crate) up: UpstreamState,
     pub(crate) destination: Destination,
     /// The request as it goes upstream.
-    pub(crate) head: RequestHead,
+    pub(crate) head: Box<RequestHead>,
     pub(crate) request_size: BodySize,
     pub(crate) request: Pipe,
     pub(crate) response: Pipe,

@@ -83,12 +83,8 @@ pub(crate) fn note_wait(exchanges: &mut Exchanges, key: ExchangeKey, what: Waits
 }
 
 /// What is known of the service that a request is for; `None` until it is known.
-pub(crate) fn note_service(
-    exchanges: &mut Exchanges,
-    key: ExchangeKey,
-    state: Option<&ServiceState>,
-) {
-    if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
+pub(crate) fn note_service(exchange: &mut Exchange, state: Option<&ServiceState>) {
+    if let Some(part) = exchange.caller_part() {
         part.service = state.map(service_of);
     }
 }

@@ -36,14 +36,11 @@ pub(crate) fn admit(
     upstreams: &Upstreams,
     app_queue: &mut AppQueue,
     key: ExchangeKey,
-    destination: &Destination,
 ) -> bool {
     let Some(slots) = cx.config.app_concurrency else { return true };
-    if !matches!(destination, Destination::App | Destination::Callback) {
-        return true;
-    }
     let Some(exchange) = exchanges.get_mut(key) else { return false };
-    if exchange.holds_permit {
+    let is_for_app = matches!(exchange.destination, Destination::App | Destination::Callback);
+    if !is_for_app || exchange.holds_permit {
         return true;
     }
     if app_queue.concurrency.taken < slots {
@@ -51,7 +48,8 @@ pub(crate) fn admit(
         exchange.holds_permit = true;
         return true;
     }
-    wait(cx, conns, exchanges, upstreams, app_queue, key, destination);
+    let destination = exchange.destination.clone();
+    wait(cx, conns, exchanges, upstreams, app_queue, key, &destination);
     false
 }
 
@@ -131,7 +129,6 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use tollway_http::RequestHead;
     use tollway_http::h2::StreamId;
     use tollway_model::{Label, ServiceName};
 
@@ -146,7 +143,7 @@ mod tests {
         let down = StreamRef { conn: ConnKey::from_u64(0), stream: StreamId(0) };
         let arrival = Arrival {
             down,
-            head: RequestHead::default(),
+            head: Box::default(),
             size: BodySize::None,
             ended: true,
             is_upgrade: false,

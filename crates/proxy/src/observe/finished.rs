@@ -111,7 +111,7 @@ impl Finished {
     pub(crate) fn attempt(exchange: &Exchange, code: ErrorCode, now: Instant) -> Option<Self> {
         let observed = exchange.observed.as_ref()?;
         let service = exchange.destination.service()?;
-        let RequestHead { method, path, .. } = &exchange.head;
+        let RequestHead { method, path, .. } = &*exchange.head;
         Some(Self {
             kind: Kind::Request,
             inbound: false,

@@ -65,31 +65,31 @@ pub(crate) fn dispatch(
         return;
     }
     exchange.up = UpstreamState::Waiting;
-    let destination = exchange.destination.clone();
-    let is_upgrade = exchange.is_upgrade;
-    if destination.is_of_mesh() {
-        match discover::find_callee(cx, exchanges, upstreams, key, &destination) {
+    if exchange.destination.is_of_mesh() {
+        match discover::find_callee(cx, exchange, upstreams) {
             Ok(true) => {}
-            Ok(false) => return wait(cx, conns, exchanges, upstreams, key, &destination),
-            Err(error) => {
-                return fail::fail(cx, conns, exchanges, key, &error);
+            Ok(false) => {
+                let destination = exchange.destination.clone();
+                return wait(cx, conns, exchanges, upstreams, key, &destination);
             }
+            Err(error) => return fail::fail(cx, conns, exchanges, key, &error),
         }
-    }
-    if !concurrency::admit(cx, conns, exchanges, upstreams, app_queue, key, &destination) {
+    } else if !concurrency::admit(cx, conns, exchanges, upstreams, app_queue, key) {
         return;
     }
-    if is_upgrade && !destination.is_served_here() {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if exchange.is_upgrade && !exchange.destination.is_served_here() {
         return cx.effects.push(Effect::DialUpgrade(key));
     }
-    if destination == Destination::App
+    if matches!(exchange.destination, Destination::App)
         && fairness::is_over_share(cx, conns, exchanges, upstreams, key)
     {
         return fairness::wait(cx, conns, exchanges, upstreams, app_queue, key);
     }
-    match pick::pick(cx, conns, upstreams, &destination) {
+    match pick::pick(cx, conns, upstreams, &exchange.destination) {
         Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
         None => {
+            let destination = exchange.destination.clone();
             wait(cx, conns, exchanges, upstreams, key, &destination);
             cx.effects.push(Effect::Scale(destination));
         }

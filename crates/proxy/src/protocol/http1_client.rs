@@ -9,7 +9,7 @@ use super::http1_server::size_of;
 use super::relay;
 use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, Http1Client, Role};
-use crate::cx::{Cx, Effect};
+use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
 use crate::exchange::{BodySize, Destination, ExchangeKey, Exchanges, Side};
@@ -143,7 +143,8 @@ fn ask_another_way(
         return false;
     };
     let (address, instance) = (conn.remote, conn.instance().cloned());
-    cx.effects.push(Effect::EjectReplica { destination, address, instance });
+    let replica = EjectedReplica { destination, address, instance };
+    cx.effects.push(Effect::EjectReplica(Box::new(replica)));
     retry::ask_another_replica(cx, conns, exchanges, exchange)
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Next {
     /// A request begins; what is left of the input follows it unless the connection may leave HTTP.
     Request { arrival: Arrival, consumed: usize, may_leave_http: bool },
     /// A CONNECT.
-    Connect(RequestHead),
+    Connect(Box<RequestHead>),
 }
 
 /// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 downstream.
@@ -76,7 +76,8 @@ pub(crate) fn step(
     if server.exchange.is_some() {
         return Next::Wait;
     }
-    match h1::parse_request(bytes, &limits, &mut server.scanner) {
+    let spare = || exchanges.spare_head();
+    match h1::parse_request_into(bytes, &limits, &mut server.scanner, spare) {
         Ok(Parsed::Partial) => {
             if server.input.is_empty() && !server.in_head {
                 server.in_head = true;

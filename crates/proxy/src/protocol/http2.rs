@@ -189,7 +189,7 @@ fn on_request(
     conns: &mut Connections,
     key: ConnKey,
     stream: StreamId,
-    head: RequestHead,
+    head: Box<RequestHead>,
     declared: &Declared,
 ) -> Option<Arrival> {
     let down = StreamRef { conn: key, stream };

@@ -22,7 +22,7 @@ use crate::exchange::{BodySize, StreamRef};
 /// A request as a downstream codec hands it over.
 pub(crate) struct Arrival {
     pub(crate) down: StreamRef,
-    pub(crate) head: RequestHead,
+    pub(crate) head: Box<RequestHead>,
     pub(crate) size: BodySize,
     /// Nothing follows the head.
     pub(crate) ended: bool,

@@ -6,7 +6,7 @@ use tollway_model::{AppProtocol, ServiceName, ServiceState};
 
 use super::workload;
 use crate::cx::Cx;
-use crate::exchange::{Destination, ExchangeKey, Exchanges, WorkloadName, trace};
+use crate::exchange::{Destination, Exchange, WorkloadName, trace};
 use crate::request_error::RequestError;
 use crate::upstream::{Pool, Upstreams, pools};
 
@@ -23,59 +23,52 @@ pub(crate) fn service_state(
     Ok(pool.state.clone())
 }
 
-/// Whether it is known where a service or a workload is, which can be called then.
+/// Whether it is known where the service or the workload is that a request is for.
 ///
 /// # Errors
 /// Why it cannot be called.
 pub(crate) fn find_callee(
     cx: &mut Cx,
-    exchanges: &mut Exchanges,
+    exchange: &mut Exchange,
     upstreams: &mut Upstreams,
-    key: ExchangeKey,
-    destination: &Destination,
 ) -> Result<bool, RequestError> {
-    let Some(service) = destination.service() else { return Ok(true) };
-    if let Destination::Workload(workload) = destination {
-        let of_service = Destination::Service(service.clone());
+    if let Destination::Workload(workload) = &exchange.destination {
+        let workload = Arc::clone(workload);
+        let of_service = Destination::Service(workload.service.clone());
         let pool = pools::pool_in_use(cx, upstreams, &of_service)?;
-        let is_known = note_callee(exchanges, key, service, pool)?;
+        note_callee(exchange, pool)?;
         let state = pool.state.clone();
-        return Ok(find_workload(cx, upstreams, workload, state.as_ref())? && is_known);
+        return find_workload(cx, upstreams, &workload, state.as_ref());
     }
     // As nearly every request finds it.
-    if let Some(pool) = upstreams.pools.get_mut(destination) {
+    if let Some(pool) = upstreams.pools.get_mut(&exchange.destination) {
         pool.used = cx.now;
-        return note_callee(exchanges, key, service, pool);
+        return note_callee(exchange, pool);
     }
-    let pool = pools::pool_in_use(cx, upstreams, destination)?;
-    note_callee(exchanges, key, service, pool)
+    let pool = pools::pool_in_use(cx, upstreams, &exchange.destination)?;
+    note_callee(exchange, pool)
 }
 
 /// Notes which service a request is for. Returns whether the control plane has said where it is.
 ///
 /// # Errors
-/// The service takes no requests.
-fn note_callee(
-    exchanges: &mut Exchanges,
-    key: ExchangeKey,
-    service: &ServiceName,
-    pool: &Pool,
-) -> Result<bool, RequestError> {
-    trace::note_service(exchanges, key, pool.state.as_ref());
-    if let Some(exchange) = exchanges.get_mut(key) {
-        exchange.series = Some(pool.series);
-    }
-    match &pool.state {
-        Some(ServiceState::Unavailable(reason)) => {
-            Err(RequestError::unavailable(*reason, service))
+/// The service takes no requests. A workload of a TCP service does: its runtime serves actors.
+fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<bool, RequestError> {
+    trace::note_service(exchange, pool.state.as_ref());
+    exchange.series = Some(pool.series);
+    match (&pool.state, &exchange.destination) {
+        (Some(ServiceState::Unavailable(reason)), to) => {
+            let unavailable = |service| RequestError::unavailable(*reason, service);
+            to.service().map(unavailable).map_or(Ok(true), Err)
         }
-        Some(ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. })
-            if *protocol == AppProtocol::Tcp =>
-        {
+        (
+            Some(ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }),
+            Destination::Service(service),
+        ) if *protocol == AppProtocol::Tcp => {
             Err(RequestError::NotHttp { service: service.clone() })
         }
-        Some(_) => Ok(true),
-        None => Ok(false),
+        (Some(_), _) => Ok(true),
+        (None, _) => Ok(false),
     }
 }
 

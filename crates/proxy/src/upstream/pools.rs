@@ -13,7 +13,7 @@ use tollway_telemetry::SeriesId;
 
 use super::workload;
 use crate::conn::{ConnKey, Connection, Connections, Role};
-use crate::cx::{Cx, Effect};
+use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::ExchangeKey;
 use crate::exchange::{Destination, WorkloadName};
 use crate::request_error::RequestError;
@@ -228,8 +228,11 @@ pub(crate) fn on_http1_idle(
     client.keep_alive = true;
     if let Some(pool) = upstreams.pools.get_mut(&destination) {
         pool.idle.push(key);
+        if pool.waiting.is_empty() {
+            return;
+        }
     }
-    cx.effects.push(Effect::ServeWaiting(destination.clone()));
+    cx.effects.push(Effect::ServeWaiting(destination));
 }
 
 /// A connection is no member of the pool of `destination` any more.
@@ -262,16 +265,15 @@ pub(crate) fn eject_replica(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
-    destination: &Destination,
-    address: Option<SocketAddr>,
-    instance: Option<&Instance>,
+    replica: &EjectedReplica,
 ) {
+    let EjectedReplica { destination, address, instance } = replica;
     let Some(pool) = upstreams.pools.get(destination) else { return };
     let is_local = matches!(pool.state, Some(ServiceState::Local { .. }));
-    let leads_there = |other: &&ConnKey| pick::instance(conns, **other) == instance;
+    let leads_there = |other: &&ConnKey| pick::instance(conns, **other) == instance.as_ref();
     let idle: Vec<ConnKey> = pool.idle.iter().filter(leads_there).copied().collect();
     if is_local {
-        back_off(cx, upstreams, destination, address, cx.now + cx.config.timeouts.dial_backoff);
+        back_off(cx, upstreams, destination, *address, cx.now + cx.config.timeouts.dial_backoff);
     }
     for other in idle {
         conns.close(cx, other);

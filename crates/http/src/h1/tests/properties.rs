@@ -238,7 +238,7 @@ proptest! {
             return Err(TestCaseError::fail(format!("{parsed:?} for {}", out.escape_ascii())));
         };
         prop_assert_eq!(consumed, head_end);
-        prop_assert_eq!(&message.head, &head);
+        prop_assert_eq!(&*message.head, &head);
         prop_assert_eq!(message.body, length);
         check_with_httparse(&out, &message, head_end)?;
         let mut decoder = BodyDecoder::new(length, &Limits::default());
@@ -260,7 +260,7 @@ proptest! {
             let transcript = read_requests(&[&out]);
             prop_assert_eq!(transcript.messages.len(), 1, "{}", out.escape_ascii());
             let message = &transcript.messages[0];
-            prop_assert_eq!(&message.head.head, &head);
+            prop_assert_eq!(&*message.head.head, &head);
         }
     }
 

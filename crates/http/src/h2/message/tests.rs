@@ -154,14 +154,14 @@ fn what_is_accepted_here_can_be_written_as_http_1() {
     assert!(accepted > 256, "{accepted}");
 }
 
-fn request(lines: &[(&str, &str)]) -> Result<(RequestHead, Option<u64>), Malformed> {
+fn request(lines: &[(&str, &str)]) -> Result<(Box<RequestHead>, Option<u64>), Malformed> {
     build_request(lines, false)
 }
 
 fn build_request(
     lines: &[(&str, &str)],
     takes_connect_protocol: bool,
-) -> Result<(RequestHead, Option<u64>), Malformed> {
+) -> Result<(Box<RequestHead>, Option<u64>), Malformed> {
     let mut builder = RequestBuilder::default();
     lines.iter().for_each(|&line| builder.add(field(line)));
     builder.finish(takes_connect_protocol)
