@@ -5,7 +5,10 @@ use std::io::IsTerminal;
 use std::str::FromStr;
 
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, reload};
 
 /// The environment variable with the filter of commands that have no setting for it.
 pub(crate) const VARIABLE: &str = "TOLLWAY_LOG";
@@ -38,15 +41,17 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        let text = text.trim();
-        for directive in text.split(',').filter(|directive| !directive.is_empty()) {
-            let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level).trim();
+        let directives = text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+        let directives: Vec<&str> = directives.collect();
+        for directive in &directives {
+            let level = directive.rsplit_once('=').map_or(*directive, |(_, level)| level).trim();
             if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
                 return Err(LogFilterError::Level { level: level.to_owned() });
             }
         }
-        EnvFilter::try_new(text).map_err(|_| LogFilterError::Syntax)?;
-        Ok(Self(if text.is_empty() { "info".to_owned() } else { text.to_owned() }))
+        let text = if directives.is_empty() { "info".to_owned() } else { directives.join(",") };
+        text.parse::<Targets>().map_err(|_| LogFilterError::Syntax)?;
+        Ok(Self(text))
     }
 }
 
@@ -57,52 +62,49 @@ impl fmt::Display for LogFilter {
 }
 
 impl LogFilter {
-    fn to_env_filter(&self) -> EnvFilter {
+    pub(crate) fn targets(&self) -> Targets {
         // It was read once, so it reads again.
-        EnvFilter::try_new(&self.0).unwrap_or_else(|_| EnvFilter::new("info"))
+        self.0.parse().unwrap_or_default()
+    }
+
+    /// The filter in the variable `TOLLWAY_LOG`, or `level` and above.
+    pub(crate) fn of_environment(level: &str) -> Self {
+        let filter = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
+        filter.unwrap_or_else(|| Self(level.to_owned()))
     }
 }
 
 /// The log of this process, once started.
 pub struct Log {
-    set: Box<dyn Fn(EnvFilter) -> bool + Send + Sync>,
+    set: Box<dyn Fn(Targets) -> bool + Send + Sync>,
 }
 
 impl Log {
     /// Sets another filter of the log. Returns whether there is a log.
     pub fn set_filter(&self, filter: &LogFilter) -> bool {
-        (self.set)(filter.to_env_filter())
+        (self.set)(filter.targets())
     }
 }
 
 /// Starts the log of this process by the filter in the variable `TOLLWAY_LOG`, default `info`;
 /// later calls change nothing.
 pub fn init_log(format: LogFormat) {
-    let filter = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
-    start_log(format, &filter.unwrap_or_else(|| LogFilter("info".to_owned())));
+    start_log(format, &LogFilter::of_environment("info"));
 }
 
 /// Starts the log of this process; later calls change nothing.
 pub fn start_log(format: LogFormat, filter: &LogFilter) -> Log {
-    let builder = tracing_subscriber::fmt()
+    let (filter, handle) = reload::Layer::new(filter.targets());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(filter.to_env_filter());
+        .with_ansi(std::io::stderr().is_terminal());
+    let lines = match format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
     // Starting fails only when a log was started before, which then stays.
-    match format {
-        LogFormat::Text => {
-            let builder = builder.with_target(false).with_filter_reloading();
-            let handle = builder.reload_handle();
-            let _ = builder.try_init();
-            Log { set: Box::new(move |filter| handle.reload(filter).is_ok()) }
-        }
-        LogFormat::Json => {
-            let builder = builder.json().with_filter_reloading();
-            let handle = builder.reload_handle();
-            let _ = builder.try_init();
-            Log { set: Box::new(move |filter| handle.reload(filter).is_ok()) }
-        }
-    }
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    Log { set: Box::new(move |filter| handle.reload(filter).is_ok()) }
 }
 
 #[cfg(test)]
@@ -111,7 +113,15 @@ mod tests {
 
     #[test]
     fn a_filter_names_levels_that_exist() {
-        for good in ["info", "DEBUG", "warn,tollway_proxy=trace", "off", "info,a::b=debug,", ""] {
+        for good in [
+            "info",
+            "DEBUG",
+            "warn,tollway_proxy=trace",
+            "off",
+            "info,a::b=debug,",
+            "",
+            " info , a=warn",
+        ] {
             assert!(good.parse::<LogFilter>().is_ok(), "{good}");
         }
         for bad in ["inof", "info,tollway_proxy", "a=b=c", "tollway=verbose"] {

@@ -3,24 +3,24 @@
 use std::fmt;
 
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::log::VARIABLE;
+use crate::log::LogFilter;
 
 /// Starts the log: one line `tollway: level: message` for what is at least as grave as `level`,
 /// which `TOLLWAY_LOG` replaces. Later calls change nothing.
 pub fn init_terminal_log(level: &str) {
-    let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .event_format(Prefixed);
+    let filter = LogFilter::of_environment(level).targets();
     // Fails only when a log was started before, which then stays.
-    let _ = builder.try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }
 
 /// Lines with a prefix that distinguishes them from those of another program.
