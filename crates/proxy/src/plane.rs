@@ -111,16 +111,7 @@ impl Plane {
             started.metrics.push(Arc::clone(&metrics));
             let start =
                 ThreadStart { number: thread, config: &config, listeners, metrics, observer };
-            match kind.clone() {
-                PlaneKind::Sidecar(credentials) => {
-                    let sidecar = Http::sidecar(&config, credentials, Box::new(services));
-                    started.start(start, sidecar)?;
-                }
-                PlaneKind::Gateway(routes) => started.start(start, Gateway::new(routes))?,
-                PlaneKind::Front(served) => {
-                    started.start(start, Http::front(served, Box::new(services)))?;
-                }
-            }
+            started.start(start, kind.clone(), services)?;
         }
         fanout.set_threads(started.commands);
         let telemetry = Arc::new(Mutex::new(telemetry));
@@ -229,7 +220,28 @@ struct ThreadStart<'c> {
 }
 
 impl DataThreads {
+    /// Starts a thread of this kind. Event loops are made here, in a function without type parameters
+    /// that is not asynchronous, so that they are compiled as a part of this crate: what is generic or
+    /// asynchronous is compiled in the crate that uses it, where nothing is optimised for speed.
     fn start(
+        &mut self,
+        start: ThreadStart<'_>,
+        kind: PlaneKind,
+        services: DataThreadServices,
+    ) -> Result<(), DataPlaneError> {
+        match kind {
+            PlaneKind::Sidecar(credentials) => {
+                let sidecar = Http::sidecar(start.config, credentials, Box::new(services));
+                self.start_loop(start, sidecar)
+            }
+            PlaneKind::Gateway(routes) => self.start_loop(start, Gateway::new(routes)),
+            PlaneKind::Front(served) => {
+                self.start_loop(start, Http::front(served, Box::new(services)))
+            }
+        }
+    }
+
+    fn start_loop(
         &mut self,
         start: ThreadStart<'_>,
         plane: impl Composition + Send + 'static,

@@ -65,6 +65,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "http::h2::connection::SPARE_FIELD_BYTES",
             "net::conn::reading::READ_BYTES",
             "net::process::log::TAIL_BYTES",
+            "proxy::exchange::BYTES",
             "proxy::exchange::body::BYTES",
             "proxy::event_loop::sweep::GIVE_BACK_BYTES",
             "proxy::event_loop::sweep::PLACE_BYTES",
