@@ -272,7 +272,8 @@ impl Connection {
         }
     }
 
-    /// How many that were given back are kept. Callers' connections are many, and most are at rest.
+    /// The most spare fields and heads of this connection: fewer for a server without an open stream, since
+    /// most callers' connections have none.
     fn spares(&self) -> usize {
         let is_at_rest = self.role == Role::Server && self.streams.len() == 0;
         if is_at_rest { SPARE_FIELDS_AT_REST } else { SPARE_FIELDS }

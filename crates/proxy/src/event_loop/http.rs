@@ -279,8 +279,7 @@ impl<S: Side> Composition for Http<S> {
         }
     }
 
-    /// An upstream may have answered before it closed, as one does that wants no more of a body: what
-    /// it has said is read first, and the end behind it tells the rest.
+    /// An upstream may answer and close before it has read the whole request. Its answer is read first.
     fn on_unsendable(
         &mut self,
         cx: &mut Cx,
