@@ -22,7 +22,9 @@ pub(crate) trait Composition {
     fn accept(&mut self, stream: TcpStream, via: &ListenerKind) -> Result<(Conn, Role), TlsError>;
 
     /// An accepted connection is registered.
-    fn on_accepted(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey);
+    fn on_accepted(&mut self, _: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        conns.queue_read(key);
+    }
 
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
     fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]);

@@ -87,10 +87,6 @@ impl Side for Front {
         route::begin_front(cx, conns, exchanges, arrival);
     }
 
-    fn on_accepted(_: &mut Http<Self>, _: &mut Cx, conns: &mut Connections, key: ConnKey) {
-        conns.queue_read(key);
-    }
-
     fn on_connect(
         _: &mut Http<Self>,
         cx: &mut Cx,

@@ -19,10 +19,6 @@ impl Composition for Gateway {
         Ok((Conn::accepted(stream, None), Role::Hello(Box::default())))
     }
 
-    fn on_accepted(&mut self, _: &mut Cx, conns: &mut Connections, key: ConnKey) {
-        conns.queue_read(key);
-    }
-
     fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
         let Some(conn) = conns.get_mut(key) else { return };
         match &conn.role {

@@ -61,7 +61,9 @@ pub(crate) trait Side: Sized {
     );
 
     /// An accepted connection is registered.
-    fn on_accepted(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, key: ConnKey);
+    fn on_accepted(_: &mut Http<Self>, _: &mut Cx, conns: &mut Connections, key: ConnKey) {
+        conns.queue_read(key);
+    }
 
     /// A client asks for a tunnel.
     fn on_connect(

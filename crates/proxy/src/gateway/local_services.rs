@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use tollway_model::{Endpoint, ServiceName, ServiceState, ServiceUpdate};
 
+use super::rotation::Rotation;
+
 /// The control plane sends a gateway the state of every service.
 #[derive(Default)]
 pub(super) struct LocalServices(HashMap<ServiceName, LocalService>);
@@ -16,9 +18,7 @@ struct LocalService {
     endpoints: Arc<[Endpoint]>,
     /// Relays to each address; none is zero.
     relays: HashMap<SocketAddr, usize>,
-    /// Addresses that did not answer, and until when others are preferred.
-    resting: HashMap<SocketAddr, Instant>,
-    turn: usize,
+    rotation: Rotation,
 }
 
 impl LocalServices {
@@ -30,7 +30,7 @@ impl LocalServices {
             ServiceState::Remote { .. } | ServiceState::Unavailable(_) => Arc::default(),
         };
         let service = self.0.entry(update.service.clone()).or_default();
-        service.resting.retain(|address, _| endpoints.iter().any(|e| e.address == *address));
+        service.rotation.retain(|address| endpoints.iter().any(|e| e.address == *address));
         service.endpoints = endpoints;
         self.forget_if_over(&update.service);
     }
@@ -38,12 +38,10 @@ impl LocalServices {
     /// The address with the fewest relays, the next one in turn among equals; one that rests only if
     /// all do. `None` for a service without a ready endpoint here.
     pub(super) fn pick(&mut self, name: &ServiceName, now: Instant) -> Option<SocketAddr> {
-        let LocalService { endpoints, relays, resting, turn } = self.0.get_mut(name)?;
-        *turn = turn.wrapping_add(1);
-        let (first, count) = (*turn, endpoints.len());
-        let in_turn = (0..count).map(|step| endpoints[first.wrapping_add(step) % count].address);
-        let rests = |address: &SocketAddr| resting.get(address).is_some_and(|until| *until > now);
-        in_turn.min_by_key(|address| (rests(address), relays.get(address).copied().unwrap_or(0)))
+        let LocalService { endpoints, relays, rotation } = self.0.get_mut(name)?;
+        let in_turn = rotation.next(endpoints.len()).map(|index| endpoints[index].address);
+        let relays = |address| relays.get(&address).copied().unwrap_or(0);
+        in_turn.min_by_key(|address| (rotation.is_passed_over(*address, now), relays(*address)))
     }
 
     /// The address of one workload of a service.
@@ -75,7 +73,7 @@ impl LocalServices {
     pub(super) fn rest(&mut self, name: &ServiceName, address: SocketAddr, until: Instant) {
         let Some(service) = self.0.get_mut(name) else { return };
         if service.endpoints.iter().any(|endpoint| endpoint.address == address) {
-            service.resting.insert(address, until);
+            service.rotation.back_off(address, until);
         }
     }
 
@@ -155,9 +153,13 @@ mod tests {
             services.begin_relay(&stock(), address(2));
         }
         assert_eq!(services.pick(&stock(), until), Some(address(1)));
-        assert_eq!(services.0[&stock()].resting.len(), 1, "one that is not listed is not kept");
+        assert_eq!(
+            services.0[&stock()].rotation.passed_over(),
+            1,
+            "one that is not listed is not kept"
+        );
         services.replace(update(&[2]));
-        assert!(services.0[&stock()].resting.is_empty());
+        assert_eq!(services.0[&stock()].rotation.passed_over(), 0);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod local_services;
 pub(crate) mod loop_guard;
 mod remote_gateways;
+mod rotation;
 pub(crate) mod route;
 
 use std::collections::HashMap;

@@ -1,41 +1,36 @@
 //! The gateways of a joined network, as a gateway of this one sees them: which of them takes the
 //! next connection of a workload that may not dial out itself.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Instant;
+
+use super::rotation::Rotation;
 
 /// The way into a joined network.
 #[derive(Default, Debug)]
 pub(super) struct RemoteGateways {
     gateways: Vec<SocketAddr>,
-    /// Addresses that did not answer, and until when others are preferred.
-    resting: HashMap<SocketAddr, Instant>,
-    turn: usize,
+    rotation: Rotation,
 }
 
 impl RemoteGateways {
     /// Replaces the gateways by those that the control plane has sent; backoffs of those that stay remain.
     pub(super) fn replace(&mut self, gateways: Vec<SocketAddr>) {
-        self.resting.retain(|address, _| gateways.contains(address));
+        self.rotation.retain(|address| gateways.contains(address));
         self.gateways = gateways;
     }
 
     /// The next gateway in turn; one that rests only if all do. In turn and not by the number of
     /// connections, since callers that replace theirs have the old ones for a while.
     pub(super) fn pick(&mut self, now: Instant) -> Option<SocketAddr> {
-        self.turn = self.turn.wrapping_add(1);
-        let (turn, count) = (self.turn, self.gateways.len());
-        let mut in_turn = (0..count).map(|step| self.gateways[turn.wrapping_add(step) % count]);
-        let next = in_turn.clone().next();
-        let rests = |address: &SocketAddr| self.resting.get(address).is_some_and(|at| *at > now);
-        in_turn.find(|address| !rests(address)).or(next)
+        let in_turn = self.rotation.next(self.gateways.len()).map(|index| self.gateways[index]);
+        in_turn.min_by_key(|address| self.rotation.is_passed_over(*address, now))
     }
 
     /// Prefers others for a while. Addresses that are not listed any more are not remembered.
     pub(super) fn rest(&mut self, address: SocketAddr, until: Instant) {
         if self.gateways.contains(&address) {
-            self.resting.insert(address, until);
+            self.rotation.back_off(address, until);
         }
     }
 }
