@@ -12,6 +12,7 @@ use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{Instance, NetworkName, ServiceName};
 use tollway_net::{Conn, tcp_info};
 
+use super::Listed;
 use crate::conn::ConnKey;
 use crate::exchange::{Destination, ExchangeKey, Side};
 use crate::front::Client;
@@ -19,6 +20,7 @@ use crate::headers::Caller;
 use crate::inbound::{Rights, Upgraded};
 use crate::observe::Finished;
 use crate::runtime_protocol::TurnLease;
+use crate::upstream::PoolKey;
 
 /// Through which listener a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,14 +84,9 @@ pub(crate) struct Connection {
     pub(crate) peer: Option<Arc<PeerIdentity>>,
     /// What a front knows of its client.
     pub(crate) client: Option<Box<Client>>,
-    /// It is in the list of connections to flush.
-    pub(crate) dirty: bool,
-    /// It is in the list of connections to read.
-    pub(crate) queued: bool,
+    pub(super) listed: Listed,
     /// Not read until the sink of its bytes has room again.
     pub(crate) paused: bool,
-    /// Not read until the caller has read the responses that wait for it.
-    pub(crate) waits_for_unread: bool,
     /// Gets no more requests until the upstream has read what was sent to it.
     pub(crate) unread: bool,
     /// The turns of actors of which something waits to be sent here.
@@ -98,8 +95,6 @@ pub(crate) struct Connection {
     pub(crate) write_queue: VecDeque<(ExchangeKey, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
-    /// When it is examined next for expired times.
-    pub(crate) examine_at: Option<Instant>,
     /// No new requests; closed when the present ones are done.
     pub(crate) draining: bool,
     /// What a gateway chose for it, and among what.
@@ -126,15 +121,12 @@ impl Connection {
             remote_text: None,
             peer: None,
             client: None,
-            dirty: false,
-            queued: false,
+            listed: Listed::default(),
             paused: false,
-            waits_for_unread: false,
             unread: false,
             turns: Vec::new(),
             write_queue: VecDeque::new(),
             since: now,
-            examine_at: None,
             draining: false,
             relays_to: None,
             leads_to_control: false,
@@ -176,6 +168,22 @@ impl Connection {
         match &self.role {
             Role::Http2Client(link) => link.destination.as_ref(),
             Role::Http1Client(client) => Some(&client.destination),
+            Role::Detect { .. }
+            | Role::Accepting
+            | Role::Dialling(_)
+            | Role::Http1Server(_)
+            | Role::Http2Server(_)
+            | Role::Relay(_)
+            | Role::Hello(_)
+            | Role::Lingering(_) => None,
+        }
+    }
+
+    /// The pool of which it is a member; `None` for other connections.
+    pub(crate) fn pool(&self) -> Option<PoolKey> {
+        match &self.role {
+            Role::Http2Client(link) => link.pool,
+            Role::Http1Client(client) => client.pool,
             Role::Detect { .. }
             | Role::Accepting
             | Role::Dialling(_)
@@ -342,6 +350,8 @@ pub(crate) struct Http1Server {
 /// The client's side of an HTTP/1.1 connection.
 pub(crate) struct Http1Client {
     pub(crate) destination: Destination,
+    /// The pool that it belongs to; `None` if it belongs to one exchange.
+    pub(crate) pool: Option<PoolKey>,
     pub(crate) scanner: h1::HeadScanner,
     pub(crate) input: Vec<u8>,
     pub(crate) exchange: Option<ExchangeKey>,
@@ -351,8 +361,6 @@ pub(crate) struct Http1Client {
     pub(crate) sink: h1::BodyLength,
     /// Requests answered on it.
     pub(crate) served: u64,
-    /// Belongs to one exchange, never to a pool.
-    pub(crate) dedicated: bool,
     /// Bytes of the present response have come.
     pub(crate) answered: bool,
     pub(crate) opened: Option<Opened>,
@@ -364,8 +372,9 @@ pub(crate) struct Http2Link {
     pub(crate) streams: HashMap<u32, ExchangeKey, BuildHasherDefault<StreamHasher>>,
     /// Requests that wait for its share of the connections to the app (server's side).
     pub(crate) late: VecDeque<ExchangeKey>,
-    /// The pool it belongs to (client's side).
+    /// Where it leads, and the pool that it belongs to (client's side).
     pub(crate) destination: Option<Destination>,
+    pub(crate) pool: Option<PoolKey>,
     pub(crate) address: Option<SocketAddr>,
     /// Connection-level credit held back because the thread holds too many bytes.
     pub(crate) held_credit: usize,
@@ -404,6 +413,7 @@ impl Http2Link {
             streams: HashMap::default(),
             late: VecDeque::new(),
             destination: None,
+            pool: None,
             address: None,
             held_credit: 0,
             bulk: Vec::new(),

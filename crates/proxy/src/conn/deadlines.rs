@@ -54,26 +54,9 @@ impl Connections {
         let Some(conn) = self.slab.get_mut(key) else { return };
         let wait = next_examination(conn, cx.now, cx.clock(), &cx.config.timeouts);
         let at = cx.now + wait.clamp(SWEEP, LONGEST_WAIT);
-        if conn.examine_at.is_none_or(|earlier| at < earlier) {
-            conn.examine_at = Some(at);
+        if conn.listed.examine_at.is_none_or(|earlier| at < earlier) {
+            conn.listed.examine_at = Some(at);
             self.timers.set(at, key);
-        }
-    }
-
-    /// Schedules every connection again: the times have changed.
-    pub(crate) fn schedule_all(&mut self, cx: &Cx) {
-        for key in self.keys() {
-            self.schedule(cx, key);
-        }
-    }
-
-    /// Schedules a connection for what an HTTP/2 peer began and did not finish; nearly free when
-    /// there is nothing.
-    pub(crate) fn schedule_codec(&mut self, cx: &Cx, key: ConnKey) {
-        let Some(conn) = self.slab.get(key) else { return };
-        let (Role::Http2Server(link) | Role::Http2Client(link)) = &conn.role else { return };
-        if link.codec.deadline().is_some() {
-            self.schedule(cx, key);
         }
     }
 
@@ -84,7 +67,7 @@ impl Connections {
         due.retain(|key| {
             let Some(conn) = self.slab.get_mut(*key) else { return false };
             // Entries stay in the wheel when an earlier one is set: only the earliest counts.
-            conn.examine_at.take_if(|at| *at <= now).is_some()
+            conn.listed.examine_at.take_if(|at| *at <= now).is_some()
         });
         due
     }

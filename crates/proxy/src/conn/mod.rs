@@ -20,8 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tollway_http::{Fields, RequestHead};
-use tollway_net::{Key, Poller, Readiness, Slab, Token, Waker, Wheel};
+use tollway_net::{Key, Poller, Readiness, Slab, Token, Wheel};
 
 pub(crate) use connection::{
     Connection, Dial, Http1Client, Http1Server, Http2Link, ListenerKind, Opened, Purpose, Relay,
@@ -48,6 +47,19 @@ pub(crate) struct Connections {
     timers: Wheel<ConnKey>,
 }
 
+/// In which of the lists of [`Connections`] a connection is.
+#[derive(Default)]
+struct Listed {
+    /// It was written to and is flushed at the end of the turn.
+    to_flush: bool,
+    /// It is read in this turn.
+    to_read: bool,
+    /// It is not read until the caller has read the responses that wait for it.
+    waits_for_unread: bool,
+    /// When it is examined next for expired times.
+    examine_at: Option<Instant>,
+}
+
 impl Connections {
     /// # Errors
     /// The kernel refuses a poller.
@@ -62,14 +74,9 @@ impl Connections {
         })
     }
 
-    /// Registers listeners; connections register themselves by [`Self::insert`].
+    /// Registers listeners and wakes [`Self::wait`]; connections register themselves by [`Self::insert`].
     pub(crate) fn poller(&self) -> &Poller {
         &self.poller
-    }
-
-    /// Wakes [`Self::wait`] from another thread.
-    pub(crate) fn waker(&self) -> Waker {
-        self.poller.waker()
     }
 
     /// Waits for readiness, at most `timeout`, and not at all while reads are outstanding. Says
@@ -179,25 +186,11 @@ impl Connections {
         }
     }
 
-    /// Closes a connection of which both sides have ended. The peer's time to end its side begins
-    /// when it has been sent everything.
-    pub(crate) fn close_if_over(&mut self, cx: &mut Cx, key: ConnKey) {
-        let Some(conn) = self.slab.get_mut(key) else { return };
-        if !conn.io.is_finished() || matches!(conn.role, Role::Relay(_)) {
-            return;
-        }
-        if conn.io.read_ended() {
-            self.close(cx, key);
-        } else if let Role::Lingering(began) = &mut conn.role {
-            (*began, conn.since) = (cx.now, cx.now);
-        }
-    }
-
     /// Puts a connection in line for reading if a read may find something.
     pub(crate) fn queue_read(&mut self, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
-        if conn.io.may_read() && !conn.paused && !conn.queued {
-            conn.queued = true;
+        if conn.io.may_read() && !conn.paused && !conn.listed.to_read {
+            conn.listed.to_read = true;
             self.to_read.push_back(key);
         }
     }
@@ -207,16 +200,9 @@ impl Connections {
         let Some(conn) = self.slab.get_mut(key) else { return };
         conn.paused = false;
         let has_work = conn.io.may_read() || conn.has_unparsed();
-        if has_work && !conn.queued {
-            conn.queued = true;
+        if has_work && !conn.listed.to_read {
+            conn.listed.to_read = true;
             self.to_read.push_back(key);
-        }
-    }
-
-    /// Does not read a connection until [`Self::resume`].
-    pub(crate) fn pause(&mut self, key: ConnKey) {
-        if let Some(conn) = self.slab.get_mut(key) {
-            conn.paused = true;
         }
     }
 
@@ -224,18 +210,28 @@ impl Connections {
     /// goes on with it.
     pub(crate) fn holds_back(&mut self, cx: &Cx, key: ConnKey) -> bool {
         let Some(conn) = self.slab.get_mut(key) else { return false };
-        let was_waiting = conn.waits_for_unread;
-        conn.waits_for_unread = conn.owes_reading(cx.config.limits.unread_bytes);
-        cx.metrics.backpressure_pauses.add(u64::from(conn.waits_for_unread && !was_waiting));
-        conn.waits_for_unread
+        let was_waiting = conn.listed.waits_for_unread;
+        conn.listed.waits_for_unread = conn.owes_reading(cx.config.limits.unread_bytes);
+        cx.metrics.backpressure_pauses.add(u64::from(conn.listed.waits_for_unread && !was_waiting));
+        conn.listed.waits_for_unread
     }
 
-    /// Reads on from a caller that was held back until it had read its responses.
-    pub(crate) fn read_on(&mut self, key: ConnKey) {
+    /// Everything that was written to a connection has gone out: a caller that was held back until then
+    /// is read on, and a connection of which both sides have ended closes. The peer's time to end its
+    /// side begins now.
+    pub(crate) fn on_flushed(&mut self, cx: &mut Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
-        if std::mem::take(&mut conn.waits_for_unread) && !conn.queued {
-            conn.queued = true;
+        if std::mem::take(&mut conn.listed.waits_for_unread) && !conn.listed.to_read {
+            conn.listed.to_read = true;
             self.to_read.push_back(key);
+        }
+        if !conn.io.is_finished() || matches!(conn.role, Role::Relay(_)) {
+            return;
+        }
+        if conn.io.read_ended() {
+            self.close(cx, key);
+        } else if let Role::Lingering(began) = &mut conn.role {
+            (*began, conn.since) = (cx.now, cx.now);
         }
     }
 
@@ -247,16 +243,16 @@ impl Connections {
     /// The next connection to read; `None` too where it has closed meanwhile.
     pub(crate) fn next_read(&mut self) -> Option<ConnKey> {
         let key = self.to_read.pop_front()?;
-        self.slab.get_mut(key)?.queued = false;
+        self.slab.get_mut(key)?.listed.to_read = false;
         Some(key)
     }
 
     /// Has a connection flushed at the end of the turn.
     pub(crate) fn mark_dirty(&mut self, key: ConnKey) {
         if let Some(conn) = self.slab.get_mut(key)
-            && !conn.dirty
+            && !conn.listed.to_flush
         {
-            conn.dirty = true;
+            conn.listed.to_flush = true;
             self.dirty.push(key);
         }
     }
@@ -266,44 +262,9 @@ impl Connections {
         loop {
             let key = self.dirty.pop()?;
             if let Some(conn) = self.slab.get_mut(key) {
-                conn.dirty = false;
+                conn.listed.to_flush = false;
                 return Some(key);
             }
-        }
-    }
-
-    /// A response has wholly gone out on an HTTP/1.1 downstream: the next request, or the end.
-    pub(crate) fn next_request(&mut self, cx: &mut Cx, key: ConnKey) {
-        let Some(conn) = self.slab.get_mut(key) else { return };
-        let Role::Http1Server(server) = &mut conn.role else { return };
-        server.exchange = None;
-        server.sink = None;
-        let is_over = server.body.is_some() || !server.keep_alive || conn.draining;
-        if is_over { self.linger(cx, key) } else { self.resume(key) }
-    }
-
-    /// The next heads of an HTTP/2 connection use the memory of this one.
-    pub(crate) fn recycle(&mut self, key: ConnKey, fields: Fields) {
-        if let Some(Role::Http2Server(link) | Role::Http2Client(link)) =
-            self.slab.get_mut(key).map(|conn| &mut conn.role)
-        {
-            link.codec.recycle(fields);
-        }
-    }
-
-    /// As [`Self::recycle`], for the whole head of a request. Gives it back if the connection is not of
-    /// HTTP/2.
-    pub(crate) fn recycle_head(
-        &mut self,
-        key: ConnKey,
-        head: Box<RequestHead>,
-    ) -> Option<Box<RequestHead>> {
-        match self.slab.get_mut(key).map(|conn| &mut conn.role) {
-            Some(Role::Http2Server(link)) => {
-                link.codec.recycle_head(head);
-                None
-            }
-            _ => Some(head),
         }
     }
 }

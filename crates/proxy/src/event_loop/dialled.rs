@@ -46,7 +46,8 @@ impl<S: Side> Http<S> {
             }
             Purpose::PoolH1(destination) => {
                 let opened = destination.is_of_mesh().then_some(opened);
-                let client = Http1Client { opened, ..h1_client(destination.clone(), false) };
+                let pool = upstreams.pool_of(&destination);
+                let client = Http1Client { opened, ..h1_client(destination.clone(), pool) };
                 conn.role = Role::Http1Client(Box::new(client));
                 conns.schedule(cx, key);
                 dial::join_pool(cx, upstreams, key, &destination, address).idle.push(key);
@@ -70,7 +71,7 @@ impl<S: Side> Http<S> {
         let Some(state) = waits else { return conns.close(cx, key) };
         let destination = state.destination.clone();
         if let Some(conn) = conns.get_mut(key) {
-            let client = Http1Client { opened: Some(opened), ..h1_client(destination, true) };
+            let client = Http1Client { opened: Some(opened), ..h1_client(destination, None) };
             conn.role = Role::Http1Client(Box::new(client));
         }
         send::send(cx, conns, &mut self.exchanges, &self.app_queue, exchange, key);

@@ -14,7 +14,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::{Exchanges, body, fail, memory_pressure, timeouts};
 use crate::inbound::{AppQueue, concurrency, fairness};
 use crate::outbound::{dispatch, retry};
-use crate::protocol::http1_server::Next;
+use crate::protocol::http1::{self, Next};
 use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
 use crate::tls::MeshTls;
 use crate::upstream::dial::DialFailure;
@@ -107,18 +107,12 @@ impl<S: Side> Http<S> {
         self.on_bytes(cx, conns, key, &input);
     }
 
-    fn on_http1_server_bytes(
-        &mut self,
-        cx: &mut Cx,
-        conns: &mut Connections,
-        key: ConnKey,
-        data: &[u8],
-    ) {
-        let Some(mut kept) = http1_server::take_input(conns, key) else { return };
-        let bytes = http1_server::with_kept_input(&mut kept, data);
+    fn on_http1_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
+        let Some(mut input) = http1::take_input(conns, key) else { return };
+        let bytes = http1::with_input(&mut input, data);
         let mut at = 0;
         loop {
-            match http1_server::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
+            match http1::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
                 Next::Again(consumed) => at += consumed,
                 Next::Wait => break,
                 Next::Gone => return,
@@ -133,28 +127,7 @@ impl<S: Side> Http<S> {
             }
             self.settle(cx, conns);
         }
-        http1_server::keep_input(conns, key, &bytes[at..]);
-    }
-
-    fn on_http1_client_bytes(
-        &mut self,
-        cx: &mut Cx,
-        conns: &mut Connections,
-        key: ConnKey,
-        data: &[u8],
-    ) {
-        let Some(mut kept) = http1_client::take_input(conns, key) else { return };
-        let bytes = http1_server::with_kept_input(&mut kept, data);
-        let mut at = 0;
-        loop {
-            match http1_client::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
-                http1_client::Next::Again(consumed) => at += consumed,
-                http1_client::Next::Wait => break,
-                http1_client::Next::Gone => return,
-            }
-            self.settle(cx, conns);
-        }
-        http1_client::keep_input(conns, key, &bytes[at..]);
+        http1::keep_input(conns, key, &bytes[at..]);
     }
 
     fn on_http2_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
@@ -233,15 +206,15 @@ impl<S: Side> Composition for Http<S> {
 
     fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
         let Some(conn) = conns.get_mut(key) else { return };
-        let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
-        if is_new && (conn.io.is_handshaking() || !self.on_established(cx, conns, key)) {
+        if conn.is_new() && (conn.io.is_handshaking() || !self.on_established(cx, conns, key)) {
             return;
         }
         let Some(conn) = conns.get_mut(key) else { return };
         match &conn.role {
             Role::Detect { .. } => self.on_detect_bytes(cx, conns, key, data),
-            Role::Http1Server(_) => self.on_http1_server_bytes(cx, conns, key, data),
-            Role::Http1Client(_) => self.on_http1_client_bytes(cx, conns, key, data),
+            Role::Http1Server(_) | Role::Http1Client(_) => {
+                self.on_http1_bytes(cx, conns, key, data);
+            }
             Role::Http2Server(_) | Role::Http2Client(_) => {
                 self.on_http2_bytes(cx, conns, key, data);
             }

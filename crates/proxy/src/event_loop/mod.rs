@@ -70,7 +70,7 @@ impl<C: Composition> EventLoop<C> {
         let mut open = Listeners::default();
         open.open(conns.poller(), listeners)?;
         let (sender, commands) = channel();
-        let waker = conns.waker();
+        let waker = conns.poller().waker();
         let mut cx = Cx::new(config, metrics, now, seed);
         plane.start(&mut cx);
         let event_loop = Self {
@@ -162,7 +162,9 @@ impl<C: Composition> EventLoop<C> {
         let is_present = config.app == app;
         self.cx.config =
             if is_present { config } else { Arc::new(LoopConfig { app, ..(*config).clone() }) };
-        self.conns.schedule_all(&self.cx);
+        for key in self.conns.keys() {
+            self.conns.schedule(&self.cx, key);
+        }
     }
 
     fn on_ready(&mut self, readiness: Readiness) {
@@ -250,8 +252,7 @@ impl<C: Composition> EventLoop<C> {
                         conns.queue_read(key);
                     }
                     plane.on_room(cx, conns, key);
-                    conns.read_on(key);
-                    conns.close_if_over(cx, key);
+                    conns.on_flushed(cx, key);
                 }
                 Flush::Blocked => {}
                 Flush::Failed(error) => plane.on_unsendable(cx, conns, key, &error),

@@ -35,7 +35,7 @@ pub(crate) fn mark_observed(
 /// An exchange is over.
 pub(crate) fn record_finished(cx: &mut Cx, conns: &mut Connections, mut exchange: Exchange) {
     let Some(observed) = exchange.observed.take() else { return };
-    let (down, has_left_http) = (exchange.down.conn, exchange.status == 101);
+    let (down, has_left_http) = (exchange.down.conn, exchange.answer.status == 101);
     let finished = Finished::of(exchange, *observed, cx.now);
     let (Some(observer), Some(mut finished)) = (&mut cx.observer, finished) else {
         return;

@@ -46,7 +46,7 @@ impl Exchange {
     fn sink(&self, side: Side) -> Option<StreamRef> {
         match side {
             Side::Request => self.upstream(),
-            Side::Response => self.responding.then_some(self.down),
+            Side::Response => self.answer.has_begun.then_some(self.down),
         }
     }
 

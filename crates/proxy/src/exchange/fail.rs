@@ -36,11 +36,11 @@ pub(crate) fn fail(
         observed.error = Some(error.code());
         observed.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
     }
-    if exchange.responding {
+    if exchange.answer.has_begun {
         return abort_down(cx, conns, exchanges, key, ErrorCode::INTERNAL_ERROR);
     }
-    exchange.failed = true;
-    exchange.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
+    exchange.answer.failed = true;
+    exchange.answer.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
     let is_of_actors = exchange.is_of_actors;
     let (mut head, body) = if exchange.is_grpc {
         (error_response::grpc_error(error, &cx.config.hop), Vec::new())

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use tollway_http::Fields;
 use tollway_http::h2::ErrorCode;
+use tollway_http::{Fields, RequestHead};
 use tollway_telemetry::{AnsweredCall, CallEnd, DaprMetrics};
 
 use super::{BodySize, Destination, Exchange, Exchanges, Side, UpstreamState};
 use super::{access_log, body, fail};
-use crate::conn::{Connections, ListenerKind, Role};
+use crate::conn::{ConnKey, Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
 use crate::headers::CALLER_APP;
@@ -83,7 +83,7 @@ pub(crate) fn on_response_sent(
     let Some(conn) = conns.get_mut(down.conn) else { return };
     conn.since = cx.now;
     match &mut conn.role {
-        Role::Http1Server(_) => conns.next_request(cx, down.conn),
+        Role::Http1Server(_) => next_request(cx, conns, down.conn),
         Role::Http2Server(link) => {
             link.close(down.stream, cx.now);
             if !request_ended {
@@ -92,6 +92,32 @@ pub(crate) fn on_response_sent(
             }
         }
         _ => {}
+    }
+}
+
+/// A response has wholly gone out on an HTTP/1.1 downstream: the next request, or the end.
+fn next_request(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Http1Server(server) = &mut conn.role else { return };
+    server.exchange = None;
+    server.sink = None;
+    let is_over = server.body.is_some() || !server.keep_alive || conn.draining;
+    if is_over { conns.linger(cx, key) } else { conns.resume(key) }
+}
+
+/// Gives the head of a request to its connection of HTTP/2, whose next heads use its memory; gives it
+/// back if the connection is of HTTP/1.1.
+fn recycle_head(
+    conns: &mut Connections,
+    key: ConnKey,
+    head: Box<RequestHead>,
+) -> Option<Box<RequestHead>> {
+    match conns.get_mut(key).map(|conn| &mut conn.role) {
+        Some(Role::Http2Server(link)) => {
+            link.codec.recycle_head(head);
+            None
+        }
+        _ => Some(head),
     }
 }
 
@@ -106,7 +132,7 @@ fn record(cx: &Cx, exchange: &Exchange) {
         return;
     }
     let inbound = exchange.via.is_inbound();
-    cx.metrics.record(inbound, exchange.status, took);
+    cx.metrics.record(inbound, exchange.answer.status, took);
     if let Some(series) = exchange.series {
         cx.metrics.services.record(series, end_of(exchange), took);
     }
@@ -128,7 +154,7 @@ pub(crate) fn exchange_left_http(
     key: ExchangeKey,
 ) {
     if let Some(exchange) = exchanges.get_mut(key) {
-        exchange.status = 101;
+        exchange.answer.status = 101;
     }
     if let Some(exchange) = exchanges.get(key) {
         record(cx, exchange);
@@ -153,7 +179,7 @@ pub(super) fn forget(
             access_log::record_finished(cx, conns, exchange);
         }
     } else if let Some(head) = exchanges.discard(key)
-        && let Some(head) = conns.recycle_head(down, head)
+        && let Some(head) = recycle_head(conns, down, head)
     {
         exchanges.spare_heads.keep(head);
     }
@@ -161,19 +187,19 @@ pub(super) fn forget(
 
 /// How an exchange ended whose response has wholly gone downstream.
 fn end_of(exchange: &Exchange) -> CallEnd {
-    if exchange.failed {
+    if exchange.answer.failed {
         return CallEnd::Failed;
     }
     if exchange.is_grpc && grpc_status_of(exchange).is_some_and(|code| code > 0) {
         return CallEnd::GrpcError;
     }
-    CallEnd::Answered(exchange.status)
+    CallEnd::Answered(exchange.answer.status)
 }
 
 /// The status of a gRPC call, from the head of its answer or from its end.
 pub(super) fn grpc_status_of(exchange: &Exchange) -> Option<u16> {
     let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
-    exchange.grpc_status.or_else(in_trailers)
+    exchange.answer.grpc_status.or_else(in_trailers)
 }
 
 /// The gRPC status that is counted for a call that ended without one.
@@ -186,7 +212,7 @@ fn count_dapr(metrics: &DaprMetrics, exchange: &Exchange, took: Duration) {
     let call = AnsweredCall {
         method: text(head.method.as_bytes()),
         path: text(&head.path),
-        status: exchange.status,
+        status: exchange.answer.status,
         grpc_status,
         request_bytes: exchange.request.passed,
         response_bytes: exchange.response.passed,
@@ -202,7 +228,7 @@ fn count_dapr(metrics: &DaprMetrics, exchange: &Exchange, took: Duration) {
     if exchange.is_of_actors {
         return;
     }
-    let status = grpc_status.unwrap_or(exchange.status);
+    let status = grpc_status.unwrap_or(exchange.answer.status);
     if let Some(service) = exchange.destination.service() {
         let streams = exchange.request_size == BodySize::Unknown;
         metrics.call_sent(service.app.as_str(), streams, status, took);

@@ -130,7 +130,7 @@ fn drop_buffered(
     if waiting(exchange) == 0 {
         return;
     }
-    if exchange.responding {
+    if exchange.answer.has_begun {
         cx.metrics.request_failures.add(1);
         fail::cancel_upstream(cx, conns, exchanges, key);
         access_log::mark_observed(exchanges, key, |observed| {

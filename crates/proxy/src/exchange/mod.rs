@@ -106,18 +106,22 @@ impl Exchanges {
 
     /// Takes an exchange out that is over, with the bytes that still wait in it.
     fn remove(&mut self, key: ExchangeKey) -> Option<Exchange> {
-        let mut exchange = self.slab.remove(key)?;
-        self.buffered_bytes -= exchange.request.len() + exchange.response.len();
-        self.spare_bodies.keep(exchange.replay.take());
-        Some(exchange)
+        self.forget_bytes(key);
+        self.slab.remove(key)
     }
 
     /// Drops an exchange that is over, with the bytes that still wait in it. Gives its head.
     fn discard(&mut self, key: ExchangeKey) -> Option<Box<RequestHead>> {
-        let exchange = self.slab.get_mut(key)?;
+        self.forget_bytes(key);
+        self.slab.remove(key).map(|exchange| exchange.head)
+    }
+
+    /// What waits in an exchange counts no longer.
+    #[inline]
+    fn forget_bytes(&mut self, key: ExchangeKey) {
+        let Some(exchange) = self.slab.get_mut(key) else { return };
         self.buffered_bytes -= exchange.request.len() + exchange.response.len();
         self.spare_bodies.keep(exchange.replay.take());
-        self.slab.remove(key).map(|exchange| exchange.head)
     }
 
     /// A head for a request of HTTP/1.1, of one that is over if there is one.

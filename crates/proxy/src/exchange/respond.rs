@@ -44,11 +44,11 @@ pub(crate) fn on_response(
     spare_bodies.keep(exchange.replay.take());
     if exchange.series.is_some() && (head.status >= 400 || exchange.is_grpc) {
         // Another hop of the mesh may speak for the service.
-        exchange.failed = head.fields.value(headers::ERROR).is_some();
+        exchange.answer.failed = head.fields.value(headers::ERROR).is_some();
     }
     let is_counted = exchange.series.is_some() || cx.config.dapr_metrics.is_some();
     if exchange.is_grpc && is_counted {
-        exchange.grpc_status = grpc_status(&head.fields);
+        exchange.answer.grpc_status = grpc_status(&head.fields);
     }
     let is_observed = exchange.observed.is_some();
     if is_observed {
@@ -69,8 +69,8 @@ fn on_informational(
     head: &ResponseHead,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
-    exchange.informational = exchange.informational.saturating_add(1);
-    if exchange.informational > cx.config.limits.informational {
+    exchange.answer.informational = exchange.answer.informational.saturating_add(1);
+    if exchange.answer.informational > cx.config.limits.informational {
         let peer = describe(&exchange.destination);
         let reason = "too many informational responses".to_owned();
         let error = Box::new(RequestError::BadResponse { peer, reason });
@@ -107,8 +107,8 @@ fn start_response(
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let down = exchange.down;
     let Some(conn) = conns.get_mut(down.conn) else { return };
-    exchange.responding = true;
-    exchange.status = head.status;
+    exchange.answer.has_begun = true;
+    exchange.answer.status = head.status;
     match &mut conn.role {
         Role::Http1Server(server) => {
             server.keep_alive &= !draining && !conn.draining && server.body.is_none();

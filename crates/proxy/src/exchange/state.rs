@@ -123,6 +123,21 @@ pub(crate) enum UpstreamState {
     Gone,
 }
 
+/// What has become of the response so far.
+#[derive(Default)]
+pub(super) struct Answer {
+    /// Its head has gone downstream.
+    pub(super) has_begun: bool,
+    /// 0 before it has begun; 101 where the connections left HTTP.
+    pub(super) status: u16,
+    /// Informational responses before it.
+    pub(super) informational: u8,
+    /// The request was refused or failed here.
+    pub(super) failed: bool,
+    /// The status by which the response's head ended a gRPC call, where it is counted.
+    pub(super) grpc_status: Option<u16>,
+}
+
 /// One request and its response.
 pub(crate) struct Exchange {
     pub(crate) via: ListenerKind,
@@ -134,10 +149,7 @@ pub(crate) struct Exchange {
     pub(crate) request_size: BodySize,
     pub(crate) request: Pipe,
     pub(crate) response: Pipe,
-    /// The response's head has gone downstream.
-    pub(crate) responding: bool,
-    pub(crate) status: u16,
-    pub(crate) informational: u8,
+    pub(super) answer: Answer,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     /// It asked to leave HTTP (`Upgrade`) and needs a connection of its own.
@@ -147,7 +159,7 @@ pub(crate) struct Exchange {
     /// Attempts made.
     pub(crate) attempts: u32,
     /// Request body bytes already sent, for another attempt; `None` once they are too many.
-    pub(crate) replay: Option<Vec<u8>>,
+    pub(super) replay: Option<Vec<u8>>,
     pub(crate) started: Instant,
     /// When the time that its caller gave it is over (`grpc-timeout`).
     pub(crate) deadline: Option<Instant>,
@@ -166,10 +178,6 @@ pub(crate) struct Exchange {
     pub(crate) is_begun: bool,
     /// It counts among the requests that the app has.
     pub(crate) holds_permit: bool,
-    /// It was refused or failed here.
-    pub(crate) failed: bool,
-    /// The status by which the head of an answer ended a gRPC call, where it is counted.
-    pub(crate) grpc_status: Option<u16>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -198,9 +206,7 @@ impl Exchange {
             request_size: size,
             request: Pipe::new(ended),
             response: Pipe::new(false),
-            responding: false,
-            status: 0,
-            informational: 0,
+            answer: Answer::default(),
             is_bulk: false,
             attempts: 0,
             replay: Some(Vec::new()),
@@ -210,12 +216,20 @@ impl Exchange {
             turn: None,
             is_begun: false,
             holds_permit: false,
-            failed: false,
-            grpc_status: None,
             started: now,
             active: now,
             observed,
         }
+    }
+
+    /// Whether the response's head has gone downstream.
+    pub(crate) fn has_response_begun(&self) -> bool {
+        self.answer.has_begun
+    }
+
+    /// The status of the response; 0 before it has begun.
+    pub(crate) fn status(&self) -> u16 {
+        self.answer.status
     }
 
     /// Whether it is one of the own runtime with the app, which no other sidecar has asked for.

@@ -29,7 +29,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     exchanges.swept = if to < exchanges.slab.places() { to } else { 0 };
     for (key, exchange) in exchanges.slab.iter_places(from..to) {
         let quiet = cx.now.saturating_duration_since(exchange.active);
-        let answered = exchange.responding;
+        let answered = exchange.answer.has_begun;
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
             expired.push(key);
         } else if exchange.request.finished && !answered && quiet > timeouts.request {
@@ -84,7 +84,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
 /// not act on it, or has not been heard of since, the app is not kept busy for it.
 fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
-    if exchange.responding {
+    if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }
     let given = exchange.deadline.map(|deadline| deadline - exchange.started);
@@ -101,7 +101,7 @@ fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, 
 /// Neither side has sent a byte for too long: the caller gets an error if no response has begun.
 fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
-    if exchange.responding {
+    if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }
     let within = Within(cx.config.timeouts.stream_idle);

@@ -52,7 +52,7 @@ fn is_queued(exchanges: &Exchanges, exchange: Option<ExchangeKey>) -> bool {
 
 /// Connections to the app that no request has or waits for.
 fn free_connections(cx: &Cx, upstreams: &Upstreams) -> usize {
-    if !pick::speaks_http1(cx, upstreams, &Destination::App) {
+    if !pick::app_speaks_http1(cx) {
         return usize::MAX;
     }
     upstreams.free_app_connections(cx.config.limits.app_connections)

@@ -65,10 +65,11 @@ pub(crate) fn dispatch(
         return;
     }
     exchange.up = UpstreamState::Waiting;
+    let mut pool = None;
     if exchange.destination.is_of_mesh() {
         match discover::find_callee(cx, exchange, upstreams) {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(Some(key)) => pool = Some(key),
+            Ok(None) => {
                 let destination = exchange.destination.clone();
                 return wait(cx, conns, exchanges, upstreams, key, &destination);
             }
@@ -86,7 +87,8 @@ pub(crate) fn dispatch(
     {
         return fairness::wait(cx, conns, exchanges, upstreams, app_queue, key);
     }
-    match pick::pick(cx, conns, upstreams, &exchange.destination) {
+    let pool = pool.or_else(|| upstreams.pool_of(&exchange.destination));
+    match pool.and_then(|pool| pick::pick(cx, conns, upstreams, pool)) {
         Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
         None => {
             let destination = exchange.destination.clone();
@@ -216,25 +218,22 @@ pub(crate) fn serve_waiting(
     app_queue: &mut AppQueue,
     destination: &Destination,
 ) {
-    while let Some(key) = upstreams.next_waiting(destination) {
+    let Some(pool) = upstreams.pool_of(destination) else { return };
+    while let Some(key) = upstreams.next_waiting(pool) {
         if !exchanges.is_waiting(key) {
             continue;
         }
-        match pick::pick(cx, conns, upstreams, destination) {
+        match pick::pick(cx, conns, upstreams, pool) {
             Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
-            None => {
-                pools::pool(cx, upstreams, destination).waiting.push_front(key);
-                return;
-            }
+            None => return upstreams.wait_first(pool, key),
         }
     }
 }
 
 /// A connection has room for another stream, or its pool has one less.
 pub(crate) fn on_capacity(cx: &mut Cx, conns: &Connections, upstreams: &Upstreams, key: ConnKey) {
-    if let Some(destination) = conns.get(key).and_then(Connection::destination)
-        && upstreams.has_waiting(destination)
-    {
+    let pool = conns.get(key).and_then(Connection::pool);
+    if let Some(destination) = pool.and_then(|pool| upstreams.waited_for(pool)) {
         cx.effects.push(Effect::ServeWaiting(destination.clone()));
     }
 }
@@ -254,7 +253,8 @@ pub(crate) fn give_up_waiting(
         return fail::fail(cx, conns, exchanges, key, &RequestError::Overloaded { what, limit });
     }
     let destination = exchange.destination.clone();
-    if let Some(silent) = pick::pick_last_resort(cx, conns, upstreams, &destination) {
+    let pool = upstreams.pool_of(&destination);
+    if let Some(silent) = pool.and_then(|pool| pick::pick_last_resort(cx, conns, upstreams, pool)) {
         return send::send(cx, conns, exchanges, app_queue, key, silent);
     }
     let peer = describe(&destination);

@@ -15,7 +15,8 @@ pub(crate) fn call_off(
     exchanges: &mut Exchanges,
     number: u64,
 ) {
-    let is_meant = |exchange: &Exchange| exchange.number == Some(number) && !exchange.responding;
+    let is_meant =
+        |exchange: &Exchange| exchange.number == Some(number) && !exchange.has_response_begun();
     let found = exchanges.iter().find(|(_, exchange)| is_meant(exchange));
     if let Some((key, _)) = found {
         fail::fail(cx, conns, exchanges, key, &RequestError::CalledOff);

@@ -5,6 +5,7 @@ use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed, ResponseContext};
 use tollway_net::Closed;
 use tollway_routing::Failure;
 
+use super::http1::Next;
 use super::http1_server::size_of;
 use super::relay;
 use crate::cause::Cause;
@@ -15,28 +16,6 @@ use crate::exchange::respond::Framing;
 use crate::exchange::{BodySize, Destination, ExchangeKey, Exchanges, Side};
 use crate::exchange::{body, fail, finish, respond, retry};
 use crate::headers;
-
-/// What follows one step through the input.
-pub(crate) enum Next {
-    /// Another step, behind so many bytes.
-    Again(usize),
-    /// More input must come first.
-    Wait,
-    /// The connection has another role now, is closed, or has no exchange any more.
-    Gone,
-}
-
-/// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 upstream.
-pub(crate) fn take_input(conns: &mut Connections, key: ConnKey) -> Option<Vec<u8>> {
-    client(conns, key).map(|client| std::mem::take(&mut client.input))
-}
-
-/// Keeps what is not parsed yet.
-pub(crate) fn keep_input(conns: &mut Connections, key: ConnKey, rest: &[u8]) {
-    if let Some(client) = client(conns, key) {
-        client.input.extend_from_slice(rest);
-    }
-}
 
 fn client(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Client> {
     match &mut conns.get_mut(key)?.role {
@@ -252,7 +231,7 @@ pub(crate) fn upstream_broke(
 ) {
     let Some(state) = exchanges.get_mut(exchange) else { return };
     state.up = crate::exchange::UpstreamState::Gone;
-    if state.responding {
+    if state.has_response_begun() {
         cx.metrics.request_failures.add(1);
         fail::abort_down(
             cx,

@@ -2,11 +2,12 @@
 
 use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed};
 use tollway_http::h2::StreamId;
-use tollway_http::{Method, RequestHead, ResponseHead};
+use tollway_http::{Method, ResponseHead};
 use tollway_model::ErrorCode;
 use tollway_net::Closed;
 
 use super::Arrival;
+use super::http1::Next;
 use crate::conn::{ConnKey, Connections, Http1Server, Role, access_log};
 use crate::cx::Cx;
 use crate::error_response;
@@ -14,39 +15,6 @@ use crate::exchange::body::Chunk;
 use crate::exchange::{BodySize, Exchange, Exchanges, Side, StreamRef};
 use crate::exchange::{body, fail};
 use crate::request_error::{RequestError, Within};
-
-/// What follows one step through the input.
-pub(crate) enum Next {
-    /// Another step, behind so many bytes.
-    Again(usize),
-    /// More input must come first.
-    Wait,
-    /// The connection has another role now or is closed.
-    Gone,
-    /// A request begins; what is left of the input follows it unless the connection may leave HTTP.
-    Request { arrival: Arrival, consumed: usize, may_leave_http: bool },
-    /// A CONNECT.
-    Connect(Box<RequestHead>),
-}
-
-/// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 downstream.
-pub(crate) fn take_input(conns: &mut Connections, key: ConnKey) -> Option<Vec<u8>> {
-    server(conns, key).map(|server| std::mem::take(&mut server.input))
-}
-
-/// Keeps what is not parsed yet; while an exchange is under way its connection is then not
-/// read further.
-pub(crate) fn keep_input(conns: &mut Connections, key: ConnKey, rest: &[u8]) {
-    let Some(conn) = conns.get_mut(key) else { return };
-    let Role::Http1Server(server) = &mut conn.role else { return };
-    if rest.is_empty() {
-        return;
-    }
-    server.input.extend_from_slice(rest);
-    if server.exchange.is_some() && server.body.is_none() {
-        conn.paused = true;
-    }
-}
 
 fn server(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Server> {
     match &mut conns.get_mut(key)?.role {
@@ -283,16 +251,7 @@ fn end(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
 
 /// Whether the upstream has answered in full and only the client has to take it.
 fn is_answered(exchange: &Exchange) -> bool {
-    exchange.responding && exchange.response.ended
-}
-
-/// The kept input and the new bytes, as one. Copies nothing if nothing was kept.
-pub(crate) fn with_kept_input<'a>(kept: &'a mut Vec<u8>, data: &'a [u8]) -> &'a [u8] {
-    if kept.is_empty() {
-        return data;
-    }
-    kept.extend_from_slice(data);
-    kept
+    exchange.has_response_begun() && exchange.response.ended
 }
 
 /// Whether the first line speaks of HTTP at all. What does not (a spoilt HTTP/2 preface, say) is

@@ -59,7 +59,9 @@ pub(crate) fn after_bytes(
     key: ConnKey,
     received: Received,
 ) {
-    conns.schedule_codec(cx, key);
+    if link(conns, key).is_some_and(|link| link.codec.deadline().is_some()) {
+        conns.schedule(cx, key);
+    }
     if received.was_silent {
         cx.effects.push(Effect::Revived(key));
     }
@@ -239,7 +241,9 @@ fn on_response(
     }
     let framing = Framing { size: said.size(), declared, ended: said.end };
     respond::on_response(cx, conns, exchanges, exchange, &mut head, framing);
-    conns.recycle(key, head.fields);
+    if let Some(link) = link(conns, key) {
+        link.codec.recycle(head.fields);
+    }
 }
 
 /// The peer's sidecar passed nothing on to its app: other connections are used for a while,
@@ -311,7 +315,7 @@ fn on_reset(
     }
     let Some(state) = exchanges.get_mut(exchange) else { return };
     state.up = UpstreamState::Gone;
-    if state.responding {
+    if state.has_response_begun() {
         cx.metrics.request_failures.add(1);
         fail::abort_down(cx, conns, exchanges, exchange, code);
     } else if code == ErrorCode::REFUSED_STREAM {

@@ -25,10 +25,8 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data:
     let Some(other) = touch(cx, conns, key, data.len()) else {
         let Some(relay) = relay(conns, key) else { return };
         relay.early.extend_from_slice(data);
-        if relay.early.len() >= cx.config.limits.pipe_bytes {
-            conns.pause(key);
-        }
-        return;
+        let is_full = relay.early.len() >= cx.config.limits.pipe_bytes;
+        return pause_if(is_full, conns, key);
     };
     cx.metrics.relayed_bytes.add(data.len() as u64);
     let Some(conn) = conns.get_mut(other) else { return };
@@ -38,8 +36,13 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data:
     }
     let full = conn.io.pending() >= cx.config.limits.out_bytes;
     conns.mark_dirty(other);
-    if full {
-        conns.pause(key);
+    pause_if(full, conns, key);
+}
+
+/// Reads no more from a connection until its other side has room again.
+fn pause_if(is_full: bool, conns: &mut Connections, key: ConnKey) {
+    if is_full && let Some(conn) = conns.get_mut(key) {
+        conn.paused = true;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, describe};
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
-use crate::upstream::{Candidates, Pool, Upstreams, pools, scale};
+use crate::upstream::{Candidates, Pool, PoolKey, Upstreams, pools, scale};
 
 /// Connections to one service that may each have as many bytes under way as is set. Further ones
 /// are for small requests over distance, and have this window together with many others.
@@ -105,7 +105,7 @@ pub(crate) fn dial(
     };
     let unready = || RequestError::unready(service, instance);
     let state =
-        pools::pool_in_use(cx, upstreams, destination)?.state.clone().ok_or_else(unready)?;
+        pools::pool_in_use(cx, upstreams, destination)?.1.state.clone().ok_or_else(unready)?;
     let candidates = Candidates::of(&state);
     let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
     let address =
@@ -235,13 +235,16 @@ pub(crate) fn join_pool_h2(
     opened: Opened,
 ) {
     let mut config = cx.config.limits.h2.clone();
-    if upstreams.pools.get(&destination).is_some_and(|pool| pool.conns.len() >= AMPLE) {
+    let pool = upstreams.pools.key(&destination);
+    if pool.and_then(|pool| upstreams.pools.at(pool)).is_some_and(|pool| pool.conns.len() >= AMPLE)
+    {
         config.connection_window = config.connection_window.min(SHORT_WINDOW);
     }
     let Some(conn) = conns.get_mut(key) else { return };
     let codec = h2::Connection::client(config, conn.io.out());
     let mut link = Http2Link::new(codec, cx.now);
     link.destination = Some(destination.clone());
+    link.pool = pool;
     link.address = address;
     link.opened = Some(opened);
     conn.role = Role::Http2Client(Box::new(link));
@@ -363,10 +366,11 @@ fn network_beyond<'u>(
     }
 }
 
-/// The role of a fresh HTTP/1.1 upstream connection; `dedicated` keeps it out of the pool.
-pub(crate) fn h1_client(destination: Destination, dedicated: bool) -> Http1Client {
+/// The role of a fresh HTTP/1.1 upstream connection, in `pool` or, without one, for one exchange.
+pub(crate) fn h1_client(destination: Destination, pool: Option<PoolKey>) -> Http1Client {
     Http1Client {
         destination,
+        pool,
         scanner: h1::HeadScanner::new(),
         input: Vec::new(),
         exchange: None,
@@ -374,7 +378,6 @@ pub(crate) fn h1_client(destination: Destination, dedicated: bool) -> Http1Clien
         keep_alive: true,
         sink: h1::BodyLength::None,
         served: 0,
-        dedicated,
         answered: false,
         opened: None,
     }

@@ -8,7 +8,7 @@ use super::workload;
 use crate::cx::Cx;
 use crate::exchange::{Destination, Exchange, WorkloadName, trace};
 use crate::request_error::RequestError;
-use crate::upstream::{Pool, Upstreams, pools};
+use crate::upstream::{Pool, PoolKey, Upstreams, pools};
 
 /// What is known of a service; asks for it when nothing is.
 ///
@@ -19,11 +19,11 @@ pub(crate) fn service_state(
     upstreams: &mut Upstreams,
     service: &ServiceName,
 ) -> Result<Option<ServiceState>, RequestError> {
-    let pool = pools::pool_in_use(cx, upstreams, &Destination::Service(service.clone()))?;
+    let (_, pool) = pools::pool_in_use(cx, upstreams, &Destination::Service(service.clone()))?;
     Ok(pool.state.clone())
 }
 
-/// Whether it is known where the service or the workload is that a request is for.
+/// The pool for a request to a service or a workload; `None` while it is not known where that is.
 ///
 /// # Errors
 /// Why it cannot be called.
@@ -31,22 +31,17 @@ pub(crate) fn find_callee(
     cx: &mut Cx,
     exchange: &mut Exchange,
     upstreams: &mut Upstreams,
-) -> Result<bool, RequestError> {
+) -> Result<Option<PoolKey>, RequestError> {
     if let Destination::Workload(workload) = &exchange.destination {
         let workload = Arc::clone(workload);
         let of_service = Destination::Service(workload.service.clone());
-        let pool = pools::pool_in_use(cx, upstreams, &of_service)?;
+        let (_, pool) = pools::pool_in_use(cx, upstreams, &of_service)?;
         note_callee(exchange, pool)?;
         let state = pool.state.clone();
         return find_workload(cx, upstreams, &workload, state.as_ref());
     }
-    // As nearly every request finds it.
-    if let Some(pool) = upstreams.pools.get_mut(&exchange.destination) {
-        pool.used = cx.now;
-        return note_callee(exchange, pool);
-    }
-    let pool = pools::pool_in_use(cx, upstreams, &exchange.destination)?;
-    note_callee(exchange, pool)
+    let (key, pool) = pools::pool_in_use(cx, upstreams, &exchange.destination)?;
+    Ok(note_callee(exchange, pool)?.then_some(key))
 }
 
 /// Notes which service a request is for. Returns whether the control plane has said where it is.
@@ -72,7 +67,7 @@ fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<bool, RequestErro
     }
 }
 
-/// Whether it is known where a workload is; `state` is its service's.
+/// The pool of a workload; `None` while it is not known where that is. `state` is its service's.
 ///
 /// # Errors
 /// When it takes no calls, or too many are in use to call one more.
@@ -81,11 +76,11 @@ pub(crate) fn find_workload(
     upstreams: &mut Upstreams,
     workload: &Arc<WorkloadName>,
     state: Option<&ServiceState>,
-) -> Result<bool, RequestError> {
+) -> Result<Option<PoolKey>, RequestError> {
     let WorkloadName { service, instance } = workload.as_ref();
     if state.is_some_and(|state| workload::endpoint(state, instance).is_none()) {
         return Err(RequestError::unready(service, Some(instance)));
     }
-    pools::pool_in_use(cx, upstreams, &Destination::Workload(Arc::clone(workload)))?;
-    Ok(state.is_some())
+    let (key, _) = pools::pool_in_use(cx, upstreams, &Destination::Workload(Arc::clone(workload)))?;
+    Ok(state.is_some().then_some(key))
 }

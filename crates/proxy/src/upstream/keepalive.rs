@@ -144,7 +144,7 @@ fn move_elsewhere(
     key: ExchangeKey,
 ) {
     let waits = exchanges.get(key).is_some_and(|exchange| {
-        !exchange.responding && matches!(exchange.up, UpstreamState::Open(_))
+        !exchange.has_response_begun() && matches!(exchange.up, UpstreamState::Open(_))
     });
     if waits && retry::may_retry(exchanges, key, Failure::Silent) {
         fail::cancel_upstream(cx, conns, exchanges, key);

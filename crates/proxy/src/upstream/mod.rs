@@ -23,18 +23,15 @@ pub(crate) mod scale;
 pub(crate) mod trace_wait;
 mod workload;
 
-use std::collections::HashMap;
-
-use foldhash::fast::RandomState;
-
 use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
-pub(crate) use pools::{Candidates, Pool};
+use pools::Pools;
+pub(crate) use pools::{Candidates, Pool, PoolKey};
 
 /// The pools of one event loop.
 pub(crate) struct Upstreams {
-    pools: HashMap<Destination, Pool, RandomState>,
+    pools: Pools,
     /// What the process does for this loop: discovery, the runtime.
     services: Box<dyn ProcessServices>,
     /// Requests to the runtime that were called off and that it has not read.
@@ -43,7 +40,7 @@ pub(crate) struct Upstreams {
 
 impl Upstreams {
     pub(crate) fn new(services: Box<dyn ProcessServices>) -> Self {
-        Self { pools: HashMap::default(), services, backlog: 0 }
+        Self { pools: Pools::default(), services, backlog: 0 }
     }
 
     /// The app beside this sidecar could not be connected to.
@@ -51,14 +48,27 @@ impl Upstreams {
         self.services.app_unreachable();
     }
 
-    /// Whether requests wait for a connection to a destination.
-    pub(crate) fn has_waiting(&self, destination: &Destination) -> bool {
-        self.pools.get(destination).is_some_and(|pool| !pool.waiting.is_empty())
+    /// The pool of a destination, if it has one.
+    pub(crate) fn pool_of(&self, destination: &Destination) -> Option<PoolKey> {
+        self.pools.key(destination)
     }
 
-    /// Takes the request out that has waited longest for a connection to a destination.
-    pub(crate) fn next_waiting(&mut self, destination: &Destination) -> Option<ExchangeKey> {
-        self.pools.get_mut(destination)?.waiting.pop_front()
+    /// The destination of a pool that requests wait for a connection of; `None` if none waits.
+    pub(crate) fn waited_for(&self, pool: PoolKey) -> Option<&Destination> {
+        let pool = self.pools.at(pool)?;
+        (!pool.waiting.is_empty()).then_some(&pool.destination)
+    }
+
+    /// Takes the request out that has waited longest for a connection of a pool.
+    pub(crate) fn next_waiting(&mut self, pool: PoolKey) -> Option<ExchangeKey> {
+        self.pools.at_mut(pool)?.waiting.pop_front()
+    }
+
+    /// A request goes on waiting for a connection of a pool, before all others.
+    pub(crate) fn wait_first(&mut self, pool: PoolKey, exchange: ExchangeKey) {
+        if let Some(pool) = self.pools.at_mut(pool) {
+            pool.waiting.push_front(exchange);
+        }
     }
 
     /// Connections to the app that no request has or waits for, of at most `limit`.

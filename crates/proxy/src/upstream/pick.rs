@@ -9,7 +9,7 @@ use crate::cx::{Cx, Effect};
 use crate::event_loop::MeshProtocol;
 use crate::exchange::Destination;
 use crate::upstream::links::{LinkProtocol, Links};
-use crate::upstream::{Pool, Upstreams, runtime_backlog};
+use crate::upstream::{Pool, PoolKey, Upstreams, runtime_backlog};
 
 /// Whether to pick connections that did not answer a PING in time, or whose replica could not reach its
 /// app a moment ago.
@@ -42,13 +42,13 @@ pub(crate) fn pick(
     cx: &mut Cx,
     links: &impl Links,
     upstreams: &mut Upstreams,
-    destination: &Destination,
+    pool: PoolKey,
 ) -> Option<ConnKey> {
-    if speaks_http1(cx, upstreams, destination) {
-        return pick_idle(cx, links, upstreams, destination);
-    }
     let random = cx.next_random();
-    let pool = upstreams.pools.get(destination)?;
+    if speaks_http1(cx, upstreams.pools.at(pool)?) {
+        return pick_idle(cx, links, upstreams.pools.at_mut(pool)?, random);
+    }
+    let pool = upstreams.pools.at(pool)?;
     let chosen = pick_link(cx, links, upstreams, pool, random, Unhealthy::Avoid);
     // One that is being dialled is worth waiting for.
     if chosen.is_some() || !pool.dialling.is_empty() {
@@ -61,14 +61,15 @@ pub(crate) fn pick(
 pub(crate) fn pick_last_resort(
     cx: &mut Cx,
     links: &impl Links,
-    upstreams: &mut Upstreams,
-    destination: &Destination,
+    upstreams: &Upstreams,
+    pool: PoolKey,
 ) -> Option<ConnKey> {
-    if speaks_http1(cx, upstreams, destination) {
+    let pool = upstreams.pools.at(pool)?;
+    if speaks_http1(cx, pool) {
         return None;
     }
     let random = cx.next_random();
-    pick_link(cx, links, upstreams, upstreams.pools.get(destination)?, random, Unhealthy::Allow)
+    pick_link(cx, links, upstreams, pool, random, Unhealthy::Allow)
 }
 
 fn pick_link(
@@ -88,40 +89,26 @@ fn pick_link(
 }
 
 /// The one that was used last; of a service one by chance, since they lead to several replicas.
-fn pick_idle(
-    cx: &mut Cx,
-    links: &impl Links,
-    upstreams: &mut Upstreams,
-    destination: &Destination,
-) -> Option<ConnKey> {
-    if let Destination::Service(_) = destination {
-        shuffle_idle(cx, upstreams, destination);
+fn pick_idle(cx: &mut Cx, links: &impl Links, pool: &mut Pool, random: u64) -> Option<ConnKey> {
+    if let (Destination::Service(_), Some(last)) =
+        (&pool.destination, pool.idle.len().checked_sub(1))
+    {
+        let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
+        pool.idle.swap(chosen, last);
     }
-    let idle = &upstreams.pools.get(destination)?.idle;
-    let chosen = idle.iter().rposition(|key| is_fresh(links, *key));
+    let chosen = pool.idle.iter().rposition(|key| is_fresh(links, *key));
     // Of the others something came or they closed. A read tells whether they may stay: what
     // came may be a ticket of TLS.
-    let unread = idle[chosen.map_or(0, |at| at + 1)..].to_vec();
-    for key in unread {
-        cx.effects.push(Effect::QueueRead(key));
+    for unread in &pool.idle[chosen.map_or(0, |at| at + 1)..] {
+        cx.effects.push(Effect::QueueRead(*unread));
     }
-    Some(upstreams.pools.get_mut(destination)?.idle.remove(chosen?))
+    Some(pool.idle.remove(chosen?))
 }
 
 fn is_fresh(links: &impl Links, key: ConnKey) -> bool {
     links.link(key).is_some_and(|link| {
         !link.is_draining && matches!(link.protocol, LinkProtocol::Http1 { is_fresh: true })
     })
-}
-
-/// Puts one of the idle connections where the next is taken from.
-fn shuffle_idle(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destination) {
-    let random = cx.next_random();
-    let Some(pool) = upstreams.pools.get_mut(destination) else { return };
-    if let Some(last) = pool.idle.len().checked_sub(1) {
-        let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
-        pool.idle.swap(chosen, last);
-    }
 }
 
 /// Requests under way on a connection; `None` if it takes no more.
@@ -226,16 +213,21 @@ pub(crate) fn instance(links: &impl Links, key: ConnKey) -> Option<&Instance> {
     links.link(key)?.instance
 }
 
-pub(crate) fn speaks_http1(cx: &Cx, upstreams: &Upstreams, destination: &Destination) -> bool {
-    match destination {
+/// Whether the connections of a pool have one request at a time.
+pub(crate) fn speaks_http1(cx: &Cx, pool: &Pool) -> bool {
+    match pool.destination {
         Destination::Service(_) => {
-            cx.config.mesh_protocol == MeshProtocol::Http1
-                && upstreams.pools.get(destination).is_some_and(Pool::is_of_h1)
+            cx.config.mesh_protocol == MeshProtocol::Http1 && pool.is_of_h1()
         }
         Destination::Workload(_)
         | Destination::Api
         | Destination::Callback
         | Destination::Actors => false,
-        Destination::App => cx.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
+        Destination::App => app_speaks_http1(cx),
     }
+}
+
+/// Whether the connections to the app have one request at a time.
+pub(crate) fn app_speaks_http1(cx: &Cx) -> bool {
+    cx.config.app.is_none_or(|app| app.protocol == AppProtocol::Http)
 }

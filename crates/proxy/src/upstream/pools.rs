@@ -4,10 +4,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
     AppProtocol, Instance, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
+use tollway_net::{Key, Slab};
 use tollway_routing::Flight;
 use tollway_telemetry::SeriesId;
 
@@ -27,8 +30,62 @@ const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// Over how long sidecars spread that, so that they do not all shake hands at once.
 const RENEW_SPREAD: Duration = Duration::from_secs(2);
 
+/// The key of a pool. It is stale once nothing uses the destination any more.
+pub(crate) type PoolKey = Key<Pool>;
+
+/// The pools of one event loop: by destination, and by keys that need no look-up of a name.
+#[derive(Default)]
+pub(crate) struct Pools {
+    keys: HashMap<Destination, PoolKey, RandomState>,
+    slab: Slab<Pool>,
+}
+
+impl Pools {
+    pub(crate) fn key(&self, destination: &Destination) -> Option<PoolKey> {
+        self.keys.get(destination).copied()
+    }
+
+    /// `None` for a destination that nothing uses.
+    pub(crate) fn get(&self, destination: &Destination) -> Option<&Pool> {
+        self.at(self.key(destination)?)
+    }
+
+    /// `None` for a destination that nothing uses.
+    pub(crate) fn get_mut(&mut self, destination: &Destination) -> Option<&mut Pool> {
+        self.at_mut(self.key(destination)?)
+    }
+
+    /// `None` for a key whose pool has gone.
+    pub(crate) fn at(&self, key: PoolKey) -> Option<&Pool> {
+        self.slab.get(key)
+    }
+
+    /// `None` for a key whose pool has gone.
+    pub(crate) fn at_mut(&mut self, key: PoolKey) -> Option<&mut Pool> {
+        self.slab.get_mut(key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pool> {
+        self.slab.iter().map(|(_, pool)| pool)
+    }
+
+    fn insert(&mut self, pool: Pool) -> PoolKey {
+        let destination = pool.destination.clone();
+        let key = self.slab.insert(pool);
+        self.keys.insert(destination, key);
+        key
+    }
+
+    fn remove(&mut self, destination: &Destination) {
+        if let Some(key) = self.keys.remove(destination) {
+            self.slab.remove(key);
+        }
+    }
+}
+
 /// One destination's connections and what waits for them.
 pub(crate) struct Pool {
+    pub(crate) destination: Destination,
     /// Established connections.
     pub(crate) conns: Vec<ConnKey>,
     /// Established HTTP/1.1 connections without a request, last used last.
@@ -62,8 +119,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(destination: Destination, now: Instant) -> Self {
         Self {
+            destination,
             conns: Vec::new(),
             idle: Vec::new(),
             dialling: Vec::new(),
@@ -134,16 +192,21 @@ pub(crate) fn pool<'u>(
     upstreams: &'u mut Upstreams,
     destination: &Destination,
 ) -> &'u mut Pool {
-    if !upstreams.pools.contains_key(destination) {
-        let mut pool = Pool::new(cx.now);
-        match destination {
-            Destination::Service(service) => upstreams.services.subscribe(service),
-            Destination::Workload(workload) => pool.state = add_workload(cx, upstreams, workload),
-            Destination::App | Destination::Api | Destination::Callback | Destination::Actors => {}
-        }
-        upstreams.pools.insert(destination.clone(), pool);
+    let key = find_or_make(cx, upstreams, destination);
+    upstreams.pools.at_mut(key).expect("found or made above")
+}
+
+fn find_or_make(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destination) -> PoolKey {
+    if let Some(key) = upstreams.pools.key(destination) {
+        return key;
     }
-    upstreams.pools.get_mut(destination).expect("inserted above")
+    let mut pool = Pool::new(destination.clone(), cx.now);
+    match destination {
+        Destination::Service(service) => upstreams.services.subscribe(service),
+        Destination::Workload(workload) => pool.state = add_workload(cx, upstreams, workload),
+        Destination::App | Destination::Api | Destination::Callback | Destination::Actors => {}
+    }
+    upstreams.pools.insert(pool)
 }
 
 /// The pool of a service or a workload that a request is for.
@@ -154,14 +217,18 @@ pub(crate) fn pool_in_use<'u>(
     cx: &mut Cx,
     upstreams: &'u mut Upstreams,
     destination: &Destination,
-) -> Result<&'u mut Pool, RequestError> {
-    let (now, limit) = (cx.now, cx.config.limits.services);
-    if upstreams.pools.len() >= limit && !upstreams.pools.contains_key(destination) {
-        return Err(RequestError::Overloaded { what: "the list of services in use", limit });
-    }
-    let pool = pool(cx, upstreams, destination);
-    pool.used = now;
-    Ok(pool)
+) -> Result<(PoolKey, &'u mut Pool), RequestError> {
+    let limit = cx.config.limits.services;
+    let key = match upstreams.pools.key(destination) {
+        Some(key) => key,
+        None if upstreams.pools.keys.len() >= limit => {
+            return Err(RequestError::Overloaded { what: "the list of services in use", limit });
+        }
+        None => find_or_make(cx, upstreams, destination),
+    };
+    let pool = upstreams.pools.at_mut(key).expect("found or made above");
+    pool.used = cx.now;
+    Ok((key, pool))
 }
 
 /// Has a service pass changes on to the pool of one of its workloads. Gives what is known now.
@@ -217,22 +284,18 @@ pub(crate) fn on_http1_idle(
     let Some(conn) = conns.get_mut(key) else { return };
     conn.since = cx.now;
     let Role::Http1Client(client) = &mut conn.role else { return };
+    let pool = client.pool.and_then(|pool| upstreams.pools.at_mut(pool));
     client.served += 1;
     client.answered = false;
     client.scanner = h1::HeadScanner::new();
-    let destination = client.destination.clone();
     let is_over = conn.io.read_ended() || conn.io.is_finished();
-    if !client.keep_alive || client.dedicated || conn.draining || is_over {
+    let Some(pool) = pool.filter(|_| client.keep_alive && !conn.draining && !is_over) else {
         return conns.close(cx, key);
+    };
+    pool.idle.push(key);
+    if !pool.waiting.is_empty() {
+        cx.effects.push(Effect::ServeWaiting(pool.destination.clone()));
     }
-    client.keep_alive = true;
-    if let Some(pool) = upstreams.pools.get_mut(&destination) {
-        pool.idle.push(key);
-        if pool.waiting.is_empty() {
-            return;
-        }
-    }
-    cx.effects.push(Effect::ServeWaiting(destination));
 }
 
 /// A connection is no member of the pool of `destination` any more.
@@ -383,7 +446,9 @@ pub(crate) fn sweep_pools(
     let mut again = Vec::new();
     let mut renewed = Vec::new();
     scale::note_flights(cx, conns, upstreams);
-    for (destination, pool) in &mut upstreams.pools {
+    let Pools { keys, slab } = &mut upstreams.pools;
+    for (destination, key) in keys.iter() {
+        let Some(pool) = slab.get_mut(*key) else { continue };
         let resting = pool.backoff.len();
         pool.backoff.retain(|_, until| *until > now);
         let has_rested = pool.backoff.len() < resting && !pool.is_unused();
@@ -448,7 +513,7 @@ fn forget_unused(upstreams: &mut Upstreams, mesh: Option<&mut MeshTls>, destinat
 
 /// Credentials changed: connections made with the old ones make room for new ones.
 pub(crate) fn renew_all(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
-    let services: Vec<Destination> = upstreams.pools.keys().cloned().collect();
+    let services: Vec<Destination> = upstreams.pools.keys.keys().cloned().collect();
     for destination in services {
         if destination.is_of_mesh() {
             renew(cx, conns, upstreams, &destination);

@@ -68,7 +68,7 @@ fn scale_service(
         return;
     }
     let candidates = Candidates::of(state);
-    if pick::speaks_http1(cx, upstreams, destination) {
+    if pick::speaks_http1(cx, pool) {
         let count = plan_http1(cx, conns, upstreams, pool, &candidates);
         let purpose = Purpose::PoolH1(destination.clone());
         return dial_missing(cx, conns, upstreams, mesh, &purpose, alpn::HTTP1, count);
@@ -208,12 +208,12 @@ fn plan_remote(
 /// for, and lose those that it does not ask for any more.
 pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upstreams) {
     let mut counted: Vec<(Destination, usize)> = Vec::new();
-    for (destination, pool) in &upstreams.pools {
+    for pool in upstreams.pools.iter() {
         let is_used = cx.now.saturating_duration_since(pool.used) < LATELY;
         let is_far = is_used && is_far(cx, links, pool);
         if is_far || (is_used && pool.flight.needs_many()) {
             let under_way = if is_far { under_way(links, pool) } else { 0 };
-            counted.push((destination.clone(), under_way));
+            counted.push((pool.destination.clone(), under_way));
         }
     }
     for (destination, under_way) in counted {
@@ -451,6 +451,7 @@ fn open_runtime_link(
     let codec = h2::Connection::client(cx.config.limits.h2.clone(), io.out());
     let mut link = Http2Link::new(codec, cx.now);
     link.destination = Some(destination.clone());
+    link.pool = upstreams.pools.key(destination);
     let conn = Connection::new(io, Role::Http2Client(Box::new(link)), cx.now);
     if let Some(key) = conns.insert(cx, conn) {
         conns.schedule(cx, key);

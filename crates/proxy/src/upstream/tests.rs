@@ -171,14 +171,15 @@ impl Script {
 
     /// What the pool is short of and has too much of, as "dial 2 retire 1".
     fn plan(&self) -> String {
-        let pool = &self.upstreams.pools[&self.stock];
+        let pool = self.upstreams.pools.get(&self.stock).unwrap();
         let candidates = Candidates::of(pool.state.as_ref().unwrap());
         let plan = scale::plan(&self.cx, &self.links, &self.upstreams, pool, &candidates);
         format!("dial {} retire {}", plan.dial, plan.retire.len())
     }
 
     fn pick(&mut self) -> Option<ConnKey> {
-        pick::pick(&mut self.cx, &self.links, &mut self.upstreams, &self.stock)
+        let pool = self.upstreams.pool_of(&self.stock)?;
+        pick::pick(&mut self.cx, &self.links, &mut self.upstreams, pool)
     }
 
     /// How many of 100 requests go to each host, those before it under way.
@@ -289,7 +290,8 @@ fn a_connection_that_gives_no_answer_is_the_last_resort() {
     script.dial(1);
     assert_eq!(script.pick(), None, "the one that is being made is waited for");
     let (cx, upstreams) = (&mut script.cx, &mut script.upstreams);
-    let resort = pick::pick_last_resort(cx, &script.links, upstreams, &script.stock);
+    let pool = upstreams.pool_of(&script.stock).unwrap();
+    let resort = pick::pick_last_resort(cx, &script.links, upstreams, pool);
     assert_eq!(resort, Some(silent));
 }
 

@@ -76,7 +76,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     let network = Network::new("west");
     let mut event_loop = event_loop_of_web(&network);
     let (ours, _theirs) = local_pair().unwrap();
-    let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, false)));
+    let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, None)));
     let conn = Connection::new(Conn::local(ours), role, event_loop.cx.now);
     let key = event_loop.conns.insert(&event_loop.cx, conn).unwrap();
     let pool = dial::join_pool(
@@ -102,7 +102,8 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
 /// The connection to the app that a request would get now.
 fn picked(event_loop: &mut SidecarLoop) -> Option<ConnKey> {
     let EventLoop { cx, conns, plane, .. } = event_loop;
-    let picked = pick::pick(cx, conns, &mut plane.upstreams, &Destination::App);
+    let pool = plane.upstreams.pool_of(&Destination::App);
+    let picked = pool.and_then(|pool| pick::pick(cx, conns, &mut plane.upstreams, pool));
     event_loop.settle();
     picked
 }
