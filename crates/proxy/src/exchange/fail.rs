@@ -1,10 +1,12 @@
 //! How exchanges end before their time: failed here, or canceled by either side.
 
 use tollway_http::h2::ErrorCode;
+use tollway_routing::Failure;
 use tollway_telemetry::CallEnd;
 
 use super::{Destination, Exchange, Exchanges, UpstreamState};
 use super::{access_log, finish, respond, trace};
+use crate::cause::Cause;
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::error_response;
@@ -104,6 +106,24 @@ pub(crate) fn on_caller_gone(
     }
     access_log::mark_observed(exchanges, key, |observed| observed.cancelled = true);
     finish::forget(cx, conns, exchanges, key);
+}
+
+/// The peer's sidecar passed nothing of a request on to its app: another replica is asked. False when
+/// that was tried often enough.
+pub(crate) fn ask_another_replica(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) -> bool {
+    let failure = Failure::Refused;
+    if !exchanges.get(key).is_some_and(|exchange| exchange.may_retry(failure)) {
+        return false;
+    }
+    cancel_upstream(cx, conns, exchanges, key);
+    let cause = Cause::coded(tollway_model::ErrorCode::AppUnreachable, "its app cannot be reached");
+    cx.effects.push(Effect::AttemptFailed { exchange: key, failure, cause });
+    true
 }
 
 /// Ends the upstream half before its time.

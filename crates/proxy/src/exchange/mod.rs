@@ -20,7 +20,6 @@ pub(crate) mod finish;
 pub(crate) mod memory_pressure;
 mod pipe;
 pub(crate) mod respond;
-pub(crate) mod retry;
 mod state;
 pub(crate) mod timeouts;
 pub(crate) mod trace;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use tollway_http::h2::StreamId;
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{Instance, ServiceName};
+use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 
 use tollway_telemetry::SeriesId;
 
@@ -220,6 +221,17 @@ impl Exchange {
             active: now,
             observed,
         }
+    }
+
+    /// Whether it may be sent once more after an attempt that failed so.
+    pub(crate) fn may_retry(&self, failure: Failure) -> bool {
+        let attempt = Attempt {
+            made: self.attempts,
+            idempotent: self.head.method.is_idempotent() && !self.is_of_actors,
+            body_held: self.replay.is_some(),
+        };
+        let unsent = failure == Failure::NotConnected;
+        (unsent || !self.is_upgrade) && decide_retry(failure, attempt) == Retry::Again
     }
 
     /// Whether the response's head has gone downstream.

@@ -20,8 +20,8 @@ pub(crate) fn on_attempt_failed(
     failure: Failure,
     cause: Cause,
 ) {
-    let (may_retry, cause) = (crate::exchange::retry::may_retry(exchanges, key, failure), cause);
     let Some(exchange) = exchanges.get_mut(key) else { return };
+    let may_retry = exchange.may_retry(failure);
     let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
     exchange.up = if may_retry || is_unsent { UpstreamState::Waiting } else { UpstreamState::Gone };
     if !may_retry {

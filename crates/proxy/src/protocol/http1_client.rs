@@ -14,7 +14,7 @@ use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
 use crate::exchange::{BodySize, Destination, ExchangeKey, Exchanges, Side};
-use crate::exchange::{body, fail, finish, respond, retry};
+use crate::exchange::{body, fail, finish, respond};
 use crate::headers;
 
 fn client(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Client> {
@@ -124,7 +124,7 @@ fn ask_another_way(
     let (address, instance) = (conn.remote, conn.instance().cloned());
     let replica = EjectedReplica { destination, address, instance };
     cx.effects.push(Effect::EjectReplica(Box::new(replica)));
-    retry::ask_another_replica(cx, conns, exchanges, exchange)
+    fail::ask_another_replica(cx, conns, exchanges, exchange)
 }
 
 fn response_body(

@@ -14,7 +14,7 @@ use crate::exchange::respond::Framing;
 use crate::exchange::{
     BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, describe,
 };
-use crate::exchange::{body, fail, finish, respond, retry};
+use crate::exchange::{body, fail, finish, respond};
 use crate::headers;
 use crate::request_error::RequestError;
 
@@ -266,7 +266,7 @@ fn ask_another(
         return false;
     }
     link.ejected_until = Some(until);
-    retry::ask_another_replica(cx, conns, exchanges, exchange)
+    fail::ask_another_replica(cx, conns, exchanges, exchange)
 }
 
 /// A request whose head is over the limits.

@@ -14,7 +14,6 @@ use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, Role, SWEEP};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
-use crate::exchange::retry;
 use crate::exchange::{Destination, Exchanges, UpstreamState, describe, fail};
 use crate::protocol::http2;
 use crate::upstream::{Upstreams, pools};
@@ -143,10 +142,11 @@ fn move_elsewhere(
     exchanges: &mut Exchanges,
     key: ExchangeKey,
 ) {
-    let waits = exchanges.get(key).is_some_and(|exchange| {
-        !exchange.has_response_begun() && matches!(exchange.up, UpstreamState::Open(_))
+    let may_move = exchanges.get(key).is_some_and(|exchange| {
+        let waits = matches!(exchange.up, UpstreamState::Open(_)) && !exchange.has_response_begun();
+        waits && exchange.may_retry(Failure::Silent)
     });
-    if waits && retry::may_retry(exchanges, key, Failure::Silent) {
+    if may_move {
         fail::cancel_upstream(cx, conns, exchanges, key);
         cx.effects.push(Effect::AttemptFailed {
             exchange: key,
