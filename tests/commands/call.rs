@@ -63,7 +63,7 @@ fn method_and_fields_are_those_asked_for() {
 }
 
 #[test]
-fn the_code_tells_whether_the_app_was_content() {
+fn the_exit_code_distinguishes_success_failure_and_misuse() {
     let (user, _run) = files();
     let ends_with = |target: &str, code, reason: &str| {
         let called = user.call(&[target]);

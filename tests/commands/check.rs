@@ -61,7 +61,7 @@ fn a_machine_without_any_part_is_well() {
 }
 
 #[test]
-fn a_part_that_would_not_start_is_told_why() {
+fn a_check_names_what_prevents_a_start() {
     let files = TempDir::new().unwrap();
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap();
@@ -135,7 +135,7 @@ fn a_control_plane_is_asked_without_changing_it() {
 
 /// The roots of both networks are made for ten years.
 #[test]
-fn roots_that_end_are_told_while_there_is_time() {
+fn roots_that_end_are_reported_while_there_is_time() {
     let faketime = need_tool!("faketime");
     let mesh = Mesh::start();
     let store = mesh.west.store();

@@ -188,7 +188,7 @@ fn a_call_within_a_network_is_explained_by_its_own_sidecar() {
 }
 
 #[test]
-fn a_call_that_fails_tells_how_far_it_came() {
+fn a_failed_call_is_explained_up_to_where_it_ended() {
     let mesh = Mesh::start();
     // Less than the network's withdrawal takes.
     let caller = mesh.west.caller(&["--connect-timeout-ms", "2000"]);
@@ -269,7 +269,7 @@ fn apply(network: &Network, name: &str, spec: &str) {
 }
 
 #[test]
-fn an_app_that_is_down_and_a_policy_that_allows_are_told() {
+fn an_app_that_is_down_and_a_policy_that_allows_are_explained() {
     let mesh = Mesh::start();
     let caller = mesh.west.caller(&[]);
     let app = mesh.east.app("echo", "e", AppProtocol::Http);
@@ -303,7 +303,7 @@ fn an_app_that_is_down_and_a_policy_that_allows_are_told() {
 }
 
 #[test]
-fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
+fn calls_over_http2_and_grpc_have_their_trace_in_the_head() {
     let mesh = Mesh::start();
     let _app = mesh.east.app("echo", "e", AppProtocol::Grpc);
     let caller = mesh.west.caller(&[]);

@@ -13,7 +13,7 @@ use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::{PATIENCE, start_tollway};
 use tollway_tests::program;
 
-/// `nobody`.
+/// Options of `setpriv` for the user without privileges that every system has.
 const NOBODY: [&str; 5] = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
 
 #[test]
@@ -91,7 +91,7 @@ fn a_user_without_root_gets_all_the_way() {
 }
 
 #[test]
-fn what_cannot_start_says_what_to_do() {
+fn a_command_that_cannot_start_names_the_remedy() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap().to_string();
     let files = TempDir::new().unwrap();

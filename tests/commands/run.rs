@@ -80,8 +80,8 @@ fn signals_reach_the_app_once() {
         (Signal::QUIT, "QUIT"),
         (Signal::INT, "INT 1"),
     ] {
-        // Whoever runs the tests may have had them ignore it (nohup, a job of a script in the
-        // background), and then so does the app.
+        // The tests may have been started so that they ignore it (nohup, a job of a script in
+        // the background), and then so does the app.
         if is_ignored(signal) {
             println!("SIG{name} is left out: it is ignored here");
             continue;
@@ -250,7 +250,7 @@ fn a_control_plane_whose_port_was_taken_while_it_was_away_is_found_again() {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_not_taken_for_the_apps() {
+fn a_port_of_another_process_is_not_taken_for_the_apps() {
     let user = User::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -275,18 +275,18 @@ fn what_is_printed_fits_a_narrow_terminal() {
 }
 
 #[test]
-fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
+fn another_user_without_a_runtime_directory_has_a_control_plane_too() {
     if !rustix::process::geteuid().is_root() {
         tollway_testkit::skip!("only root can act as somebody else");
     }
     let setpriv = tollway_testkit::need_tool!("setpriv");
-    let user = User::somebody(&setpriv);
+    let user = User::unprivileged(&setpriv);
     let _app = serve(&user, "files");
     user.until_called("files/healthz");
     let foreign = user.fallback();
     drop(user);
     // That path, left there by another user.
-    let user = User::somebody(&setpriv);
+    let user = User::unprivileged(&setpriv);
     std::fs::create_dir(user.fallback()).unwrap();
     let mut run = serve(&user, "files");
     assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1));
@@ -298,7 +298,7 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
 }
 
 #[test]
-fn a_replica_that_is_told_to_end_costs_no_request() {
+fn a_replica_that_is_terminated_costs_no_request() {
     let user = User::new();
     let leaving = format!("echo metrics $DAPR_METRICS_PORT; {ECHO}");
     let mut leaving = user.run(&["--app-id", "pair", "--app-port", "0"], &leaving);
@@ -329,7 +329,7 @@ fn a_replica_that_is_told_to_end_costs_no_request() {
 }
 
 #[test]
-fn another_version_of_the_control_plane_is_told() {
+fn another_version_of_the_control_plane_is_reported() {
     let user = User::new();
     let _first = serve(&user, "first");
     user.until_called("first/healthz");
@@ -384,7 +384,7 @@ fn another_control_plane_is_used_where_it_is_named() {
 }
 
 #[test]
-fn a_control_plane_that_cannot_start_says_why() {
+fn a_control_plane_that_cannot_start_is_reported_with_the_reason() {
     let user = User::new();
     let mut run = user.run(&["--app-id", "job"], "exit 0");
     assert!(run.wait(PATIENCE).unwrap().success());

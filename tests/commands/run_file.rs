@@ -95,7 +95,7 @@ fn two_apps_of_a_file_call_each_other_and_end_together() {
 }
 
 #[test]
-fn an_app_that_ends_is_told_and_the_others_go_on() {
+fn an_app_that_ends_is_reported_and_the_others_go_on() {
     let user = User::new();
     write(&user, "a/readme", "");
     let port = free_port().unwrap();
@@ -143,7 +143,7 @@ fn an_app_that_cannot_start_ends_all() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_starts() {
+fn mistakes_are_reported_before_anything_starts() {
     let user = User::new();
     let reported = |text: &str| {
         let file = write(&user, "wrong.yaml", text);

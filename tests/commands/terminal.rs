@@ -143,7 +143,7 @@ fn ctrl_z_gives_the_shell_its_turn_and_fg_the_app() {
     terminal.until("app was ended by signal 2");
     terminal.press("echo code $?\n");
     terminal.until("code 130\r\n");
-    // From the background it may not read, and stops; then it has its turn.
+    // From the background it may not read, and stops; then `fg` continues it.
     terminal.press(&format!("{run} &\n"));
     terminal.until("sidecar of app ready");
     terminal.press("\n");

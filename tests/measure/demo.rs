@@ -79,7 +79,7 @@ struct Family(Vec<Member>);
 struct Member {
     pid: u32,
     parent: u32,
-    /// Tells it from a later process of the same number.
+    /// Distinguishes it from a later process of the same number.
     started: u64,
     line: String,
 }

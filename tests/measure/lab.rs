@@ -76,7 +76,7 @@ fn ids(record: &Record) -> Vec<&str> {
 }
 
 #[test]
-fn invocation_tells_each_duty_apart() {
+fn invocation_measures_each_duty_in_a_row_of_its_own() {
     let subjects = "direct,floor,tollway,tollway:traced-1,tollway:policy";
     let record = run("invocation", &["--subjects", subjects]);
     for subject in ["direct", "floor", "tollway", "tollway:traced-1", "tollway:policy"] {
@@ -94,7 +94,7 @@ fn invocation_runs_on_loopback_too() {
 }
 
 #[test]
-fn control_plane_cost_tells_idle_and_busy_use() {
+fn control_plane_cost_records_the_idle_use_of_each_process() {
     let record = run("control-plane-cost", &[]);
     let roles: Vec<&str> = record.idle.iter().map(|idle| idle.process.as_str()).collect();
     assert_eq!(roles, ["app-sidecar", "client-sidecar", "control-planes"]);
@@ -352,7 +352,7 @@ fn what_would_be_run_is_shown_without_starting_anything() {
 }
 
 #[test]
-fn a_mistake_in_a_file_is_told_with_its_place() {
+fn a_mistake_in_a_file_is_reported_with_line_and_column() {
     let dir = TempDir::new().unwrap();
     let text = std::fs::read_to_string("../crates/lab/scenarios/tls.yaml").unwrap();
     let text = text.replace("connections: 100", "connections: 0");

@@ -42,7 +42,7 @@ const SCENARIO: &str = "schema: tollway.scenario/1\nname: linkerd\npurpose: one 
     full: {blocks: 1, window_s: 1}\n";
 
 #[test]
-fn linkerd_carries_all_protocols_over_mutual_tls_and_lets_nobody_else_in() {
+fn linkerd_carries_all_protocols_over_mutual_tls_and_refuses_strangers() {
     if let Availability::Missing { why, how, .. } = Linkerd::default().availability() {
         skip!("{why}; {how}");
     }

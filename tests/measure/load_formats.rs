@@ -152,7 +152,7 @@ fn a_foreign_reader_of_iperf3_finds_our_throughput() {
 }
 
 #[test]
-fn every_format_tells_the_same_run() {
+fn every_format_contains_the_same_run() {
     let files = TempDir::new().unwrap();
     let path = |name: &str| files.path().join(name);
     let formats = ["fortio", "k6", "k6-data", "k6-summary", "hdr"];

@@ -47,7 +47,7 @@ fn the_highest_rate_of_a_target_of_known_capacity_is_found() {
 }
 
 #[test]
-fn a_condition_that_is_met_ends_with_99_and_is_told() {
+fn a_condition_that_is_met_ends_with_99_and_is_printed() {
     let echo = Echo::start(&[]);
     let url = echo.url("/delay?ms=20");
     let quick = ["--rate", "50", "-z", "500ms", "--warm-up", "0s"];
@@ -155,7 +155,7 @@ fn a_target_that_is_no_echo_server_of_ours_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn pushed_messages_are_told_by_message_and_by_stream() {
+fn pushed_messages_are_reported_by_message_and_by_stream() {
     let echo = Echo::start(&[]);
     let target = echo.http().to_string();
     let push = ["--stream", "push", "--messages", "10", "--streams", "2", "--in-flight", "4"];

@@ -111,13 +111,13 @@ fn traefik_ends_tls_and_mutual_tls() {
 }
 
 #[test]
-fn the_other_shapes_of_haproxy_carry_what_they_say() {
+fn the_other_shapes_of_haproxy_carry_their_protocols() {
     let program = need_tool!("haproxy");
     check_shapes(&program, &[("haproxy:h1", &["http"]), ("haproxy:tcp", &["http", "grpc"])]);
 }
 
 #[test]
-fn the_other_shapes_of_traefik_carry_what_they_say() {
+fn the_other_shapes_of_traefik_carry_their_protocols() {
     let program = need_tool!("traefik");
     let only_http: &[&str] = &["http"];
     let bytes: &[&str] = &["http", "grpc"];
@@ -193,7 +193,7 @@ fn check_pair(name: &str, program: &Path, curl: &Path) {
     let mut lab = Lab::start(name, GRPC, program, &[]);
     let running_pair = lab.running_pair(name);
     running_pair.echoes_through_both(curl);
-    running_pair.lets_nobody_else_in(curl);
+    running_pair.answers_only_the_callers_certificate(curl);
     let rows = lab.rows();
     for case in ["http", "grpc"] {
         let row = row(&rows, &format!("same-network/{case}/{name}"));
@@ -342,7 +342,7 @@ impl RunningPair {
     }
 
     /// The app's side answers the caller's certificate and no other.
-    fn lets_nobody_else_in(&self, curl: &Path) {
+    fn answers_only_the_callers_certificate(&self, curl: &Path) {
         let file = |name: &str| self.certificates.join(name);
         let own = (file("client.west.pem"), file("client.west.key"));
         assert_eq!(self.status(curl, Some(&own)), "200");

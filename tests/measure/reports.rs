@@ -18,7 +18,7 @@ fn a_report_is_written_beside_its_record() {
 }
 
 #[test]
-fn a_report_goes_where_it_is_told_to() {
+fn a_report_is_written_where_the_option_names() {
     let dir = with_run();
     let reported = tollway(dir.path(), &["lab", "report", "run.json", "-o", "-"]);
     assert!(
@@ -41,7 +41,7 @@ fn a_report_as_text_fits_a_terminal() {
 }
 
 #[test]
-fn what_is_no_result_is_told_with_the_reason() {
+fn a_file_that_is_no_result_is_refused_with_the_reason() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("other.json"), "{\"schema\": \"x/1\"}").unwrap();
     let check = |file: &str, parts: &[&str]| {
@@ -73,7 +73,7 @@ fn a_folder_is_served_until_a_signal() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_and_a_port_that_is_taken_are_told() {
+fn a_folder_that_is_not_there_and_a_port_that_is_taken_are_reported() {
     let dir = with_run();
     let reported = tollway(dir.path(), &["lab", "serve", "nowhere"]);
     let text = String::from_utf8_lossy(&reported.stderr);

@@ -150,7 +150,7 @@ fn a_control_plane_that_stood_still_ends_when_another_has_taken_over() {
 }
 
 #[test]
-fn one_that_stands_by_can_be_told_to_end() {
+fn one_that_stands_by_can_be_terminated() {
     let west = Replicated::new(etcd!());
     let first = west.control("first", &[]);
     until_said(&first, "serving");
@@ -176,7 +176,7 @@ fn etcd_that_is_not_there_is_named() {
 }
 
 #[test]
-fn mistakes_in_where_the_store_is_are_told() {
+fn mistakes_in_the_options_of_the_store_are_reported() {
     for (arguments, said) in [
         (&["--store", "etcd://a:1/x"][..], "--admin-dir"),
         (&["--store", "dir", "--admin-dir", "d"], "--admin-dir is for a store in etcd"),

@@ -321,7 +321,7 @@ async fn certificates_are_renewed_before_half_of_their_life_and_registrations_go
 }
 
 #[tokio::test]
-async fn a_gateway_follows_the_whole_network_and_hears_what_went_while_it_was_away() {
+async fn a_gateway_follows_all_services_and_drops_those_that_ended_meanwhile() {
     let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
     let token = control.token(Scope::Gateway(v1::GatewayScope {})).await;
     let config = MeshConfig::new(control.address.to_string(), token, Role::Gateway, label("g"));

@@ -132,7 +132,7 @@ fn a_file_with_a_mistake_changes_nothing() {
 }
 
 #[test]
-fn one_is_applied_found_and_deleted_while_a_watch_tells_it() {
+fn one_is_applied_found_and_deleted_while_a_watch_prints_it() {
     let control = Control::start();
     let apply = |host: &str, more: &[&str]| {
         let key = ["apply", "--vni", "7", "--ip", "2001:db8::1", "--mac", "02:00:00:00:00:01"];

@@ -184,7 +184,7 @@ fn refusals_name_what_was_asked_for() {
 }
 
 #[test]
-fn sidecar_tells_its_health_and_what_it_is() {
+fn a_sidecar_serves_its_health_and_metadata() {
     let mesh = Mesh::not_joined(&[]);
     let mut app = mesh.east.app("echo", "east-1", AppProtocol::Http);
     let api = app.sidecar.http();

@@ -75,14 +75,14 @@ fn requests_are_let_in_by_caller_method_and_path() {
     // allowed.
     check(&other, "GET /status/201", 403);
     check(&near, "GET /status/201", 403);
-    refusal_says_who_and_why(&other);
+    refusal_names_the_caller_and_the_policy(&other);
     spellings_do_not_get_around(&caller);
     assert!(counter(&app.sidecar.process, "tollway_policy_denials_total") > 5);
 
     changes_hold_for_open_connections(&mesh, &caller, &readers);
 }
 
-fn refusal_says_who_and_why(other: &Sidecar) {
+fn refusal_names_the_caller_and_the_policy(other: &Sidecar) {
     let (_, text) = ask(other, "GET", "/status/201");
     for part in [
         "\"errorCode\":\"ERR_POLICY_DENIED\"",

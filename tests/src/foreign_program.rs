@@ -7,7 +7,7 @@ use tollway_testkit::{Process, Start};
 
 use crate::mesh::Sidecar;
 
-/// Tells a program where its sidecar is, as `tollway run` does.
+/// Gives a program the address of its sidecar, as `tollway run` does.
 pub fn beside<'a>(sidecar: &Sidecar, program: &'a mut Command) -> &'a mut Command {
     program
         .env("DAPR_HTTP_PORT", sidecar.http().port().to_string())

@@ -122,7 +122,7 @@ impl Request {
 
     /// Sends `bytes` to the request's sender, after what was answered already.
     #[track_caller]
-    pub fn say(&self, bytes: impl AsRef<[u8]>) {
+    pub fn send_more(&self, bytes: impl AsRef<[u8]>) {
         let connection = self.connection.upgrade().expect("its connection is open");
         (&*connection).write_all(bytes.as_ref()).unwrap();
     }

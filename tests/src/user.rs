@@ -48,7 +48,7 @@ impl User {
     }
 
     /// A user without privileges, home or runtime directory, made by `setpriv`.
-    pub fn somebody(setpriv: &Path) -> Self {
+    pub fn unprivileged(setpriv: &Path) -> Self {
         let uid = FIRST_UID + std::process::id() * 100 + NEXT_UID.fetch_add(1, Ordering::Relaxed);
         Self { files: TempDir::new().unwrap(), other: Some((setpriv.to_owned(), uid)) }
     }

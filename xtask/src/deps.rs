@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_depends_on_the_top() {
+    fn no_crate_depends_on_the_top() {
         assert_eq!(edges(&package("tollway-lab", &[("tollway", Some("dev"))])).len(), 1);
         assert_eq!(edges(&package("tollway", &[("tollway-control", None)])), [""; 0]);
     }

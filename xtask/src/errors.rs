@@ -259,7 +259,7 @@ mod inner {
     }
 
     #[test]
-    fn an_entry_of_the_page_tells_status_hop_remedy_and_test() {
+    fn an_entry_of_the_page_contains_status_hop_remedy_and_test() {
         let entry = ErrorCode::UnknownService.entry();
         let text = section(&entry, Some(&vec!["it_is_reported".to_owned()]));
         for part in ["### ERR_UNKNOWN_SERVICE", entry.meaning, entry.remedy, "HTTP 404", "gRPC 12"]

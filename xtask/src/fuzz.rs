@@ -150,7 +150,7 @@ struct Stretch {
 }
 
 impl Shared<'_> {
-    /// `None` where another target turned out to be broken meanwhile.
+    /// `None` where another target was found to be broken meanwhile.
     fn fuzz(&self, name: &str, is_broken: &AtomicBool) -> Result<Option<Fuzzed>> {
         let kept = corpus(self.root, name);
         let found = self.root.join("target/fuzz/found").join(name);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read_from_what_libfuzzer_tells() {
+    fn figures_are_read_from_the_output_of_libfuzzer() {
         let printed = "Done 12 in 3 second(s)\nstat::number_of_executed_units: 12\n\
                     stat::peak_rss_mb:              41\n";
         assert_eq!(figure(printed, "number_of_executed_units").unwrap(), 12);

@@ -64,8 +64,8 @@ pub(crate) fn fast(workspace: &Workspace) -> Result<()> {
     run(workspace, &Options { fast: true, no_install: true })
 }
 
-/// Tells tests where their tools and their cache are, where a skip is written down, and whether slow
-/// ones run.
+/// Sets the environment of tests: where their tools and their cache are, where a skip is written
+/// down, and whether slow ones run.
 fn with_surroundings<'a>(
     command: &'a mut Command,
     workspace: &Workspace,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_is_read_from_what_the_kernel_says() {
+    fn the_right_is_read_from_the_capabilities_of_the_process() {
         assert!(has_administration("Uid:\t0\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"));
         assert!(!has_administration("Uid:\t0\nCapEff:\t00000000a80425fb\n"), "of a container");
         assert!(!has_administration("CapEff:\tnonsense\n") && !has_administration(""));

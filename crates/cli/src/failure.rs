@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_in_two_lines() {
+    fn a_panic_is_reported_in_two_lines() {
         let lines = bug("index out of\nbounds", Some("src/a.rs:7")).text();
         assert!(lines.starts_with("error: tollway failed at src/a.rs:7: index out of bounds [ERR_BUG]\nhint: this is a bug"), "{lines}");
         assert_eq!(lines.lines().count(), 2, "{lines}");

@@ -100,7 +100,7 @@ async fn enter_all(members: &[Member]) -> Vec<Writer> {
     writers
 }
 
-/// Does what a host is told.
+/// Carries out the orders that a host gets.
 async fn obey(mut host: Host, held: Held) {
     while let Ok(Some(response)) = host.responses.message().await {
         match tollway_wire::order(&response).unwrap() {

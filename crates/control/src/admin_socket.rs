@@ -62,7 +62,7 @@ mod tests {
     /// Looks as fast as it can at a socket that is bound again and again, in a directory that is
     /// open to all.
     #[tokio::test]
-    async fn nobody_else_can_connect_at_any_moment() {
+    async fn the_socket_is_never_open_to_other_users() {
         let store = tempfile::tempdir().unwrap();
         std::fs::set_permissions(store.path(), Permissions::from_mode(0o755)).unwrap();
         let done = AtomicBool::new(false);

@@ -289,7 +289,7 @@ async fn a_keep_alive_without_an_announcement_is_refused() {
 }
 
 #[tokio::test]
-async fn a_workload_that_comes_back_takes_its_place_over_and_nobody_sees_a_change() {
+async fn a_workload_that_reconnects_within_the_grace_changes_no_revision() {
     let mut west = Network::start("west").await;
     let stock = west.member("stock", "a").await;
     let first = Registration::workload(&stock, 1).await.keep_alive();

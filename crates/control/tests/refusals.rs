@@ -36,7 +36,7 @@ async fn a_token_that_was_never_made_is_refused() {
 }
 
 #[tokio::test]
-async fn what_nobody_honest_would_send_is_not_read() {
+async fn an_oversized_message_is_not_read() {
     let mut west = Network::start("west").await;
     let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
     let mut client = IdentityClient::new(bootstrap(west.address, &token).await);
@@ -119,7 +119,7 @@ async fn a_certificate_renews_itself_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn nobody_registers_anothers_name() {
+async fn a_workload_registers_only_its_own_name() {
     let mut west = Network::start("west").await;
     let (stock, orders) = (west.member("stock", "a").await, west.member("orders", "a").await);
     let mut registration = Registration::open(&stock).await.unwrap();

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_bytes_say_what_is_wanted() {
+    fn the_first_bytes_select_the_mode() {
         for (first, wish) in [
             (&b""[..], Opening::Unknown),
             (b"hello", Opening::Echo),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_come_true_as_often_as_they_say() {
+    fn faults_occur_at_their_configured_rates() {
         let faults = Faults {
             delay: "1ms:25".parse().unwrap(),
             status: "500:1,503:2".parse().unwrap(),

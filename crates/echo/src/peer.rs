@@ -15,7 +15,7 @@ use crate::shared::Shared;
 /// A connection is not read, and nothing is generated for it, while this much waits to be sent.
 pub(crate) const HIGH_WATER_BYTES: usize = 256 * 1024;
 
-/// Reads of one connection before the others have their turn.
+/// Reads of one connection before the others are read.
 const READS_PER_TURN: u32 = 16;
 /// How long a closed connection is read on, so that the last answer is not lost to a reset.
 const LINGER: Duration = Duration::from_secs(1);

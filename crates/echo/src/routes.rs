@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn actors_say_what_is_said_to_them() {
+    fn actor_paths_select_their_actions() {
         let asked = |method: &str, path: &str| {
             let method = Method::from_token(method.as_bytes());
             plan_for_actor(&RequestHead { method, ..head(path, None) }).map(|plan| plan.action)

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_cut_off_anywhere_says_nothing() {
+    fn a_truncated_journal_is_not_read() {
         let whole = text(&Entry { table: 7, revision: 1234 }, &map(3));
         assert!(parse(&whole, &map(3)).is_some());
         for length in 0..whole.len() - 1 {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_watch_has_told_is_forgotten() {
+    fn revisions_that_the_watch_has_passed_are_forgotten() {
         let mut ledger = Ledger::default();
         for number in 0..100 {
             assert!(ledger.takes(address(number), u64::from(number) + 1));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn group_is_told_again_from_the_start() {
+    fn a_new_listing_takes_older_revisions_again() {
         let mut ledger = Ledger::new(50, HashMap::new());
         ledger.begin_listing(60);
         assert!(ledger.takes(address(1), 12), "old news may have been lost from the table");

@@ -21,7 +21,7 @@ pub trait Table: Send {
 
     fn look_up(&self, key: &Address) -> io::Result<Option<Neighbour>>;
 
-    /// Tells every entry to `visit`.
+    /// Calls `visit` with every entry.
     fn visit(&self, visit: &mut dyn FnMut(&Address, &Neighbour)) -> io::Result<()>;
 }
 

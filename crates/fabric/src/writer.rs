@@ -263,7 +263,7 @@ impl<T: Table> Writer<T> {
         Ok(())
     }
 
-    /// Tells how many were there.
+    /// Returns how many were there.
     fn remove(&mut self, keys: &[Address], patience: &mut dyn Patience) -> Result<usize, GaveUp> {
         self.forget_waiting(keys);
         let (mut at, mut attempt, mut gone) = (0, 0, 0);

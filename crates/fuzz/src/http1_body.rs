@@ -61,7 +61,7 @@ fn read(input: &[u8], size: usize, limits: &Limits) -> Read {
                 }
                 Err(refusal) => {
                     read.refused = Some(refusal);
-                    // Where in the piece it was is not told.
+                    // The refusal does not contain its position in the piece.
                     read.consumed = 0;
                     return read;
                 }

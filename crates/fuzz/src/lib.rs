@@ -2,7 +2,7 @@
 //!
 //! A target is a function of bytes that panics where something does not hold: that no input makes
 //! the parser panic is the least of it. Each also compares the parser with itself (the same bytes
-//! in other pieces, what was read written and read again) or with one that nobody here wrote.
+//! in other pieces, what was read written and read again) or with one of another project.
 //! `cargo xtask fuzz` looks for bytes that break a target; those that reach new code are kept in
 //! `corpus/NAME` and replayed by the tests.
 

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_at_every_place_of_a_word_is_lowered_as_ascii_says() {
+    fn every_byte_at_every_place_of_a_word_is_lowered_as_ascii() {
         for byte in 0..=255_u8 {
             for length in 1..=17 {
                 let name = vec![byte; length];

@@ -77,7 +77,7 @@ fn a_server_may_not_push_nor_open_streams() {
 }
 
 #[test]
-fn a_goaway_tells_the_retryable_streams_from_the_others() {
+fn a_goaway_resets_only_the_streams_above_its_last_one() {
     let mut client = Client::new(&[Method::Get, Method::Get, Method::Get]);
     let goaway = [3_u32.to_be_bytes(), 0_u32.to_be_bytes()].concat();
     client.take(&frame(GOAWAY, 0, 0, &goaway)).unwrap();

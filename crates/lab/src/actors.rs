@@ -17,10 +17,12 @@ const DUE: &str = r#"{"dueTime":"24h"}"#;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActorsSpec {
-    /// The number of actors, which are called in turn. Without it each request is to a new actor.
+    /// The number of actors, which are called one after the other. Without it each request is to a
+    /// new actor.
     #[serde(default)]
     pub ids: Option<u32>,
-    /// Of so many types, in turn, which the app runs besides `Echo`; of that one when left out.
+    /// Of so many types, one after the other, which the app runs besides `Echo`; of that one when
+    /// left out.
     #[serde(default)]
     pub types: Option<u32>,
     #[serde(default)]

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hierarchy_is_told_by_its_files() {
+    fn the_hierarchy_is_recognised_by_its_files() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Hierarchy::find(root.path()), None);
         let (cpu, memory) = (root.path().join("cpu"), root.path().join("memory"));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_an_error_with_the_address() {
+    fn a_closed_port_is_an_error_with_the_address() {
         let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
         let gone = nobody.address();
         let error = ping(gone, PingPlan::over(Duration::ZERO)).unwrap_err().to_string();

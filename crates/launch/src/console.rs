@@ -1,5 +1,5 @@
-//! The lines of `tollway run` on standard error. They begin with `tollway: `, which tells them from
-//! the lines of the app.
+//! The lines of `tollway run` on standard error. They begin with `tollway: `, which the lines of
+//! the app do not.
 
 use std::error::Error;
 

@@ -57,7 +57,7 @@ pub(crate) trait Client {
     fn has_slot(&self) -> bool;
     /// Starts a call and stamps its send. Without a slot the call fails.
     fn start(&mut self, call: Call, io: &mut Io);
-    /// Hands to the kernel what this turn has queued.
+    /// Hands to the kernel what this pass of the loop has queued.
     fn flush(&mut self, io: &mut Io);
     fn ready(&mut self, readiness: Readiness, io: &mut Io);
     /// Request timeouts and due reconnects.

@@ -259,7 +259,7 @@ pub struct GrpcRequest {
     pub metadata: Vec<(String, String)>,
     /// The encoded message, without the five bytes of its frame.
     pub message: Vec<u8>,
-    /// Messages that are sent in turn instead, all as long as each other.
+    /// Messages that are sent one after the other instead, all as long as each other.
     pub in_turn: Vec<Vec<u8>>,
     /// The part of the message that the result calls payload.
     pub payload_bytes: usize,

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tells_its_own_latest_send() {
+    fn each_second_has_its_own_largest_lateness() {
         let mut recorder = recorder(0, Some(1.0));
         for (at_ms, late_ms) in [(100, 3), (900, 1), (1_000, 2), (3_500, 4)] {
             recorder.released(at_ms * MS, late_ms * MS);

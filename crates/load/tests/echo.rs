@@ -133,7 +133,7 @@ fn tcp_comes_back_until_the_peer_has_closed() {
 fn a_stop_answers_what_is_under_way() {
     let directory = tempfile::tempdir().unwrap();
     let ports_file = directory.path().join("ports.json");
-    // Nobody else listens at this one afterwards.
+    // No other process listens at this one afterwards.
     let address = free_address().unwrap();
     let options = EchoOptions { ports_file: Some(ports_file.clone()), ..EchoOptions::new(address) };
     let stop = Stop::new();

@@ -110,7 +110,7 @@ fn tonic_talks_both_ways() {
 }
 
 #[test]
-fn tonic_is_told_what_does_not_exist() {
+fn an_unknown_method_is_unimplemented() {
     let echo = Echo::start();
     runtime().block_on(async {
         let mut client = client(&echo).await;

@@ -132,7 +132,7 @@ fn a_connection_that_was_idle_for_too_long_is_not_used() {
 }
 
 #[test]
-fn nobody_there_fails_the_requests_that_wanted_to_connect() {
+fn a_closed_listener_fails_the_requests_that_have_to_connect() {
     let listener = TcpListener::bind(any_port()).unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let mut options = open_loop(&url, 50.0, 1.0);

@@ -126,7 +126,7 @@ fn a_closed_loop_achieves_connections_over_latency() {
 }
 
 #[test]
-fn more_than_the_target_can_take_is_dropped_and_told() {
+fn more_than_the_target_can_take_is_dropped_and_counted() {
     let echo = Echo::start();
     let overload = |seconds| {
         let mut options = open_loop(&echo.url("/delay?ms=10"), 200.0, seconds);

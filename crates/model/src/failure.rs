@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_who_what_and_what_to_do() {
+    fn an_entry_has_hops_a_meaning_and_a_remedy() {
         for code in ErrorCode::ALL {
             let entry = code.entry();
             assert!(!entry.hops.is_empty(), "{code}");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_has_a_code() {
+    fn errors_of_the_system_have_codes() {
         let code = |number| ErrorCode::of_io(&io::Error::from_raw_os_error(number));
         assert_eq!(code(98), Some(ErrorCode::PortTaken));
         assert_eq!(code(99), Some(ErrorCode::AddressNotHere));

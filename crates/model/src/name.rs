@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_name_tells_its_network() {
+    fn the_network_is_read_from_a_server_name() {
         let network = |name| ServiceName::network_of_server_name(name).map(|n| n.to_string());
         for name in ["control.east.mesh", "a.b.east.mesh", "i-1.a.b.east.MESH"] {
             assert_eq!(network(name).as_deref(), Some("east"), "{name}");

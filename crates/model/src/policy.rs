@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_rules_says_nothing_and_is_refused() {
+    fn a_policy_without_rules_is_refused() {
         let silent = Policy { allow: None, ..policy("shop", PolicyTarget::Namespace) };
         assert_eq!(silent.check(), Err(PolicyError::NoRules));
     }

@@ -1,8 +1,8 @@
 //! One connection: a non-blocking socket, optional TLS, an output buffer.
 //!
-//! The owner writes into [`Conn::out`] as often as it likes during a turn and calls
-//! [`Conn::flush`] once at its end: one write, one TLS record run, for all of it. Reading takes
-//! what the socket has, up to the scratch buffer, and remembers whether there may be more.
+//! The owner writes into [`Conn::out`] as often as it likes during a pass of its loop and
+//! calls [`Conn::flush`] once at the end: one write, one TLS record run, for all of it. Reading
+//! takes what the socket has, up to the scratch buffer, and remembers whether there may be more.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -110,7 +110,7 @@ impl Conn {
     }
 
     /// Lets empty output buffers keep up to `bytes` of memory: for a few connections that write a
-    /// lot in every turn.
+    /// lot in every pass.
     pub fn keep_output_room(&mut self, bytes: usize) {
         self.keep_bytes = bytes;
     }

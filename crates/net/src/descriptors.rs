@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_descriptors_are_told_by_their_numbers() {
+    fn the_last_descriptors_are_recognised_by_their_numbers() {
         assert!(!is_among_last(1_000_000, None, 64));
         assert!(!is_among_last(1024 - 64 - 1, Some(1024), 64));
         assert!(is_among_last(1024 - 64, Some(1024), 64));

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn free_ports_are_those_that_the_kernel_gives_to_nobody() {
+    fn free_ports_are_outside_the_kernels_own_range() {
         assert_eq!(never_given("32768\t60999\n"), 20_000..32_768);
         assert_eq!(never_given("1024 60999"), 61_000..65_535);
         assert_eq!(never_given("1024 64000"), 64_001..65_535);

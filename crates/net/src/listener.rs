@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_to_be_accepted_is_seen_until_accepted() {
+    fn a_waiting_connection_is_seen_until_it_is_accepted() {
         let address = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(address, ListenerOptions::default()).unwrap();
         assert!(!has_waiting(&listener).unwrap());

@@ -60,7 +60,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token.0), flags)?)
     }
 
-    /// Registers a listener, level-triggered: connections that one turn leaves are reported again.
+    /// Registers a listener, level-triggered: connections that are not accepted are reported again.
     ///
     /// # Errors
     /// When the kernel refuses the descriptor.
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_tell_data_and_close() {
+    fn edges_report_data_and_close() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_back_and_their_keys_reach_nobody() {
+    fn places_are_given_back_and_their_keys_find_nothing() {
         let mut slab = Slab::new();
         let keys: Vec<Key<i32>> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(!slab.shrink(), "all are in use");

@@ -52,7 +52,7 @@ fn keeps_time() -> bool {
     p90 < Duration::from_millis(1)
 }
 
-/// Timing tests take turns: two at once on a small machine measure each other.
+/// Timing tests run one at a time: two at once on a small machine measure each other.
 static TURN: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn several_addresses_of_a_door_have_one_port_and_a_name_each() {
+    fn several_addresses_of_a_listener_have_one_port_and_a_name_each() {
         let any = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
         let mut listeners = BoundListeners::for_threads(1);
         listeners.bind_all("http", &any, &ListenerKind::HttpApi).unwrap();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_are_told_of_up_to_a_limit() {
+    fn failed_attempts_are_recorded_up_to_a_limit() {
         let now = Instant::now();
         let mut part = CallerTrace { sent: Some(now), ..CallerTrace::default() };
         part.fail_attempt(ErrorCode::AppUnreachable, now + 2 * MS);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_tells_is_taken_for_what_it_is() {
+    fn malformed_trace_fields_of_a_peer_are_ignored() {
         let now = Instant::now();
         let mut part = CallerTrace { sent: Some(now), ..CallerTrace::default() };
         let mut head = ResponseHead::new(503);

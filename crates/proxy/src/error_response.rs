@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_told_by_its_content_type() {
+    fn grpc_is_recognised_by_its_content_type() {
         let check = |value: &[u8]| {
             let mut fields = Fields::new();
             fields.push(b"content-type", value);

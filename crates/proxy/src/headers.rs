@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_says_nothing_for_the_mesh_and_hears_who_failed() {
+    fn fields_of_the_mesh_pass_only_in_answers_of_the_mesh() {
         let all: [&[u8]; 7] =
             [b"x-a", ERROR, HOP, UNPROCESSED, CALL_TRACE, PART, b"x-tollway-caller"];
         let left = |origin| {

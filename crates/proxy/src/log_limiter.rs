@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_told_once_in_a_while() {
+    fn an_event_is_logged_once_in_a_while() {
         let (mut told, now) = (LogLimiter::default(), Instant::now());
         assert!(told.should_log("a".to_owned(), now));
         assert!(!told.should_log("a".to_owned(), now + QUIET / 2));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_was_given_is_told_as_it_was_set() {
+    fn a_time_is_printed_as_it_was_set() {
         let text = |ms| Within(Duration::from_millis(ms)).to_string();
         assert_eq!(
             [text(500), text(1000), text(1500), text(0)],

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_port_tells_of_health_and_metadata() {
+    fn the_public_port_serves_health_and_metadata() {
         let check = |method, path: &str| {
             is_public(&RequestHead { method, path: path.into(), ..Default::default() })
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_told_without_a_token_by_the_sidecar_alone() {
+    fn only_the_sidecars_own_health_needs_no_token() {
         let check =
             |method, path, is_own| admitted(&ListenerKind::HttpApi, method, path, &[], is_own);
         for path in ["/v1.0/healthz", "/v1.0/healthz?appid=web", "/v1.0/healthz/outbound"] {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_true_mean_nearly_as_often_as_they_say() {
+    fn intervals_hold_the_true_mean_nearly_at_their_nominal_rate() {
         for blocks in [3, 5, 6, 10] {
             let held = (0..400).filter(|&trial| holds_truth(blocks, trial)).count();
             // 95 % nominal; 400 trials have a standard error of 1.1 points.

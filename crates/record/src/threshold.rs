@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_are_judged_and_told() {
+    fn few_samples_are_judged_and_marked() {
         let mut latencies = Histogram::new();
         latencies.record_n(1_000_000, 200);
         let judgement = "p99>5ms".parse::<Threshold>().unwrap().judge(&run_of(&latencies)).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn an_unreadable_document_is_refused_with_the_reason() {
         let check = |text: &str, reason: &str| {
             let error = Document::from_json(text).err().unwrap();
             let text = tollway_model::chain(&error);

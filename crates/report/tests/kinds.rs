@@ -73,7 +73,7 @@ fn at_full_load_the_rate_is_what_counts() {
 }
 
 #[test]
-fn a_search_is_told_by_the_interval_it_found() {
+fn a_search_is_reported_by_the_interval_it_found() {
     let mut record = fixtures::fabricated();
     record.rows.truncate(2);
     for (row, held_rps) in record.rows.iter_mut().zip([20_000.0, 8_000.0]) {
@@ -102,7 +102,7 @@ fn a_search_is_told_by_the_interval_it_found() {
 }
 
 #[test]
-fn streams_are_told_with_their_messages_and_their_ends() {
+fn streams_are_reported_with_their_messages_and_their_ends() {
     let mut record = fixtures::fabricated();
     record.rows[0].particulars.streaming = Some(Streaming {
         kind: "push".to_owned(),
@@ -126,7 +126,7 @@ fn streams_are_told_with_their_messages_and_their_ends() {
 }
 
 #[test]
-fn raw_throughput_is_told_by_direction_and_beside_direct() {
+fn raw_throughput_is_reported_by_direction_and_beside_direct() {
     let mut record = fixtures::fabricated();
     record.rows.truncate(2);
     for (row, bytes) in record.rows.iter_mut().zip([2_500_000_000_u64, 625_000_000]) {
@@ -165,7 +165,7 @@ fn raw_throughput_is_told_by_direction_and_beside_direct() {
 }
 
 #[test]
-fn tls_is_told_with_its_handshakes() {
+fn tls_is_reported_with_its_handshakes() {
     let mut record = fixtures::fabricated();
     let cpu = LatencyUs { mean: Some(412.0), n: 20, ..LatencyUs::default() };
     record.rows[1].particulars.tls_facts = Some(TlsFacts {
@@ -219,7 +219,7 @@ fn published_figures_and_idle_use_stand_on_terminal_and_page() {
 }
 
 #[test]
-fn warnings_of_one_kind_are_told_once() {
+fn warnings_of_one_kind_are_printed_once() {
     let mut record = fixtures::fabricated();
     for (at, row) in record.rows.iter_mut().enumerate() {
         let late_fraction = 0.02 + at as f64 * 0.01;

@@ -240,7 +240,7 @@ struct Element<'a> {
     text: &'a str,
 }
 
-/// Every element of the page; panics where one is not closed or closed out of turn.
+/// Every element of the page; panics where one is not closed or closed in the wrong order.
 fn parse(page: &str) -> Vec<Element<'_>> {
     let mut elements = Vec::new();
     let mut open = Vec::new();

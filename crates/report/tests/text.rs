@@ -81,7 +81,7 @@ fn a_toll_within_the_noise_is_not_claimed() {
 
 /// If blocks differ much, the ratio distinguishes two paths before the difference does.
 #[test]
-fn what_the_verdict_tells_apart_is_not_called_noise() {
+fn a_difference_with_a_verdict_is_not_called_noise() {
     let mut record = fixtures::fabricated();
     record.comparisons.retain(|c| c.row == "same-network/http1/tollway");
     for comparison in &mut record.comparisons {
@@ -133,7 +133,7 @@ fn a_faster_path_is_said_to_be_faster() {
 }
 
 #[test]
-fn many_cases_are_told_by_their_range_and_each_in_the_tables() {
+fn many_cases_are_summarised_by_their_range_and_listed_in_the_tables() {
     let mut record = fixtures::fabricated();
     let pair: Vec<_> = record.rows[..2].to_vec();
     record.rows.clear();
@@ -154,7 +154,7 @@ fn many_cases_are_told_by_their_range_and_each_in_the_tables() {
 }
 
 #[test]
-fn a_record_without_pairs_says_so() {
+fn the_headline_reports_that_a_record_has_no_pairs() {
     let mut record = fixtures::fabricated();
     record.comparisons.clear();
     assert_headline(&record, "no pair of rows with and without Tollway");

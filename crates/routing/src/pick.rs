@@ -1,6 +1,6 @@
 //! Power of two choices: of two candidates drawn at random, the less loaded one.
 
-/// Random pairs that are drawn before every candidate is tried in turn.
+/// Random pairs that are drawn before the candidates are tried one by one.
 const DRAWS: u32 = 3;
 
 /// Picks one of `count` candidates. `load` gives a candidate's outstanding requests, `None` when

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_connects_is_refused_and_nobody_else_can_listen() {
+    fn a_closed_port_refuses_connections_and_other_listeners() {
         let closed = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
         let refused = TcpStream::connect(closed.address()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);

@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no row for `b`")]
-    fn a_limit_without_a_row_is_told() {
+    fn a_limit_without_a_row_fails_the_check() {
         check_limit("| `a` | 1 |\n", "b", "1");
     }
 }

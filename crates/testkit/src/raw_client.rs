@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_is_told_from_a_close() {
+    fn a_reset_is_distinguished_from_a_close() {
         let address = server(|mut stream| {
             // Unread bytes turn the close into a reset.
             let mut first = [0; 1];

@@ -117,12 +117,12 @@ mod tests {
         crate::skip!("no luck");
     }
 
-    fn needs_what_nobody_has() -> Result<(), String> {
+    fn needs_a_missing_program() -> Result<(), String> {
         let tool = crate::need_tool!("no-such-program-anywhere");
         Err(format!("found {}", tool.display()))
     }
 
-    fn needs_what_nobody_may() {
+    fn needs_a_missing_right() {
         let made: Result<(), &str> = Err("no namespace for you");
         crate::need_right!(made);
         panic!("it was made");
@@ -143,8 +143,8 @@ mod tests {
         if std::env::var_os("TESTKIT_IN_CHILD").is_some() {
             skips_itself();
             skips_with_result().unwrap();
-            needs_what_nobody_has().unwrap();
-            needs_what_nobody_may();
+            needs_a_missing_program().unwrap();
+            needs_a_missing_right();
             return;
         }
         let dir = TempDir::new().unwrap();
@@ -155,9 +155,9 @@ mod tests {
             std::fs::read_to_string(log).unwrap(),
             "tollway_testkit::skip::tests::skips_itself\tno luck here\n\
              tollway_testkit::skip::tests::skips_with_result\tno luck\n\
-             tollway_testkit::skip::tests::needs_what_nobody_has\t\
+             tollway_testkit::skip::tests::needs_a_missing_program\t\
              tool missing: no-such-program-anywhere\n\
-             tollway_testkit::skip::tests::needs_what_nobody_may\t\
+             tollway_testkit::skip::tests::needs_a_missing_right\t\
              right missing: no namespace for you\n"
         );
     }

@@ -20,7 +20,7 @@ const ONE: [&str; 4] = ["-c", "1", "--warm-up", "0s"];
 const ATTEMPTS: usize = 10;
 
 #[test]
-fn the_request_is_the_one_asked_for_and_goes_where_it_is_told() {
+fn flags_set_the_method_and_the_address_of_a_request() {
     let witness = Witness::start();
     let to = witness.address.to_string();
     let asked = ["--method", "DELETE", "--connect-to", &to, "-n", "3"];
@@ -221,7 +221,7 @@ fn window_of_first_settings(push: &[&str]) -> u32 {
 }
 
 #[test]
-fn an_echo_server_opens_the_doors_it_is_told_to() {
+fn an_echo_server_opens_the_listeners_of_its_flags() {
     let pki = Pki::make();
     let [server, key] = ["server.pem", "server.key"].map(|name| pki.path(name));
     let [ca, client] = ["ca.pem", "client.pem"].map(|name| pki.path(name));
@@ -252,7 +252,7 @@ fn an_echo_server_opens_the_doors_it_is_told_to() {
 }
 
 #[test]
-fn an_echo_server_fails_as_it_is_told_to() {
+fn an_echo_server_fails_by_its_flags() {
     let with = |flags: &[&str], path: &str| {
         let echo = Echo::start(flags);
         run(&[&["http", &echo.url(path), "-n", "40"], &ONE[..]].concat()).traffic
@@ -275,7 +275,7 @@ fn an_echo_server_fails_as_it_is_told_to() {
 }
 
 #[test]
-fn an_echo_server_stands_still_as_long_and_as_often_as_told() {
+fn an_echo_server_stalls_as_long_and_as_often_as_set() {
     let echo = Echo::start(&["--stall", "300ms@500ms"]);
     let pace = ["--rate", "50", "-z", "1s", "-c", "1", "--warm-up", "0s"];
     let traffic = run(&[&["http", &echo.url("/")], &pace[..]].concat()).traffic;

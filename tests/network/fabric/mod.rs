@@ -50,7 +50,7 @@ fn until_kept(journal: &str) {
 }
 
 #[test]
-fn packets_go_where_the_control_plane_says() {
+fn packets_go_to_the_hosts_that_the_control_plane_lists() {
     let Some(mut fabric) = Fabric::start("packets") else {
         tollway_testkit::skip!("{NOT_PERMITTED}");
     };
@@ -161,7 +161,7 @@ impl Writer {
 }
 
 #[test]
-fn tables_are_equal_whoever_was_killed_and_whenever() {
+fn tables_are_equal_whichever_process_was_killed_and_whenever() {
     let Some(mut fabric) = Fabric::start("kills") else {
         tollway_testkit::skip!("{NOT_PERMITTED}");
     };

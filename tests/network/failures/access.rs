@@ -68,7 +68,7 @@ fn refused(control: &str, token: &str) -> Failure {
 }
 
 #[test]
-fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
+fn missing_damaged_foreign_and_old_tokens_have_their_own_errors() {
     let network = Network::start();
     let address = network.address();
     let missing = sidecar_with(&address, Path::new("/nowhere/token"));
@@ -105,7 +105,7 @@ fn a_control_plane_that_is_away_is_named() {
 }
 
 #[test]
-fn commands_say_that_no_control_plane_runs_over_a_store() {
+fn commands_report_that_no_control_plane_runs_over_a_store() {
     let files = TempDir::new().unwrap();
     let store = files.path().to_str().unwrap();
     for command in [["get", "services"], ["token", "create"], ["join", "export"]] {
@@ -115,7 +115,7 @@ fn commands_say_that_no_control_plane_runs_over_a_store() {
 }
 
 #[test]
-fn a_clock_that_is_far_off_is_told_with_the_distance() {
+fn a_clock_that_is_far_off_is_reported_with_the_distance() {
     let faketime = need_tool!("faketime");
     let network = Network::start();
     let token = network.token(&[]);
@@ -140,7 +140,7 @@ fn a_bundle_that_cannot_be_accepted_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_a_control_plane_refuses_is_told_with_its_words() {
+fn a_refusal_of_the_control_plane_is_reported_with_its_text() {
     let network = Network::start();
     let (store, forever) = (network.store(), u64::MAX.to_string());
     let reported = tollway(["token", "create", "--store", &store, "--ttl-ms", &forever]);

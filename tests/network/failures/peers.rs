@@ -18,7 +18,7 @@ use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, tollway};
 
 /// The answer to a call of `service` as soon as it has the code.
 #[track_caller]
-fn until_told(caller: &Sidecar, service: &str, code: &str) -> String {
+fn until_code(caller: &Sidecar, service: &str, code: &str) -> String {
     let mut last = String::new();
     let reported = retry_until(PATIENCE, code, || {
         last = call(caller, service, "/");
@@ -28,7 +28,7 @@ fn until_told(caller: &Sidecar, service: &str, code: &str) -> String {
 }
 
 #[test]
-fn a_gateway_that_reaches_nobody_says_so_and_is_named() {
+fn a_gateway_that_cannot_reach_the_endpoint_is_named() {
     let mesh = Mesh::start();
     let caller = mesh.west.caller(&["--connect-timeout-ms", "2000"]);
     let gateway = mesh.east.gateway.port("gateway").unwrap().to_string();
@@ -38,7 +38,7 @@ fn a_gateway_that_reaches_nobody_says_so_and_is_named() {
     let gone = nowhere.address().to_string();
     let elsewhere = ["--app-port", &port, "--advertise", &gone];
     let _lost = mesh.east.sidecar("lost", &elsewhere);
-    let answer = until_told(&caller, "lost.default.east", "ERR_GATEWAY_UPSTREAM");
+    let answer = until_code(&caller, "lost.default.east", "ERR_GATEWAY_UPSTREAM");
     let parts = ["the gateway of network east", &gateway, "cannot connect", "gateway's log"];
     check(&answer, 503, "ERR_GATEWAY_UPSTREAM", CALLER, &parts);
 }
@@ -53,7 +53,7 @@ fn a_gateway_that_serves_no_such_workload_any_more_refuses_its_name() {
     caller.until_served("echo.default.east");
     mesh.west.control.kill().unwrap();
     assert!(app.sidecar.process.terminate(PATIENCE).unwrap().success());
-    let answer = until_told(&caller, "echo.default.east", "ERR_GATEWAY_REFUSED");
+    let answer = until_code(&caller, "echo.default.east", "ERR_GATEWAY_REFUSED");
     let parts = ["the gateway of network east", &gateway, "no workload of the service is ready"];
     check(&answer, 503, "ERR_GATEWAY_REFUSED", CALLER, &parts);
 }
@@ -68,13 +68,13 @@ fn a_callee_that_trusts_the_callers_network_no_more_refuses_its_certificate() {
     mesh.west.control.kill().unwrap();
     let store = mesh.east.store();
     tollway(["join", "remove", "--store", store.to_str().unwrap(), "west"]);
-    let answer = until_told(&caller, "echo.default.east", "ERR_CERTIFICATE_REFUSED");
+    let answer = until_code(&caller, "echo.default.east", "ERR_CERTIFICATE_REFUSED");
     let parts = ["service echo.default.east through the gateway of network east", "joined"];
     check(&answer, 503, "ERR_CERTIFICATE_REFUSED", CALLER, &parts);
 }
 
 #[test]
-fn somebody_without_tls_in_place_of_a_sidecar_is_told_from_one_who_is_away() {
+fn a_peer_without_tls_is_distinguished_from_one_that_is_away() {
     let mesh = Mesh::start();
     let caller = mesh.west.caller(&[]);
     let app = mesh.west.app("echo", "a", AppProtocol::Http);
@@ -89,7 +89,7 @@ fn somebody_without_tls_in_place_of_a_sidecar_is_told_from_one_who_is_away() {
         ("mistaken", &plain, "closed in the TLS handshake"),
         ("chatty", &banner, "what answers there does not speak TLS"),
     ] {
-        let answer = until_told(&caller, name, "ERR_TLS_FAILED");
+        let answer = until_code(&caller, name, "ERR_TLS_FAILED");
         let service = format!("service {name}.default.west at {address}");
         check(&answer, 503, "ERR_TLS_FAILED", CALLER, &[&service, reason, "inbound listener"]);
     }
@@ -101,7 +101,7 @@ fn an_app_that_resets_a_request_is_named_with_its_reason() {
     let caller = mesh.west.caller(&[]);
     let port = serve_resets();
     let _sidecar = mesh.east.sidecar_of("echo", port, AppProtocol::H2c);
-    let answer = until_told(&caller, "echo.default.east", "ERR_RESET");
+    let answer = until_code(&caller, "echo.default.east", "ERR_RESET");
     let parts = ["the app reset the request (INTERNAL_ERROR)", "look at the app's log"];
     check(&answer, 502, "ERR_RESET", CALLEE, &parts);
     // The same failure over gRPC, by a foreign client.

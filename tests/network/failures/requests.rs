@@ -40,7 +40,7 @@ pub(crate) fn nowhere(ip: &str) -> ClosedPort {
 }
 
 #[test]
-fn names_ways_and_apps_that_fail_are_told_apart() {
+fn failures_of_names_networks_and_apps_have_their_own_codes() {
     let mesh = Mesh::start();
     let caller = mesh.west.caller(&["--request-timeout-ms", "2000"]);
     let app = mesh.east.app("echo", "a", AppProtocol::Http);
@@ -208,7 +208,7 @@ fn sidecars_and_gateways_that_are_away_are_named_with_their_address() {
 }
 
 #[test]
-fn a_sidecar_without_descriptors_stays_up_and_says_how_to_raise_the_limit() {
+fn a_sidecar_without_descriptors_stays_up_and_logs_the_remedy() {
     let mesh = Mesh::start();
     let _app = mesh.east.app("echo", "a", AppProtocol::Http);
     let script = "ulimit -n 64; exec \"$0\" \"$@\"";
@@ -228,7 +228,7 @@ fn a_sidecar_without_descriptors_stays_up_and_says_how_to_raise_the_limit() {
 }
 
 #[test]
-fn a_call_from_the_terminal_tells_what_the_mesh_said() {
+fn a_call_from_the_terminal_prints_the_error_of_the_mesh() {
     let mesh = Mesh::start();
     let caller = mesh.west.caller(&[]);
     let url = format!("http://{}", caller.http());
@@ -239,7 +239,7 @@ fn a_call_from_the_terminal_tells_what_the_mesh_said() {
 }
 
 #[test]
-fn a_full_sidecar_and_a_tcp_call_of_an_http_service_say_so() {
+fn a_full_sidecar_and_a_tcp_call_of_an_http_service_are_reported() {
     let mesh = Mesh::start();
     let _app = mesh.west.app("echo", "a", AppProtocol::Http);
     let options = ["--max-requests", "1", "--upstream", "0=echo.default.west"];

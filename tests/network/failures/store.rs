@@ -82,7 +82,7 @@ fn a_damaged_store_is_refused_at_its_place_and_not_changed() {
 }
 
 #[test]
-fn the_store_of_somebody_else_is_refused() {
+fn the_store_of_another_network_or_program_is_refused() {
     let files = TempDir::new().unwrap();
     let store = used_store(&files);
     let reported = control(&store, &["--network", "west"]);

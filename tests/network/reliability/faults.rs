@@ -185,8 +185,8 @@ pub(crate) fn damage() -> Damaged {
     Damaged {
         kept: before.len() - gone,
         before: before.len(),
-        passed: refusal.is_err_and_says(&["damaged at byte", "tollway store"])
-            && check.is_err_and_says(&["damaged at byte", "repair"])
+        passed: refusal.is_err_with(&["damaged at byte", "tollway store"])
+            && check.is_err_with(&["damaged at byte", "repair"])
             && repair.0
             && again.0
             && gone == 0
@@ -206,7 +206,7 @@ fn shown(text: &str, files: &TempDir) -> String {
 struct Ran(bool, String);
 
 impl Ran {
-    fn is_err_and_says(&self, words: &[&str]) -> bool {
+    fn is_err_with(&self, words: &[&str]) -> bool {
         !self.0 && words.iter().all(|word| self.1.contains(word))
     }
 }

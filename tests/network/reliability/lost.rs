@@ -113,7 +113,7 @@ fn ask(listener: std::net::SocketAddr) -> Option<String> {
     const SOON: Duration = Duration::from_millis(500);
     let (tell, reported) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody listens any more when the answer comes late.
+        // The receiver is gone when the answer comes late.
         let _ = tell.send(get(listener, &format!("/v1.0/invoke/{SERVICE}/method/healthz")));
     });
     reported.recv_timeout(SOON).ok()

@@ -83,7 +83,7 @@ fn every_request_is_a_line_on_both_sides() {
 }
 
 #[test]
-fn a_rotated_log_is_begun_anew_and_a_full_disk_disturbs_nobody() {
+fn a_rotated_log_is_begun_anew_and_a_full_disk_fails_no_request() {
     let files = TempDir::new().unwrap();
     let path = files.path().join("access.log");
     let mesh = Mesh::start();

@@ -28,7 +28,7 @@ pub(crate) fn demanding(people: &Authority, options: &[&str]) -> World {
 }
 
 #[test]
-fn the_app_is_told_who_the_client_is() {
+fn the_app_gets_the_certificate_of_the_client() {
     let people = Authority::new("people");
     let world = demanding(&people, &[]);
     let wanted = Wanted::client("robot; \"x\"").with(|params| {
@@ -60,7 +60,7 @@ fn the_app_is_told_who_the_client_is() {
 }
 
 #[test]
-fn the_access_log_says_who_the_client_is() {
+fn the_access_log_names_the_client() {
     let people = Authority::new("people");
     let folder = TempDir::new().unwrap();
     let log = folder.path().join("access.log");
@@ -81,7 +81,7 @@ fn the_access_log_says_who_the_client_is() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_told_of() {
+fn a_handshake_that_does_not_end_is_logged_and_counted() {
     let files = Files::new();
     let log = files.path("access.log");
     let app = tollway_tests::scripted_app::App::start(Script::new());
@@ -152,7 +152,7 @@ pub(crate) struct Stranger {
 impl Stranger {
     /// Waits until a front's log has the reason of a refusal.
     #[track_caller]
-    pub(crate) fn until_told(&self, front: &Process) {
+    pub(crate) fn until_logged(&self, front: &Process) {
         let Self { name, code, reason, .. } = self;
         let is_told = || {
             let line = |line: &str| line.contains(code) && line.contains(reason);
@@ -206,7 +206,7 @@ pub(crate) fn strangers(people: &Authority) -> Vec<Stranger> {
 
 /// Each is ended before the app sees it, and the log, the access log and the count have the reason.
 #[test]
-fn whoever_cannot_prove_it_is_refused_with_the_reason() {
+fn a_client_without_a_valid_certificate_is_refused_with_the_reason() {
     let people = Authority::new("people");
     let access = TempDir::new().unwrap();
     let log = access.path().join("access.log");
@@ -219,7 +219,7 @@ fn whoever_cannot_prove_it_is_refused_with_the_reason() {
         let config = client_of(&root, shown, &[&version::TLS13]);
         let answer = world.ask(config, &get("/secret"));
         assert!(answer.is_err(), "{} was let in: {answer:?}", stranger.name);
-        stranger.until_told(&world.front);
+        stranger.until_logged(&world.front);
         let has_line = || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let code = format!("\"error_code\":\"{}\"", stranger.code);

@@ -49,7 +49,7 @@ impl Frames {
         Self { wire, came: Vec::new(), is_closed }
     }
 
-    /// A head; `flags` tell whether it is the whole request.
+    /// A head; `flags` decide whether it is the whole request.
     fn ask(&mut self, stream: u32, flags: u8, method: &str, path: &str) {
         let lines =
             [(":method", method), (":scheme", "https"), (":path", path), (":authority", HOST)];
@@ -97,7 +97,7 @@ impl Frames {
 }
 
 #[test]
-fn the_app_is_told_who_a_client_over_http2_is() {
+fn the_app_gets_the_certificate_of_a_client_over_http2() {
     let people = Authority::new("people");
     let world = demanding(&people, &[]);
     let wanted = Wanted::client("robot").with(|params| {
@@ -132,7 +132,7 @@ fn the_app_is_told_who_a_client_over_http2_is() {
 }
 
 #[test]
-fn whoever_cannot_prove_it_over_http2_is_refused_with_the_reason() {
+fn a_client_over_http2_without_a_valid_certificate_is_refused() {
     let people = Authority::new("people");
     let world = demanding(&people, &["--log-level", "debug"]);
     let strangers = strangers(&people);
@@ -142,7 +142,7 @@ fn whoever_cannot_prove_it_over_http2_is_refused_with_the_reason() {
         client.ask(1, END_STREAM, "GET", "/secret");
         let heard = client.until_closed();
         assert!(heard.is_empty(), "{} was let in: {heard:?}", stranger.name);
-        stranger.until_told(&world.front);
+        stranger.until_logged(&world.front);
     }
     assert_eq!(world.metric("tollway_tls_handshake_failures_total"), strangers.len() as u64);
     assert!(world.app.requests("/secret").is_empty());

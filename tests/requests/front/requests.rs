@@ -10,7 +10,7 @@ use crate::front::world::{Echo, Files, HOST, PATIENCE, World, get, request, requ
 use tollway_tests::scripted_app::{Reply, Script, Then};
 
 #[test]
-fn the_app_is_told_who_asked_for_what_and_how() {
+fn the_app_gets_the_clients_address_scheme_and_host() {
     let world = World::start(Script::new(), &[]);
     let answer = world.ask(world.files.client(), &get("/plain?q=1")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -25,7 +25,7 @@ fn the_app_is_told_who_asked_for_what_and_how() {
 
 /// A client's own claims are removed, in any spelling; the lists are extended.
 #[test]
-fn a_client_cannot_say_what_the_front_says() {
+fn a_client_cannot_forge_the_fields_of_the_front() {
     let world = World::start(Script::new(), &[]);
     let forged = "x-forwarded-for: 192.0.2.1\r\nforwarded: for=192.0.2.1\r\n\
                   x-forwarded-proto: http\r\nX_Forwarded_Proto: http\r\n\
@@ -61,7 +61,7 @@ fn a_client_cannot_say_what_the_front_says() {
 
 /// An app cannot claim to be the front either.
 #[test]
-fn answers_pass_but_for_what_only_the_data_plane_says() {
+fn answers_pass_without_the_fields_of_the_data_plane() {
     let reported =
         b"HTTP/1.1 418 Teapot\r\ncontent-length: 2\r\nx-a: b\r\nx-tollway-error: evil\r\n\r\nhi";
     let script = Script::from([("/told", Reply { bytes: reported.to_vec(), then: Then::GoOn })]);
@@ -72,7 +72,7 @@ fn answers_pass_but_for_what_only_the_data_plane_says() {
 }
 
 #[test]
-fn without_an_app_clients_are_told_so() {
+fn without_an_app_requests_fail_as_app_unreachable() {
     let files = Files::new();
     let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
     let front = files.front(&format!("http://{}", nobody.address()), &[]);

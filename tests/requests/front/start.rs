@@ -123,7 +123,7 @@ fn checked(options: &[&str]) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn a_check_says_what_a_start_would_meet() {
+fn a_check_reports_what_a_start_would_meet() {
     let files = Files::new();
     let app = tollway_tests::scripted_app::App::start(tollway_tests::scripted_app::Script::new());
     let (certificate, key) = (files.path("a.pem"), files.path("a.key"));

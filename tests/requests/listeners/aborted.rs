@@ -114,17 +114,17 @@ fn cut_answers() -> Script {
 
 #[test]
 fn a_caller_sees_that_an_app_gave_up() {
-    for_each_listener(&cut_answers(), |listener, _| hear_cut_answers(listener));
+    for_each_listener(&cut_answers(), |listener, _| check_cut_answers(listener));
 }
 
 #[test]
 fn both_see_it_over_a_pool_between_sidecars() {
     let listener = Listener::open(Kind::HttpApi, cut_answers(), POOLED);
     give_up_asking(&listener);
-    hear_cut_answers(&listener);
+    check_cut_answers(&listener);
 }
 
-fn hear_cut_answers(listener: &Listener) {
+fn check_cut_answers(listener: &Listener) {
     for path in cut_answers().into_keys() {
         let mut client = listener.connect();
         client.send(listener.get(path)).unwrap();

@@ -56,7 +56,7 @@ fn ask(listener: &Listener, path: &str, fields: &str) -> String {
 }
 
 #[test]
-fn an_app_cannot_tell_of_a_way() {
+fn an_app_cannot_forge_a_call_trace() {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
         let listener = open(kind);
         for path in ["/head", "/failure", "/interim", "/trailers"] {
@@ -68,7 +68,7 @@ fn an_app_cannot_tell_of_a_way() {
 }
 
 #[test]
-fn who_asks_hears_sidecars_and_not_the_app() {
+fn a_call_trace_contains_parts_of_sidecars_and_none_of_the_app() {
     for kind in [Kind::HttpApi, Kind::Outbound] {
         let listener = open(kind);
         for path in ["/head", "/failure", "/interim", "/trailers"] {
@@ -91,7 +91,7 @@ fn who_asks_hears_sidecars_and_not_the_app() {
 }
 
 #[test]
-fn an_app_does_not_hear_that_its_caller_asks() {
+fn an_app_does_not_get_the_request_for_a_call_trace() {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
         let listener = open(kind);
         for (path, fields) in [("/asked", ASK), ("/odd", "x-tollway-explain: yes\r\n")] {

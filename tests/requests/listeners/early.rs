@@ -123,8 +123,8 @@ fn a_caller_over_http2_gets_the_answer() {
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
-/// The same large body in both framings. Whoever took a part of it for a request would ask for
-/// `/smuggled`.
+/// The same large body in both framings. A reader that took a part of it for a request would
+/// ask for `/smuggled`.
 fn uploads(listener: &Listener, path: &str) -> [Vec<u8>; 2] {
     const LINE: &[u8] = b"\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
     let body = LINE.repeat(BODY_BYTES / LINE.len());
@@ -200,7 +200,7 @@ fn answer_and_body_go_on(listener: &Listener) {
             (body == format!("{first}{later}").as_bytes()).then_some(())
         };
         retry_until(PATIENCE, "the rest of the body at the app", has_all).unwrap();
-        request.say(" end");
+        request.send_more(" end");
         let rest = client.read_to_end(PATIENCE).unwrap();
         assert_eq!((rest.text().as_str(), rest.end), (" end", End::Closed));
         listener.check_honest("/behind");

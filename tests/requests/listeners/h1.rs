@@ -124,7 +124,7 @@ fn a_tunnel_opens_to_a_host_in_any_spelling() {
 
 /// If another field names the service, no spelling of a host leads to another one.
 #[test]
-fn a_host_leads_nowhere_where_it_does_not_say_whom_a_request_is_for() {
+fn a_host_does_not_route_where_another_field_names_the_service() {
     for kind in [Kind::GrpcApi, Kind::Tunnel, Kind::Mesh, Kind::Front] {
         let listener = Listener::open(kind, Script::new(), &[]);
         let lines = listener.addressed.map(|(name, value)| format!("{name}: {value}\r\n"));
@@ -241,7 +241,7 @@ fn a_body_that_never_comes_is_not_waited_for_without_end() {
 
 /// Forbidden trailers are dropped, others arrive as trailers.
 #[test]
-fn trailers_cannot_say_what_only_a_head_may() {
+fn fields_of_a_head_are_dropped_from_trailers() {
     for_each_listener(&Script::new(), |listener, _| {
         let fields = "transfer-encoding: chunked\r\ntrailer: x-sum\r\n";
         let chunks = "5\r\nhello\r\n0\r\ncontent-length: 99\r\ntransfer-encoding: gzip\r\n\

@@ -76,7 +76,7 @@ const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
 
 /// The body comes when the app requests it, and not a sidecar in its place.
 #[test]
-fn continue_is_the_apps_to_say() {
+fn only_the_app_sends_continue() {
     let script =
         Script::from([("/early-continue", Reply { bytes: CONTINUE.into(), then: Then::Hang })]);
     for_each_listener(&script, |listener, _| {
@@ -150,7 +150,7 @@ fn answers_without_body_have_none() {
 /// An app that declines an upgrade, by an answer of its own or by one that is not whole, and one
 /// that takes it after a hint.
 #[test]
-fn upgrades_end_as_the_app_says() {
+fn the_app_decides_how_an_upgrade_ends() {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\n";
     let script = Script::from([
         ("/declined", reply("HTTP/1.1 426 Upgrade Required\r\nupgrade: raw\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\nno".to_owned())),

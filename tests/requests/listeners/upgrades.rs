@@ -50,7 +50,7 @@ fn bytes_behind_an_upgrade_wait_until_the_app_takes_it() {
                     "{path}: sent before the app took it"
                 );
             }
-            request.say(format!("{SWITCH}welcome"));
+            request.send_more(format!("{SWITCH}welcome"));
             let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"welcome")).unwrap();
             assert_eq!(answer.end, End::Complete, "{path}: {}", answer.text());
             let expected: &[u16] = if path == "/hinted" { &[103, 101] } else { &[101] };
@@ -99,7 +99,7 @@ fn bytes_behind_an_upgrade_that_is_declined_are_the_next_request() {
                 assert_eq!(request.body, body.as_bytes());
                 let_pass(listener);
                 assert!(!listener.app.was_sent("/next"), "passed on before the app had declined");
-                request.say(answer);
+                request.send_more(answer);
                 let both = client.read_until(PATIENCE, |bytes| answers(bytes) == 2).unwrap();
                 assert_eq!(statuses(&both), [status, 200], "{}", both.text());
                 assert!(both.text().ends_with("own /next?a=%2f"), "{}", both.text());
@@ -136,7 +136,7 @@ fn bytes_behind_an_upgrade_that_is_declined_are_refused_where_they_are_no_reques
             client.send(listener.request("GET", "/declined", UPGRADE) + malformed).unwrap();
             let request = until_received(listener, "/declined");
             let_pass(listener);
-            request.say(answer);
+            request.send_more(answer);
             let both = client.read_to_end(PATIENCE).unwrap();
             assert_eq!(statuses(&both), [status, 400], "{}", both.text());
             assert!(both.text().contains("ERR_MALFORMED_REQUEST"), "{}", both.text());

@@ -45,7 +45,7 @@ fn a_gateway_without_descriptors_rests_counts_and_goes_on() {
 }
 
 #[test]
-fn a_silent_crowd_keeps_nobody_out() {
+fn a_silent_crowd_keeps_no_client_out() {
     let world = World::start();
     for listener in [Listener::Mesh, Listener::Front] {
         let few = Few::leave(world.attacked(listener)[0], LEFT);

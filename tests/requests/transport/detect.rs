@@ -38,7 +38,7 @@ fn start_greeter() -> u16 {
 }
 
 /// The greeting for a silent caller; `None` if it is not admitted yet.
-fn hear(stream: &mut TcpStream) -> Option<()> {
+fn read_greeting(stream: &mut TcpStream) -> Option<()> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut heard = [0; GREETING.len()];
     stream.read_exact(&mut heard).ok()?;
@@ -68,10 +68,10 @@ fn by_connect(outbound: SocketAddr, host: &str) -> Option<TcpStream> {
 #[track_caller]
 fn greets_all(way: &str, open: impl Fn() -> Option<TcpStream>) {
     // Once the caller's sidecar has discovered it.
-    retry_until(PATIENCE, way, || hear(&mut open()?)).unwrap();
+    retry_until(PATIENCE, way, || read_greeting(&mut open()?)).unwrap();
     let mut callers: Vec<_> = (0..CALLERS).map(|_| open().unwrap()).collect();
     for (nth, caller) in callers.iter_mut().enumerate() {
-        assert!(hear(caller).is_some(), "caller {nth} by {way} heard no greeting");
+        assert!(read_greeting(caller).is_some(), "caller {nth} by {way} heard no greeting");
     }
     for caller in &mut callers {
         caller.write_all(b"MAIL\n").unwrap();

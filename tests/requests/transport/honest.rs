@@ -1,5 +1,5 @@
-//! A caller that requests little and gets all of it: on a connection that it reuses, and in turn on
-//! a new one.
+//! A caller that requests little and gets all of it: on a connection that it reuses and on
+//! a new one, alternately.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

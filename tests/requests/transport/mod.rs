@@ -79,7 +79,7 @@ fn printed(outcome: Outcome) -> Outcome {
 
 /// All at once, so that what takes its time takes it once.
 #[test]
-fn slow_and_silent_peers_end_in_time_and_disturb_nobody() {
+fn slow_and_silent_peers_end_in_time_and_disturb_no_other_peer() {
     const CASES: [Case; 5] =
         [Case::SlowHead, Case::SlowHandshake, Case::SlowBody, Case::SlowReader, Case::SilentApp];
     let world = World::start();
@@ -87,7 +87,7 @@ fn slow_and_silent_peers_end_in_time_and_disturb_nobody() {
 }
 
 #[test]
-fn crowds_disturb_nobody() {
+fn crowds_disturb_no_other_peer() {
     let world = World::start();
     for case in [Case::Resets, Case::Storm, Case::Idle, Case::Crowd] {
         check(&world, all().filter(|(of, _)| *of == case));

@@ -17,8 +17,8 @@ use tollway_tests::tls_client::{call, dial};
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 8;
 
-/// Whoever listens has its port by then, and so have the callers of a test: one that was given to
-/// them is not to be had for any other connection.
+/// Every listener has its port by then, and so have the callers of a test: the kernel does not give
+/// such a port to any other connection.
 fn leave_few_ports() {
     leave_ports(FIRST, PORTS);
 }
@@ -83,7 +83,7 @@ fn take_all_ports(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
+fn a_lack_of_ports_is_reported_and_calls_succeed_once_there_are_some() {
     // The setting with the range of ports.
     let namespace = need_right!(NetNs::create("ports"));
     let check = || {

@@ -116,7 +116,7 @@ async fn another(mesh: &Mesh, log: &Log, config: &str) -> Replica {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn turns_that_take_longer_than_the_app_says_are_called_off() {
+async fn turns_that_exceed_the_drain_time_of_the_app_are_called_off() {
     for wish in [r#""drainOngoingCallTimeout":"200ms""#, r#""drainRebalancedActors":false"#] {
         let mesh = tokio::task::block_in_place(Mesh::start);
         let log = Log::default();
@@ -154,7 +154,7 @@ async fn turns_that_take_longer_than_the_app_says_are_called_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn turns_have_the_time_to_end_that_the_app_says() {
+async fn turns_have_the_drain_time_of_the_app_to_end() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
     let config = r#"{"entities":["Cart"],"drainOngoingCallTimeout":"50s"}"#;

@@ -199,7 +199,7 @@ async fn check_reminders_out_of_reach(host: &Replica) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn reminders_of_a_type_are_told_by_all_of_its_hosts_or_not_at_all() {
+async fn reminders_of_a_type_are_listed_by_all_of_its_hosts_or_not_at_all() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
     let one = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;

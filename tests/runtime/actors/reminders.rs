@@ -13,7 +13,7 @@ use tollway_tests::mesh::Mesh;
 const BELL: &str = "/v1.0/actors/Cart/1/reminders/bell";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reminders_are_registered_told_and_deleted() {
+async fn reminders_are_registered_read_and_deleted() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
     let one = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;

@@ -78,7 +78,7 @@ async fn each_route_answers_with_its_status() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_request_is_told_so() {
+async fn malformed_requests_are_refused_with_their_codes() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
     let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;

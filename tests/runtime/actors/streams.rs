@@ -102,7 +102,7 @@ async fn a_stream_begins_with_what_the_app_offers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_in_an_app_over_a_stream_its_callers_are_told() {
+async fn failures_of_an_app_over_a_stream_reach_its_callers() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let (app, caller) =
         tokio::task::block_in_place(|| (mesh.west.sidecar("cart", &[]), mesh.west.caller(&[])));

@@ -24,7 +24,7 @@ fn load(sidecar: &Sidecar, actors: &str, options: &[&str]) -> Result<Value, Stri
 }
 
 #[test]
-fn every_firing_that_was_due_is_told_of() {
+fn every_firing_that_was_due_is_counted() {
     let mesh = Mesh::start();
     let echo = start_tollway("echo")
         .args(["--http", "127.0.0.1:0", "--actors"])

@@ -40,7 +40,7 @@ fn check_called(ruled: &Ruled, actor: &str) {
 }
 
 #[test]
-fn a_method_that_fails_is_called_again_as_the_file_says() {
+fn a_method_that_fails_is_retried_by_the_rules_of_the_file() {
     let ruled = Ruled::start();
     until_hosted(&ruled, "Cart");
     let (status, reported) = ruled.call("actors/Cart/1/method/fails/2/a", "hello");
@@ -72,7 +72,7 @@ fn a_method_that_takes_too_long_ends_for_its_caller() {
 }
 
 #[test]
-fn a_breaker_of_actors_stands_for_what_its_scope_says() {
+fn a_breaker_of_actors_covers_its_scope() {
     let ruled = Ruled::start();
     for actor_type in ["ById", "ByType", "ByBoth"] {
         until_hosted(&ruled, actor_type);

@@ -220,7 +220,7 @@ fn calls_that_are_translated_count_too() {
 }
 
 #[test]
-fn an_ill_app_is_called_by_nobody_until_it_is_well() {
+fn an_ill_app_gets_no_calls_until_it_is_well() {
     let mesh = Mesh::start();
     let (runtime, app) = (runtime(), Busy::default());
     app.0.is_open.store(true, Ordering::Relaxed);

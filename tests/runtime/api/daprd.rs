@@ -175,7 +175,7 @@ fn two_daprds_and_pythons_sdk_need_no_configuration() {
 }
 
 #[test]
-fn a_public_port_tells_of_health_alone_and_sighup_starts_again() {
+fn a_public_port_serves_health_and_metadata_and_sighup_starts_again() {
     let user = User::new();
     let public = free_port().unwrap();
     let flags = ["--dapr-public-port", &public.to_string(), "--enable-metrics=false"];
@@ -230,7 +230,7 @@ async fn collector() -> (SocketAddr, Arc<Mutex<Vec<(String, Bytes)>>>) {
 }
 
 #[test]
-fn spans_go_where_the_configuration_says() {
+fn spans_go_to_the_configured_collector() {
     let user = User::new();
     let runtime = runtime();
     let (collector, taken) = runtime.block_on(collector());
@@ -253,7 +253,7 @@ fn spans_go_where_the_configuration_says() {
 }
 
 #[test]
-fn a_configuration_says_which_parts_of_the_api_there_are() {
+fn a_configuration_limits_the_parts_of_the_api() {
     let user = User::new();
     let rules = "kind: Configuration\nspec:\n  api:\n    allowed:\n    - {name: metadata, version: \
                  v1.0, protocol: http}\n    denied:\n    - {name: invoke, version: v1, protocol: grpc}\n";
@@ -282,7 +282,7 @@ fn a_configuration_says_which_parts_of_the_api_there_are() {
 }
 
 #[test]
-fn a_configuration_says_who_may_ask_what_of_the_app() {
+fn a_configuration_limits_what_each_caller_may_request() {
     let user = User::new();
     let echo = Start::new(binary("tollway").unwrap())
         .args(["echo", "--http", "127.0.0.1:0"])

@@ -144,7 +144,7 @@ fn an_app_ends_its_sidecar() {
 }
 
 #[test]
-fn what_is_not_served_is_told_so() {
+fn a_method_that_is_not_served_is_unimplemented() {
     let mesh = Mesh::start();
     let sidecar = mesh.west.caller(&[]);
     runtime().block_on(async {

@@ -181,7 +181,7 @@ impl Ruled {
 }
 
 #[test]
-fn calls_that_fail_are_tried_again_as_the_file_says() {
+fn calls_that_fail_are_retried_by_the_rules_of_the_file() {
     let ruled = Ruled::start();
     let well = |text: &str| (200, format!("{text} of caller 127.0.0.1 "));
     assert_eq!(ruled.call("invoke/flaky/method/fails/2/a", "hello"), well("hello"));

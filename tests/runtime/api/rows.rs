@@ -30,14 +30,15 @@ async fn serve() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let service = service_fn(|request| async { Ok::<_, Infallible>(tell(request).await) });
+            let service =
+                service_fn(|request| async { Ok::<_, Infallible>(describe(request).await) });
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });
     address
 }
 
-async fn tell(request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn describe(request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let field = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap());
@@ -78,7 +79,7 @@ impl Far {
 #[test]
 fn an_app_is_named_by_header_then_by_credentials_then_by_the_path() {
     let far = Far::start();
-    // The password of `dapr-app-id` is the app; that of `nobody.default.east` is unknown.
+    // The password of `dapr-app-id` is the app: a known one first, then an unknown one.
     let to_app = "Basic ZGFwci1hcHAtaWQ6dGVsbGVyLmRlZmF1bHQuZWFzdA==";
     let to_nobody = "Basic ZGFwci1hcHAtaWQ6bm9ib2R5LmRlZmF1bHQuZWFzdA==";
     let foreign = "Basic dXNlcjpwYXNzd29yZA==";

@@ -70,7 +70,7 @@ fn a_message_calls_an_app_that_speaks_http() {
 }
 
 #[test]
-fn what_a_message_says_arrives_as_it_is() {
+fn the_content_of_a_message_arrives_unchanged() {
     let far = Far::start();
     far.runtime.block_on(async {
         let mut sent = message("orders/new", "\u{0}\u{1}");
@@ -177,7 +177,7 @@ fn a_call_over_http_reaches_an_app_that_speaks_grpc() {
 }
 
 #[test]
-fn failures_of_the_mesh_say_whether_to_try_again() {
+fn failures_of_the_mesh_have_their_grpc_codes() {
     let mesh = Mesh::start();
     let port = tollway_testkit::free_port().unwrap();
     let _nobody = mesh.east.sidecar_of("gone", port, AppProtocol::Grpc);

@@ -74,7 +74,7 @@ async fn hashes_of_redis_are_those_of_dapr() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_away_is_told_and_found_again() {
+async fn a_redis_that_is_away_is_reported_and_found_again() {
     need_tool!("redis-server");
     let mut server = RedisServer::start(&[]).unwrap();
     let component = redis(&server, &[]);
@@ -203,7 +203,7 @@ async fn expired_rows_are_removed_by_one_of_all() {
 }
 
 #[tokio::test]
-async fn a_postgresql_that_is_away_is_told_and_found_again() {
+async fn a_postgresql_that_is_away_is_reported_and_found_again() {
     need_tool!("initdb");
     let mut server = PostgresServer::start(&[]).unwrap();
     let component = postgresql(&server, "v2", &[("timeout", "5s")]);
@@ -224,7 +224,7 @@ async fn a_postgresql_that_is_away_is_told_and_found_again() {
 }
 
 #[tokio::test]
-async fn postgresql_over_tls_is_only_trusted_with_a_certificate_that_somebody_vouches_for() {
+async fn postgresql_over_tls_needs_a_trusted_root_certificate() {
     need_tool!("initdb");
     let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let certificate = pair.cert.pem();

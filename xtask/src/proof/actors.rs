@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_was_reached() {
+    fn the_page_shows_what_was_reached() {
         let mut measured = measured();
         judge(&mut measured);
         let run = json!({

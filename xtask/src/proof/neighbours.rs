@@ -37,7 +37,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     };
     test(&["neighbours::what_was_answered_survives_kill_9_at_any_moment"])?;
     let both = [
-        "fabric::tables_are_equal_whoever_was_killed_and_whenever",
+        "fabric::tables_are_equal_whichever_process_was_killed_and_whenever",
         "fabric::nothing_is_lost_while_the_way_is_cut",
     ];
     test(&both)?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_says_all_of_the_record() {
+    fn the_page_shows_all_of_the_record() {
         let record = json!({
             "run": {},
             "master_kills": 101,

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_promise_and_what_was_reduced_are_told() {
+    fn a_broken_promise_and_what_was_reduced_are_shown() {
         let text = page(&record(false, 20_000));
         assert_eq!(text.matches("**FAIL**").count(), 2, "{text}");
         assert!(text.contains("| api | 19999 | 20000 | no |"), "{text}");

@@ -226,7 +226,7 @@ fn silent(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_limit_says_where_it_shows_by_metrics_that_there_are() {
+fn every_limit_names_a_documented_metric_or_a_reason() {
     let page = page();
     let metrics = std::fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     let unknown = unknown_metrics(&page, &metrics);

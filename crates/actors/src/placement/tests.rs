@@ -180,7 +180,7 @@ fn who_retires_keeps_what_it_has_until_it_has_given_it_back() {
 }
 
 #[test]
-fn who_comes_back_keeps_what_it_says_it_holds() {
+fn a_returning_host_keeps_the_shards_that_it_reports() {
     let mut placement = fresh();
     enter(&mut placement, "a", AT_ONCE);
     settle(&mut placement, AT_ONCE);
@@ -196,7 +196,7 @@ fn who_comes_back_keeps_what_it_says_it_holds() {
 }
 
 #[test]
-fn nobody_gets_anything_by_saying_that_it_holds_it() {
+fn a_host_gains_nothing_by_a_false_report_of_a_shard() {
     let mut placement = fresh();
     enter(&mut placement, "a", AT_ONCE);
     settle(&mut placement, AT_ONCE);
@@ -235,7 +235,7 @@ fn after_a_restart_nothing_is_granted_before_those_who_were_there_have_been_hear
 }
 
 #[test]
-fn a_type_that_nobody_offers_is_forgotten_and_its_version_never_returns() {
+fn a_type_without_hosts_is_forgotten_and_its_version_never_returns() {
     let mut placement = fresh();
     enter(&mut placement, "a", AT_ONCE);
     settle(&mut placement, AT_ONCE);

@@ -294,7 +294,7 @@ fn a_revision_from_another_store_cannot_be_resumed() {
 }
 
 #[test]
-fn reading_everything_again_tells_only_what_differs() {
+fn replacing_the_catalogue_reports_only_what_differs() {
     let mut script = Script::new(EgressMode::Direct);
     script.workload("stock", "a", 1, true);
     script.workload("orders", "a", 2, true);
@@ -355,7 +355,7 @@ fn policy(target: v1::policy::Target) -> Vec<u8> {
 }
 
 #[test]
-fn a_policy_protects_what_it_says_until_it_says_something_else() {
+fn a_policy_protects_its_target_until_it_is_replaced_or_deleted() {
     let mut script = Script::new(EgressMode::Direct);
     let key = Key::Policy { namespace: label("shop"), name: label("p") };
     let protects = |catalogue: &Catalogue, service: &str| {

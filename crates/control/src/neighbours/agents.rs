@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_is_held_when_every_connected_agent_says_so() {
+    fn a_revision_is_held_when_every_connected_agent_reports_it() {
         let (agents, group, lane) = agents();
         let begin = |name: &str| {
             let agent = Some((group.clone(), Instance::new(name).unwrap()));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_says_is_bounded() {
+    fn the_report_of_an_agent_is_bounded() {
         let (agents, group, lane) = agents();
         let key = Some((group.clone(), Instance::new("a").unwrap()));
         let progress = agents.begin(key, "v".repeat(1000)).unwrap();

@@ -8,7 +8,7 @@ use tollway_store::{KeyRange, ReadError, Seen, Store};
 
 use super::key::pack_row;
 
-/// Rows read before others get a turn.
+/// Rows read before other tasks run.
 const LOOK_ROWS: usize = 4096;
 /// A batch is sent when it has this many bytes of usual records.
 const BATCH_ROOM: usize = BATCH_RECORDS * 32;

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_only_grow_whatever_the_clock_and_the_store_say() {
+    fn epochs_grow_with_an_old_copy_of_the_store_or_a_clock_put_back() {
         let later = BEGINNING_UNIX_S + 10;
         assert_eq!(first_epoch(None, later), Epoch(10 << 22), "a new store");
         assert_eq!(first_epoch(Some(3 << 22), later), Epoch(10 << 22), "an old copy");

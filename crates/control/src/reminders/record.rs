@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_told_apart() {
+    fn malformed_and_newer_records_are_not_read() {
         let (_, record) = write(7, registration("", ""));
         for wrong in [&b""[..], &record[..HEAD_BYTES - 1], b"\x02", &[0xff; 60]] {
             assert_eq!(Head::read(wrong), None);

@@ -69,7 +69,7 @@ async fn reach(progress: &mut watch::Receiver<Progress>, through: u64) -> Progre
 }
 
 #[tokio::test]
-async fn orders_are_carried_out_in_turn_and_told() {
+async fn orders_are_carried_out_in_order_and_reported() {
     let table = Shared::default();
     let programmer = Programmer::start(table.clone(), Found::default()).unwrap();
     let mut progress = programmer.progress();
@@ -104,7 +104,7 @@ async fn entries_are_counted_as_they_come_and_go() {
 }
 
 #[tokio::test]
-async fn revisions_of_another_table_say_nothing() {
+async fn revisions_of_another_table_do_not_count() {
     let found = Found { through: 900, is_whole: true, ..Found::default() };
     let programmer = Programmer::start(Shared::default(), found).unwrap();
     let mut progress = programmer.progress();
@@ -116,7 +116,7 @@ async fn revisions_of_another_table_say_nothing() {
 }
 
 #[tokio::test]
-async fn lasting_trouble_is_told_and_nothing_is_lost_by_it() {
+async fn lasting_trouble_is_reported_and_loses_no_entry() {
     let table = Shared::default();
     let programmer = Programmer::start(table.clone(), Found::default()).unwrap();
     let mut progress = programmer.progress();
@@ -132,7 +132,7 @@ async fn lasting_trouble_is_told_and_nothing_is_lost_by_it() {
 }
 
 #[tokio::test]
-async fn whoever_orders_waits_while_the_table_is_stuck() {
+async fn orders_wait_while_the_table_is_stuck() {
     let table = Shared::default();
     let programmer = Programmer::start(table.clone(), Found::default()).unwrap();
     table.refuse(Some(libc::ENOMEM));

@@ -199,7 +199,7 @@ fn sweep_removes_what_the_round_did_not_bring() {
 }
 
 #[test]
-fn comparison_tells_what_was_different() {
+fn a_comparison_counts_the_different_entries() {
     let mut writer = writer(100);
     let mut patience = Noting::default();
     writer.begin_round(1);
@@ -212,7 +212,7 @@ fn comparison_tells_what_was_different() {
 }
 
 #[test]
-fn who_is_told_to_stop_stops() {
+fn a_write_stops_when_its_patience_ends() {
     let mut writer = writer(100);
     let mut patience = Noting { gives_up_after: Some(2), ..Noting::default() };
     writer.table.errors = RefCell::new(std::iter::repeat_n((0, libc::EPERM), 9).collect());

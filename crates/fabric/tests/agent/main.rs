@@ -148,7 +148,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn table_follows_the_store_and_the_store_is_told() {
+async fn the_table_follows_the_store_and_the_agent_reports_it() {
     for shuffles in [false, true] {
         let (kernel, folder) = (Kernel::default(), TempDir::new().unwrap());
         let store = Store::new(7, shuffles);

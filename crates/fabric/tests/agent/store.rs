@@ -38,7 +38,7 @@ struct State {
 pub(crate) struct Store {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<()>,
-    /// Tells each batch twice, and in no order.
+    /// Sends each batch twice, and in no order.
     shuffles: bool,
 }
 
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Everything newer than `from`, in batches, with the mark at the end.
-    fn told_since(
+    fn messages_since(
         &self,
         from: u64,
         with_tombstones: bool,
@@ -148,7 +148,7 @@ impl Store {
         (reported, revision)
     }
 
-    async fn tell(
+    async fn send_watch(
         self,
         start: v1::WatchNeighboursStart,
         to: mpsc::Sender<Result<v1::WatchNeighboursResponse, Status>>,
@@ -176,7 +176,7 @@ impl Store {
             return;
         }
         loop {
-            let (reported, reached) = self.told_since(from, !is_list);
+            let (reported, reached) = self.messages_since(from, !is_list);
             if is_list || reached > from {
                 for message in reported {
                     if self.with(|state| state.breaks) != breaks
@@ -236,7 +236,7 @@ impl Neighbours for Store {
         };
         self.with(|state| state.starts.push(start.clone()));
         let (to, responses) = mpsc::channel(4);
-        tokio::spawn(self.clone().tell(start, to));
+        tokio::spawn(self.clone().send_watch(start, to));
         let store = self.clone();
         tokio::spawn(async move {
             while let Ok(Some(sent)) = requests.message().await {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_and_ports_are_told_apart() {
+    fn hosts_and_ports_are_separated() {
         let check = |text: &str, expected: Option<(&str, Option<u16>)>| {
             let parsed = Authority::parse(text.as_bytes());
             let expected = expected.map(|(host, port)| Authority { host: host.as_bytes(), port });

@@ -41,7 +41,7 @@ fn a_leaf_starts_a_little_early_and_ends_on_time() {
 }
 
 #[test]
-fn the_issuers_clock_is_told_from_a_certificate() {
+fn the_issuers_clock_is_derived_from_a_certificate() {
     for ttl in [SHORTEST_TTL, Duration::from_secs(200), HOUR] {
         let issued = west().issue(&request("stock", ttl), now()).unwrap();
         let reported = issued_at(issued.not_before, issued.not_after);
@@ -146,7 +146,7 @@ fn an_authority_survives_its_text_form() {
 }
 
 #[test]
-fn an_authority_of_somebody_else_is_refused() {
+fn an_authority_of_another_network_or_with_another_key_is_refused() {
     let (ours, theirs) = (west().to_pem(), west().to_pem());
     assert!(matches!(read(&ours, "east"), Err(AuthorityError::Foreign { .. })));
     let mixed = AuthorityPem { key: theirs.key, ..ours.clone() };

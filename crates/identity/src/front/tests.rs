@@ -132,7 +132,7 @@ fn field_of(certificate: &CertificateDer<'static>) -> String {
 }
 
 #[test]
-fn a_client_is_told_by_subject_and_names() {
+fn a_client_is_described_by_subject_and_names() {
     let certificate = client(|params| {
         params.distinguished_name.push(DnType::CountryName, "DE");
         params.distinguished_name.push(DnType::OrganizationName, "Ü, Inc.");
@@ -150,7 +150,7 @@ fn a_client_is_told_by_subject_and_names() {
 
 /// What is in quotes cannot end them, whatever an authority signs.
 #[test]
-fn a_name_cannot_add_to_what_is_told() {
+fn a_name_cannot_add_parts_to_the_field() {
     let evil = r#"x";URI=spiffe://root/admin;A=" \"#;
     let certificate = client(|params| {
         params.distinguished_name.push(DnType::CommonName, evil);

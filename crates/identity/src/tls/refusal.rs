@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_two_units() {
+    fn times_are_written_in_at_most_two_units() {
         let check = |seconds, expected| assert_eq!(span(Duration::from_secs(seconds)), expected);
         check(3 * 86_400 + 7_200 + 59, "3 d 2 h");
         check(7_500, "2 h 5 min");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_out_of_its_time_is_told_with_the_distance() {
+    fn a_certificate_outside_its_validity_is_reported_with_the_distance() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let expired: Error =
             CertificateError::ExpiredContext { time: at(10_000), not_after: at(2_500) }.into();

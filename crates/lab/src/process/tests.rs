@@ -28,7 +28,7 @@ fn a_process_started_anew_is_not_ready_by_the_ports_of_the_last_one() {
 }
 
 #[test]
-fn a_process_that_ends_instead_of_getting_ready_tells_its_last_words() {
+fn the_error_of_an_early_exit_contains_the_last_output() {
     let mut lab = Lab::new();
     let spec = lab.shell("bad", "echo all is well; echo no such token >&2; exit 3");
     lab.supervisor.start(&spec).unwrap();
@@ -76,7 +76,7 @@ fn dropping_the_supervisor_stops_everything() {
 }
 
 #[test]
-fn a_command_s_output_is_returned_and_its_failure_told() {
+fn a_command_s_output_is_returned_and_its_failure_reported() {
     let lab = Lab::new();
     let output = lab.supervisor.run(&lab.shell("token", "printf tollway1.x"), SOON).unwrap();
     assert_eq!(output, "tollway1.x");

@@ -37,9 +37,9 @@ const MAX_STREAMS: u32 = 1_000;
 /// Most messages of one stream, and of those most that wait for their answer.
 const MAX_MESSAGES: u32 = 1_000_000;
 const MAX_IN_FLIGHT: u32 = 1_000;
-/// Most types of actors that are called in turn.
+/// Most types of actors that are called one after the other.
 const MAX_ACTOR_TYPES: u32 = 999;
-/// Most actors that are called in turn.
+/// Most actors that are called one after the other.
 const MAX_ACTORS: u32 = 10_000_000;
 /// How often each actor may be woken.
 const TIMER_PERIODS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);

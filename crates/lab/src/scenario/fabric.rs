@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_meaning_are_told() {
+    fn mistakes_of_meaning_are_reported() {
         assert_eq!(errors(GOOD), [""; 0]);
         let check = |from: &str, to: &str, what: &str| {
             assert!(GOOD.contains(from), "{from}");

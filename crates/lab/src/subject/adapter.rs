@@ -156,7 +156,7 @@ impl SubjectKind for Adapter {
 struct Pair {
     file: Arc<AdapterFile>,
     variant: String,
-    /// Tells its processes from those of other subjects.
+    /// Distinguishes its processes from those of other subjects.
     label: String,
     program: PathBuf,
     /// Empty where there is none.

@@ -122,7 +122,7 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Tells its processes from those of other variants: nothing for the default.
+    /// Distinguishes its processes from those of other variants; empty for the default.
     pub(super) fn suffix(&self) -> String {
         if self.variant == VARIANTS[0] { String::new() } else { format!(".{}", self.variant.name) }
     }

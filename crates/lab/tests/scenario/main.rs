@@ -57,7 +57,10 @@ fn trials() -> Vec<Trial> {
         Trial::test("errors_of_the_app_are_counted_not_hidden", errors_are_counted),
         Trial::test("a_network_without_links_has_an_address_of_its_own", one_network),
         Trial::test("a_killed_experiment_goes_on_where_it_was", killed_experiment_resumes),
-        Trial::test("an_interrupted_experiment_says_how_to_go_on", interrupted_says_how),
+        Trial::test(
+            "an_interrupted_experiment_names_the_command_that_resumes_it",
+            interrupted_names_the_command,
+        ),
         Trial::test("a_subject_of_another_make_is_measured_like_ours", another_subject),
         Trial::test("a_missing_subject_is_left_out_with_how_to_get_it", missing_subject),
         Trial::test("processes_are_started_anew_for_each_block_where_asked", fresh_processes),
@@ -271,7 +274,7 @@ fn killed_experiment_resumes() -> Result<(), Failed> {
     Ok(())
 }
 
-fn interrupted_says_how() -> Result<(), Failed> {
+fn interrupted_names_the_command() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
     let cancel = Cancel::new()?;

@@ -1,6 +1,7 @@
 //! The directory of the local control plane: below `XDG_RUNTIME_DIR`, or below `/tmp` where
-//! there is none. Its files hold the authority's key, and who can put files there decides whom
-//! this user trusts: so it must be this user's, closed to others, and no symbolic link.
+//! there is none. Its files hold the authority's key, and a process that can write files there
+//! decides which authority this user trusts: so it must be this user's, closed to others, and no
+//! symbolic link.
 
 use std::path::{Path, PathBuf};
 

@@ -22,6 +22,6 @@ pub use process::{ServeError, serve};
 pub use restart::{ControlEvent, restart_when_absent};
 pub use running::LocalControl;
 
-/// How long the control plane stays after its last workload, in milliseconds, unless told
+/// How long the control plane stays after its last workload, in milliseconds, unless set
 /// otherwise.
 pub const LINGER_MS: u64 = 60_000;

@@ -18,7 +18,7 @@ use crate::console::{Console, ended};
 use crate::error::LaunchError;
 use crate::signals::Signals;
 
-/// Time for an app that was told to end because its sidecar failed, and for what it leaves.
+/// Time for an app that got a signal to end because its sidecar failed, and for what it leaves.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Time within which a stopped job is continued, if it was stopped at all.
@@ -169,8 +169,8 @@ impl Supervision {
     }
 }
 
-/// What the app leaves behind in its group, such as the server below a script that was told to
-/// end, could not be called any more: it ends too.
+/// What the app leaves behind in its group, such as the server below a script that got a signal
+/// to end, could not be called any more: it ends too.
 async fn end_rest(app: &Process) {
     if !app.has_group() {
         return;

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_place() {
+    fn mistakes_are_reported_with_line_and_column() {
         for (app, mistake) in [
             ("appDirPath: nowhere", "dapr.yaml:3:15: `appDirPath` names /nowhere"),
             ("appID: a", "dapr.yaml:3:3: the app has no `appDirPath`"),

@@ -21,7 +21,7 @@ use crate::console::{Console, ended};
 use crate::error::{CannotStart, LaunchError};
 use crate::program::{guard_app, own_program, start_guard};
 
-/// Time for an app that was told to end.
+/// Time for an app that got a signal to end.
 const APP_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Time for its sidecar then: it finishes what is under way in five seconds.
 const SIDECAR_ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ enum Stage {
     /// The sidecar was started.
     Starting,
     Running,
-    /// The app was told to end.
+    /// The app got a signal to end.
     AppEnding {
         until: Instant,
     },
@@ -251,7 +251,7 @@ impl Member {
         }
     }
 
-    /// How the app has ended, if it has and was not told so before.
+    /// How the app has ended, if it has and this was not returned before.
     fn app_has_ended(&self) -> Option<Ending> {
         match self.app.as_ref()?.change()? {
             Change::Ended(ending) => Some(ending),

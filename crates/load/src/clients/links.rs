@@ -34,7 +34,7 @@ pub(super) struct Links {
 
 struct Link {
     state: State,
-    /// Told apart from events of the connections that were here before.
+    /// Distinguishes its events from those of earlier connections in the same place.
     generation: u32,
     /// Whether the first attempt has come to an end.
     settled: bool,

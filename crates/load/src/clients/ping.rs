@@ -155,7 +155,7 @@ impl Client for PingClient {
         io.recorder.sent(call.sent_ns, self.message.len());
         self.pings[index] = Some(Ping { call, returned: 0, differs: false });
         self.in_flight += 1;
-        // At once and not at the turn's end: the send belongs to its intended start.
+        // At once and not at the end of the loop's pass: the send belongs to its intended start.
         self.write(index, io);
     }
 

@@ -1,5 +1,5 @@
 //! Parts of a path that are not the same in every request: `{uuid}` is another random UUID each
-//! time, `{1..1000}` each of these numbers in turn.
+//! time, `{1..1000}` each of these numbers one after the other.
 //!
 //! Their text is as long in each request, so that it is written over that of the last one in
 //! bytes that were rendered once: numbers have zeros before them.

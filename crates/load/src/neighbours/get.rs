@@ -17,7 +17,7 @@ use crate::tls::{ReadyTls, TlsOptions};
 
 /// The method of the service.
 const METHOD: &str = "/tollway.v1.Neighbours/GetNeighbours";
-/// Most neighbours that are looked up in turn: more would only cost memory here.
+/// Most neighbours that are looked up one after the other: more would only cost memory here.
 const ASKED_IN_TURN: u32 = 10_000;
 /// Odd, so that neighbours that follow each other in a run are far from each other in the table.
 const STRIDE: u32 = 2_654_435_761;

@@ -27,7 +27,7 @@ pub struct WriteOptions {
     /// The number of the first round: rounds of other numbers have other neighbours.
     pub first_round: u32,
     /// Instead of writing new neighbours, rounds move those of the first one, of which there are
-    /// so many, from host to host, in turn.
+    /// so many, from host to host, one after the other.
     pub moved: Option<u32>,
     pub pace: Pace,
 }

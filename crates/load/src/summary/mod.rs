@@ -173,7 +173,7 @@ mod tests {
     use tollway_record::traffic::Lateness;
 
     #[test]
-    fn an_open_loop_is_told_on_half_a_page() {
+    fn an_open_loop_is_summarised_on_half_a_page() {
         let text = summary(&open_loop());
         let expected = "\
 http://127.0.0.1:8080/echo
@@ -261,7 +261,7 @@ http://127.0.0.1:8080/echo
     }
 
     #[test]
-    fn requests_that_waited_for_a_connection_are_told_in_open_loop() {
+    fn requests_that_waited_for_a_connection_are_shown_in_open_loop() {
         let shown = "  5.0 % of the requests waited 443 ms (mean) for a\n  connection: in the \
                     response time, not in the service time\n";
         let check = |n: u64, rate: Option<f64>, expected: bool| {
@@ -279,7 +279,7 @@ http://127.0.0.1:8080/echo
     }
 
     #[test]
-    fn a_closed_loop_that_only_shows_its_latency_says_so() {
+    fn a_rate_that_only_follows_from_the_latency_is_marked() {
         let mut result = open_loop();
         result.arrival = Arrival::Closed;
         result.connections = 8;

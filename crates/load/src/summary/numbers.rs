@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_no_plural_and_no_warm_up_is_told_as_none() {
+    fn one_is_no_plural_and_no_warm_up_is_shown_as_none() {
         assert_eq!(counted(1, "stream"), "1 stream");
         assert_eq!(counted(2000, "stream"), "2,000 streams");
         assert_eq!(window(0.5, 0.0), "500 ms, no warm-up");

@@ -33,7 +33,7 @@ mod tests {
     use crate::summary::summary;
 
     #[test]
-    fn packets_are_told_on_a_few_lines() {
+    fn packets_are_summarised_on_a_few_lines() {
         let traffic = Traffic {
             duration_s: 2.0,
             requests: 16_000_000,

@@ -95,7 +95,7 @@ fn what_is_left_of_the_time_is_the_networks_and_the_sidecars() {
 }
 
 #[test]
-fn a_failure_is_where_its_code_says() {
+fn the_code_of_a_failure_gives_its_stage() {
     let check =
         |code, from_callee, stage| assert_eq!(Stage::of(code, from_callee), stage, "{code}");
     check(ErrorCode::BadName, false, Stage::Name);

@@ -34,7 +34,7 @@ pub enum Read<'a> {
     Data(&'a [u8]),
     /// Nothing now; an event will follow.
     Blocked,
-    /// The peer sends no more. Told once, after all data.
+    /// The peer sends no more. Returned once, after all data.
     Closed(Closed),
     Failed(ConnError),
 }

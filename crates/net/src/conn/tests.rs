@@ -44,7 +44,7 @@ impl Pair {
         }
     }
 
-    /// Runs turns until `done` or two seconds are over.
+    /// Runs the loop until `done` or two seconds are over.
     fn run(&mut self, done: impl Fn(&Self) -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(2);
         while !done(self) {
@@ -181,7 +181,7 @@ fn encrypted_bytes_pass_both_ways_with_half_close() {
 }
 
 #[test]
-fn a_close_without_notify_is_told_as_truncation() {
+fn a_close_without_notify_is_reported_as_truncation() {
     let (client, server) = tls_pair();
     let mut pair = Pair::new(Some(client), Some(server));
     pair.a.out().extend_from_slice(b"cut");
@@ -192,7 +192,7 @@ fn a_close_without_notify_is_told_as_truncation() {
 }
 
 #[test]
-fn a_record_that_is_cut_off_is_told_as_truncation() {
+fn a_record_that_is_cut_off_is_reported_as_truncation() {
     let (client, server) = tls_pair();
     let mut pair = Pair::new(Some(client), Some(server));
     pair.run(|p| !p.a.is_handshaking() && !p.b.is_handshaking());
@@ -207,7 +207,7 @@ fn a_record_that_is_cut_off_is_told_as_truncation() {
 }
 
 #[test]
-fn a_plain_peer_at_a_tls_door_fails_as_tls() {
+fn a_plain_peer_at_a_tls_listener_fails_as_tls() {
     let (_, server) = tls_pair();
     let mut pair = Pair::new(None, Some(server));
     pair.a.out().extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
@@ -307,7 +307,7 @@ fn nothing_is_pending_after_a_send_has_failed() {
 }
 
 #[test]
-fn a_refused_connect_says_so() {
+fn a_refused_connect_is_reported() {
     let address = {
         let listener =
             Listener::bind("127.0.0.1:0".parse().unwrap(), ListenerOptions::default()).unwrap();

@@ -22,7 +22,7 @@ pub enum Stopped {
 
 /// Stops processes, the last first: each gets SIGTERM, then the next one `turn` later at the
 /// latest, and SIGKILL when `limit` has passed since its SIGTERM. A process that takes longer than
-/// its turn goes on stopping meanwhile: often it waits for connections of those that come after it.
+/// `turn` goes on stopping meanwhile: often it waits for connections of those that come after it.
 /// The outcomes are in the order in which the processes ended.
 pub fn stop_in_order<N>(
     processes: Vec<(N, Process)>,

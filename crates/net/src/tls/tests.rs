@@ -277,7 +277,7 @@ fn a_hello_that_stops_short_takes_no_more_room_than_its_bytes() {
 }
 
 #[test]
-fn the_peer_is_told_why_its_bytes_were_refused() {
+fn the_peer_gets_an_alert_for_bytes_that_were_refused() {
     let (mut client, mut server) = shaken(&configs(&TLS13));
     client.send(&pattern(500), false);
     let middle = client.wire.len() / 2;

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_connections_loses_the_one_that_has_done_nothing_longest() {
+    fn the_peer_with_most_connections_loses_its_longest_idle_one() {
         check_first(&[(1, false, 9)], 0);
         check_first(&[(1, false, 9), (2, false, 1), (2, false, 2)], 2);
         check_first(&[(1, false, 9), (2, true, 8), (2, false, 1)], 2);

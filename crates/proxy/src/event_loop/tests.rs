@@ -184,7 +184,7 @@ impl Running {
         running
     }
 
-    /// Tells that no policy protects the service.
+    /// Sends an update by which no policy protects the service.
     fn tell_open(&self, service: ServiceName) {
         let none = tollway_routing::PolicySet::new(service, []);
         self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
@@ -223,9 +223,9 @@ impl Running {
         let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
         let commands = self.commands.clone();
         let tell = move || commands.send(Command::Services(vec![update.clone()]));
-        // A gateway is told before the first caller comes: what it does not know is not there.
+        // A gateway gets the state before the first caller connects: it refuses unknown services.
         tell();
-        // States reach a worker only for services it has asked for: tell until it has.
+        // States reach a worker only for services it has asked for: send until it has.
         std::thread::spawn(move || {
             while tell() {
                 std::thread::sleep(Duration::from_millis(20));
@@ -255,8 +255,8 @@ impl Drop for Running {
     }
 }
 
-/// A foreign app: echoes bodies, speaks HTTP/1.1 and HTTP/2 with prior knowledge, tells what it
-/// got in `x-*` fields.
+/// A foreign app: echoes bodies, speaks HTTP/1.1 and HTTP/2 with prior knowledge, returns what
+/// it got in `x-*` fields.
 fn start_app() -> SocketAddr {
     serve(answer)
 }
@@ -466,7 +466,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Passes connections on to `target`, and counts those that are open. Each piece waits for `there`
-/// or `back`, which are told how many bytes went before it.
+/// or `back`, which get the number of bytes before it.
 fn relay_to(
     target: SocketAddr,
     open: &Arc<AtomicUsize>,
@@ -491,7 +491,7 @@ fn relay_to(
     address
 }
 
-/// Copies to the end; before each piece `pass` is told how much there was so far.
+/// Copies to the end; before each piece `pass` gets the number of bytes so far.
 fn copy(mut from: TcpStream, mut to: TcpStream, pass: impl Fn(usize)) {
     let mut buffer = vec![0; 65536];
     let mut carried = 0;
@@ -739,7 +739,7 @@ fn http2_multiplexes_over_the_same_path() {
 }
 
 #[test]
-fn faults_are_told_as_json_and_as_grpc_status() {
+fn faults_are_reported_as_json_and_as_grpc_status() {
     let world = World::new(AppProtocol::Http);
     let unknown = "GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     let answer = talk(&mut connect(world.http()), unknown.as_bytes(), b"}");
@@ -802,7 +802,7 @@ fn a_drain_finishes_what_is_under_way() {
 }
 
 #[test]
-fn a_plain_client_is_refused_at_the_mesh_door_and_at_the_gateway() {
+fn a_plain_client_is_refused_at_the_inbound_listener_and_the_gateway() {
     let world = World::new(AppProtocol::Http);
     for via in [world.callee.addresses[0], world.gateway.addresses[0]] {
         let mut stream = connect(via);

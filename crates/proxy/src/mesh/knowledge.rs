@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_network_is_told_once() {
+    fn a_removed_network_is_reported_once() {
         let mut knowledge = Knowledge::default();
         let mut removed = response(1, vec![]);
         removed.networks =

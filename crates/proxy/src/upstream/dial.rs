@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_says_in_the_handshake_is_its_own() {
+    fn alerts_of_a_gateway_have_codes_of_their_own() {
         let alert = |alert| ConnError::Tls(TlsError::AlertReceived(alert));
         let unknown = alert(AlertDescription::UnrecognisedName);
         let broken = alert(AlertDescription::InternalError);

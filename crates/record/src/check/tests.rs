@@ -11,7 +11,7 @@ fn a_sound_row_raises_no_doubt() {
 }
 
 #[test]
-fn every_doubt_is_raised_and_says_what_it_saw() {
+fn every_doubt_is_raised_with_its_figures() {
     let check = |spoil: fn(&mut Row), expected: &str| {
         let found = doubts(spoil);
         assert!(found.iter().any(|doubt| doubt.contains(expected)), "{found:?} lack {expected:?}");
@@ -78,7 +78,7 @@ fn a_quota_names_who_was_held_back_and_how_often() {
 }
 
 #[test]
-fn disturbed_runs_that_stayed_are_told() {
+fn disturbed_runs_that_stayed_raise_a_doubt() {
     let found =
         doubts(|row| row.blocks[1].outside_gate = vec!["others used 0.5 processors".into()]);
     assert_eq!(found.len(), 1, "{found:?}");

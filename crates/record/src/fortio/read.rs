@@ -24,7 +24,7 @@ pub struct Imported {
     pub run_type: String,
     pub run: RunResult,
     /// The latencies count from the send: Fortio keeps no others. Then response and service times
-    /// are the same here, and waiting for a turn is in neither.
+    /// are the same here, and waiting for a connection is in neither.
     pub from_send: bool,
     /// What the rate is of, where it is not requests.
     pub rate_label: Option<String>,

@@ -12,7 +12,7 @@ fn of(samples: &[u64]) -> Histogram {
 /// Where a tool's steps are as wide as what it measures, a server of 500 µs has a median of
 /// anything; neither our own steps nor those of files that are read or written may do that.
 #[test]
-fn a_constant_latency_is_told_within_a_percent_at_any_setting() {
+fn a_constant_latency_is_recorded_within_a_percent_at_any_setting() {
     const NS: u64 = 500_000;
     let near = |ns: u64, setting: &str| {
         assert!(ns.abs_diff(NS) * 100 <= NS, "{setting}: {ns} ns");

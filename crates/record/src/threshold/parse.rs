@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_column() {
+    fn a_malformed_threshold_is_reported_with_its_column() {
         for (text, column, says) in [
             ("p99", 4, "a relation is missing"),
             ("", 1, "a relation is missing"),

@@ -9,7 +9,7 @@ use super::{arrival, under};
 use crate::figures::{self, NONE};
 
 /// Most warnings of one kind that are listed one by one.
-const ALIKE_TOLD: usize = 2;
+const ALIKE_SHOWN: usize = 2;
 
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
@@ -81,14 +81,14 @@ pub(crate) fn warnings(record: &Record) -> Vec<String> {
     warnings
 }
 
-/// The warnings; one that concerns more than [`ALIKE_TOLD`] rows appears once.
+/// The warnings; one that concerns more than [`ALIKE_SHOWN`] rows appears once.
 pub(crate) fn warnings_in_short(record: &Record) -> Vec<String> {
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
     for warning in warnings(record) {
         under(&mut kinds, kind_of(record, &warning)).push(warning);
     }
     let line = |(_, alike): (String, Vec<String>)| match alike.len() {
-        few if few <= ALIKE_TOLD => alike,
+        few if few <= ALIKE_SHOWN => alike,
         many => vec![format!("{}; alike in {} more rows", alike[0], many - 1)],
     };
     kinds.into_iter().flat_map(line).collect()

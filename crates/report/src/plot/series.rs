@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_told_by_its_largest_values() {
+    fn a_long_run_is_drawn_by_its_largest_values() {
         let mut long = course("a", 4_000);
         long.points[1_234].p99 = Some(9_000.0);
         let plot = courses(&[long], &[]).remove(1);

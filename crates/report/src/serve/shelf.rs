@@ -75,8 +75,8 @@ impl Shelf {
     /// [`FolderError`] when the folder cannot be read.
     pub(crate) fn listing(&self) -> Result<Listing, FolderError> {
         let (files, older) = self.folder.list()?;
-        // Held all along, so that two pages never read the same files at once. Whoever panicked
-        // while holding it left whole entries.
+        // Held all along, so that two pages never read the same files at once. A thread that
+        // panicked while it had the lock left whole entries.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *known);
         let mut left_bytes = READ_AT_ONCE_BYTES;

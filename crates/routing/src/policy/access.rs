@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_whether_it_was_named() {
+    fn a_refusal_distinguishes_a_denial_from_a_missing_rule() {
         let operations = vec![operation("/a", &[], Action::Deny)];
         let list = list(Action::Allow, vec![entry("web.default", Action::Deny, operations)]);
         let why = |path: &[u8]| list.decide(Some(0), b"GET", path).unwrap_err().to_string();

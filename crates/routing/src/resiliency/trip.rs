@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_told_with_what_is_wrong() {
+    fn a_malformed_condition_is_refused_with_the_mistake() {
         let refused = |text: &str| text.parse::<Trip>().unwrap_err().to_string();
         for (text, told) in [
             ("", "has `the end` where a number or a count is expected"),

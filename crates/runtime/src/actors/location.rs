@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_no_host_took_says_what_is_known() {
+    fn the_error_of_a_call_that_no_host_took_names_the_known_host() {
         let of = |known: &KnownOwners| unplaced(&actor("7"), known);
         let unknown = of(&KnownOwners::Unknown);
         assert_eq!(unknown.code, ErrorCode::ActorNoPlacement);

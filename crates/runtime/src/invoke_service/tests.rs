@@ -103,7 +103,7 @@ fn a_good_answer_of_an_app_over_grpc_has_nothing_of_http() {
 }
 
 #[test]
-fn a_failure_of_the_mesh_tells_whether_to_try_again() {
+fn the_status_of_a_mesh_failure_gives_its_grpc_code() {
     for (status, code) in [
         (400, Code::InvalidArgument),
         (403, Code::PermissionDenied),

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_grpc_are_told_by_their_lengths() {
+    fn messages_of_grpc_are_separated_by_their_lengths() {
         let two = [0, 0, 0, 0, 1, 7, 0];
         for (bytes, whole, more) in [
             (0, false, false),

@@ -94,7 +94,7 @@ async fn values_are_documents_and_come_back_as_they_are() {
 }
 
 #[tokio::test]
-async fn an_entry_with_a_time_to_live_says_when_it_ends() {
+async fn an_entry_with_a_time_to_live_is_read_with_its_end() {
     let world = World::new();
     let long = r#"[{"key":"a","value":1,"metadata":{"ttlInSeconds":"3600"}}]"#;
     assert_eq!(world.save(long).await.0, 204);

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replicas_are_read_from_what_the_server_tells() {
+    fn replicas_are_read_from_the_servers_report() {
         assert_eq!(replicas("# Replication\r\nrole:master\r\nconnected_slaves:2\r\n"), 2);
         assert_eq!(replicas("# Replication\r\nrole:slave\r\n"), 0);
     }

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_other_files_are_told_apart() {
+    fn foreign_newer_and_damaged_headers_are_distinguished() {
         let header = encode_header(&SALT);
         assert_eq!(decode_header(&header), Ok(SALT));
         let with = |at: usize, byte: u8| {

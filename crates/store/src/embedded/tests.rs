@@ -161,7 +161,7 @@ async fn what_is_too_large_is_refused_before_it_waits() {
 }
 
 #[tokio::test]
-async fn pages_are_bounded_and_say_whether_more_follows() {
+async fn pages_are_bounded_and_show_whether_more_follows() {
     let home = Home::new();
     let limits = Limits { page_entries: 4, page_bytes: 6, ..Limits::default() };
     let store = home.open_with(limits).await;
@@ -388,7 +388,7 @@ async fn a_lease_ends_with_its_keys_in_one_transaction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_does_not_end_by_time_in_which_nobody_could_keep_it_alive() {
+async fn a_lease_does_not_end_by_time_in_which_the_process_was_stopped() {
     let _real_time = NoAutoAdvance::new();
     let home = Home::new();
     let store = home.open().await;
@@ -459,7 +459,7 @@ async fn a_lease_holds_a_bounded_number_of_keys() {
 }
 
 #[tokio::test]
-async fn a_slow_watcher_is_told_and_holds_nothing() {
+async fn a_slow_watch_ends_with_an_error_and_holds_nothing() {
     let home = Home::new();
     let store = home.open_with(Limits { history_changes: 10, ..Limits::default() }).await;
     let mut slow = store.watch(KeyRange::all(), 0).await.unwrap();
@@ -497,7 +497,7 @@ async fn a_quiet_range_reports_progress() {
 }
 
 #[tokio::test]
-async fn explicit_compaction_is_told_to_watchers() {
+async fn explicit_compaction_ends_watches_that_are_behind() {
     let home = Home::new();
     let store = home.open().await;
     let mut behind = store.watch(KeyRange::all(), 0).await.unwrap();

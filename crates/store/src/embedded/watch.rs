@@ -11,7 +11,7 @@ use crate::model::{Batch, KeyRange};
 /// A watch whose range is quiet reports progress after this many revisions.
 pub const PROGRESS_EVERY_REVISIONS: u64 = 1000;
 
-/// Changes read under the state's lock before others get a turn.
+/// Changes read under the state's lock before others get the lock.
 const LOOK_CHANGES: usize = 4096;
 
 /// A running watch of the embedded engine.

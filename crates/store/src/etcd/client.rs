@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_does_not() {
+    fn lasting_refusals_are_distinguished_from_passing_ones() {
         let of = |code, text: &str| ClientError::from(Status::new(code, text)).refusal();
         let full = "etcdserver: mvcc: database space exceeded";
         assert_eq!(of(Code::ResourceExhausted, full), Some(Refusal::NoRoom));

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_say_their_kind() {
+    fn names_are_unique_and_show_their_kind() {
         let names: HashSet<_> = METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), METRICS.len());
         for metric in METRICS {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_and_the_path_tell_the_protocol() {
+    fn the_port_and_the_path_select_the_protocol() {
         let check = |url: &str, wanted: &str, protocol| {
             let endpoint = parse(url).unwrap();
             assert_eq!((endpoint.to_string().as_str(), endpoint.protocol), (wanted, protocol));

@@ -28,7 +28,7 @@ fn plain_client_reaches_a_mutual_tls_server() {
 }
 
 #[test]
-fn refusal_by_the_server_closes_the_client_and_is_told() {
+fn a_refusal_by_the_server_closes_the_client_and_is_recorded() {
     let authority = Authority::new();
     let server = authority.shouting_server();
     let relay = TlsRelay::start(server, "server.test", authority.client(false)).unwrap();

@@ -2,10 +2,10 @@
 //! sent to them through each kind of listener and through two sidecars, and they report what they
 //! read.
 //!
-//! What is forwarded is exactly one request with one meaning, whoever reads it; of what is refused
-//! nobody hears, and no byte behind it is taken for a request. `outcomes.txt` says what becomes of
-//! each, and behind the bar what each server makes of the same bytes when nobody stands before it;
-//! to write it anew, set `TOLLWAY_WRITE_GOLDEN=1` and run one test at a time. What servers do alone
+//! What is forwarded is exactly one request with one meaning for every reader; what is refused
+//! reaches no server, and no byte behind it is taken for a request. `outcomes.txt` lists what becomes
+//! of each, and behind the bar what each server reads in the same bytes without a proxy before it; to
+//! write it again, set `TOLLWAY_WRITE_GOLDEN=1` and run one test at a time. What servers do alone
 //! is not ours to hold them to, and is compared with nothing.
 
 mod chains;

@@ -217,7 +217,7 @@ fn answers_are_whole_or_recognisably_not() {
         });
         check_http1(&before, &case);
         runtime().block_on(check_http2(&before, &case));
-        before.app.now_says(|_, frame| Said::Frames(honest(frame)));
+        before.app.set_behaviour(|_, frame| Said::Frames(honest(frame)));
         until_status(before.http1(), &Before::get("/behind"), 200);
     }
 }
@@ -294,7 +294,7 @@ fn what_a_goaway_leaves_out_is_asked_for_again() {
     const STREAMS: usize = 4;
     let before = Before::open("h2c", &[]);
     for method in ["GET", "POST"] {
-        before.app.now_says(goes_away_at_first(STREAMS));
+        before.app.set_behaviour(goes_away_at_first(STREAMS));
         runtime().block_on(async {
             let mut client = Client::connect(Version::Http2, before.http2()).await;
             let mut calls = Vec::new();
@@ -339,7 +339,7 @@ fn what_a_goaway_takes_in_is_not_asked_for_again() {
 fn an_app_over_http2_sees_that_a_caller_gave_up() {
     let before = Before::open("h2c", &[]);
     for fields in ["content-length: 20\r\n", "transfer-encoding: chunked\r\n"] {
-        before.app.now_says(|_, frame| Said::Frames(honest(frame)));
+        before.app.set_behaviour(|_, frame| Said::Frames(honest(frame)));
         let mut client = RawClient::connect(before.http1()).unwrap();
         let head = format!("POST /cut HTTP/1.1\r\nhost: {}\r\n{fields}\r\n", Before::HOST);
         client.send(head + "5\r\nhello\r\n").unwrap();
@@ -356,7 +356,7 @@ fn an_app_over_http2_sees_that_a_caller_gave_up() {
 #[test]
 fn an_app_over_http2_may_answer_early() {
     let before = Before::open("h2c", &[]);
-    before.app.now_says(|_, frame| match frame.kind {
+    before.app.set_behaviour(|_, frame| match frame.kind {
         HEADERS => Said::Frames(answer(frame.stream)),
         _ => Said::Frames(Vec::new()),
     });

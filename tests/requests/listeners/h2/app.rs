@@ -68,7 +68,10 @@ impl FrameApp {
     }
 
     /// Sets its behaviour from now on; forgets the frames it received.
-    pub(crate) fn now_says(&self, say: impl Fn(usize, &Frame) -> Said + Send + Sync + 'static) {
+    pub(crate) fn set_behaviour(
+        &self,
+        say: impl Fn(usize, &Frame) -> Said + Send + Sync + 'static,
+    ) {
         let mut state = self.state.lock().unwrap();
         state.say = Arc::new(say);
         state.heard.clear();
@@ -76,7 +79,7 @@ impl FrameApp {
 
     /// The same, saying what `answer` makes of the stream of each request that has ended.
     pub(crate) fn now_answers(&self, answer: impl Fn(u32) -> Said + Send + Sync + 'static) {
-        self.now_says(move |_, frame| match frame.ends_stream() {
+        self.set_behaviour(move |_, frame| match frame.ends_stream() {
             true => answer(frame.stream),
             false => Said::Frames(Vec::new()),
         });

@@ -286,7 +286,7 @@ impl Stand {
             honest: caller.answers.since(first),
             wrong,
         };
-        outcome.tell(usual);
+        outcome.print(usual);
         outcome
     }
 }
@@ -314,7 +314,7 @@ fn weighed(named: &Named, spent: &Spent, caused: f64, grown: &[u64]) -> Vec<Stri
 }
 
 impl Outcome {
-    fn tell(&self, usual: f64) {
+    fn print(&self, usual: f64) {
         let Self { attack, listener, unit, sent, sent_per_second: rate, honest, .. } = self;
         let (cpu, own) = (self.cpu_ms, self.attacker_cpu_ms);
         eprintln!(

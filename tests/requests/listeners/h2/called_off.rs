@@ -23,7 +23,7 @@ const BORNE: u32 = 20;
 fn calls_that_are_called_off_do_not_end_those_of_others() {
     for (protocol, kind) in [("h2c", ""), ("grpc", GRPC_KIND)] {
         let before = Before::open(protocol, &[]);
-        before.app.now_says(bears_few_resets());
+        before.app.set_behaviour(bears_few_resets());
         let mut long = RawClient::connect(before.http1()).unwrap();
         let head = format!("POST /long HTTP/1.1\r\nhost: {}\r\n{kind}", Before::HOST);
         long.send(head + "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n").unwrap();
@@ -87,7 +87,7 @@ fn bears_few_resets() -> impl Fn(usize, &Frame) -> Said + Send + Sync + 'static 
 fn what_is_harmless_is_asked_for_again_when_an_app_ends_its_connection() {
     let before = Before::open("h2c", &[]);
     let first = Mutex::new(None);
-    before.app.now_says(move |connection, frame| {
+    before.app.set_behaviour(move |connection, frame| {
         let mut first = first.lock().unwrap();
         if frame.ends_stream() && *first.get_or_insert(connection) == connection {
             return Said::Last(Vec::new());

@@ -115,7 +115,7 @@ fn check_refused(listener: &Listener, name: &str, frames: &[u8]) {
 /// The one connection-specific field of HTTP/2, and crumbs of a cookie, arrive in the form of
 /// HTTP/1.1.
 #[test]
-fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
+fn te_and_cookies_of_http2_arrive_in_the_form_of_http1() {
     for_each_listener_over(H2, &Script::new(), |listener, _| {
         let path = format!("{}/own-way", listener.prefix);
         let own = [("te", "trailers"), ("cookie", "a=1"), ("cookie", "b=2")];

@@ -32,7 +32,7 @@ impl SidecarPair {
         way
     }
 
-    /// Nobody has called yet.
+    /// Before the first call.
     fn open_cold() -> Self {
         let app = GrpcApp::start();
         let network = Network::start("west");
@@ -300,7 +300,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn what_an_app_says_arrives_as_it_is_or_as_a_status() {
+fn answers_of_an_app_arrive_unchanged_or_as_an_error() {
     let before = Before::open("grpc", &[]);
     let web = before.caller("web");
     let grpc = web.port("grpc").unwrap();

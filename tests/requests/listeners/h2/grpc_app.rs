@@ -79,7 +79,7 @@ async fn serve(listener: std::net::TcpListener, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// Tells that a call was dropped before it was answered.
+/// Records a call that is dropped before it is answered.
 struct Unanswered {
     path: String,
     seen: Arc<Mutex<Seen>>,

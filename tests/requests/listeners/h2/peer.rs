@@ -79,7 +79,7 @@ fn streams_that_a_peers_goaway_leaves_out_are_asked_for_again() {
     const STREAMS: usize = 4;
     let between = Between::open();
     for method in ["GET", "POST"] {
-        between.peer.now_says(goes_away_at_first(STREAMS));
+        between.peer.set_behaviour(goes_away_at_first(STREAMS));
         runtime().block_on(async {
             let address = between.web.port("outbound").unwrap();
             let Client::Http2(sender) = Client::connect(Version::Http2, address).await else {
@@ -114,10 +114,10 @@ fn streams_that_a_peers_goaway_takes_in_are_asked_for_again_only_where_it_is_har
     let between = Between::open();
     for (request, status, asked) in [(post("/once"), 502, 1), (get("/again"), 200, 2)] {
         // The first on a connection may be what ended it.
-        between.peer.now_says(|_, frame| Said::Frames(honest(frame)));
+        between.peer.set_behaviour(|_, frame| Said::Frames(honest(frame)));
         assert_eq!(statuses(&between.connect().ask(&get("/before"))), [200]);
         let was_asked = AtomicBool::new(false);
-        between.peer.now_says(move |_, frame| {
+        between.peer.set_behaviour(move |_, frame| {
             if frame.ends_stream() && !was_asked.swap(true, Ordering::Relaxed) {
                 return Said::Last(goaway(frame.stream, NO_ERROR));
             }
@@ -135,7 +135,7 @@ fn streams_that_a_peers_goaway_takes_in_are_asked_for_again_only_where_it_is_har
 #[test]
 fn requests_under_way_outlive_a_peers_goaway() {
     let between = Between::open();
-    between.peer.now_says(|_, frame: &Frame| match frame.kind {
+    between.peer.set_behaviour(|_, frame: &Frame| match frame.kind {
         // Of a request whose body is still to come.
         HEADERS if !frame.ends_stream() => Said::Frames(goaway(frame.stream, NO_ERROR)),
         _ if frame.ends_stream() => Said::Frames(answer(frame.stream)),

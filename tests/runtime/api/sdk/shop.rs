@@ -13,7 +13,7 @@ use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar};
 /// Where the apps are called.
 pub(crate) const HTTP: &str = "shop-http.default.east";
 pub(crate) const GRPC: &str = "shop-grpc.default.east";
-/// Nobody is there.
+/// A service that is not registered.
 pub(crate) const NOBODY: &str = "nobody.default.east";
 
 /// The output for a caller there.

@@ -64,7 +64,7 @@ fn entries_are_saved_read_and_deleted_over_http() {
 }
 
 #[test]
-fn an_entry_with_its_time_tells_its_end() {
+fn the_end_of_an_entry_with_a_time_to_live_is_read() {
     let mesh = Mesh::start();
     let listener = in_memory(&mesh);
     let listener = listener.http();

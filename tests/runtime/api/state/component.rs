@@ -9,7 +9,7 @@ use tollway_tests::mesh::http::runtime;
 use tollway_tests::mesh::{Mesh, tollway_try};
 
 #[test]
-fn metadata_tell_the_components() {
+fn metadata_list_the_components() {
     let mesh = Mesh::start();
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("state.db").display().to_string();
@@ -44,7 +44,7 @@ fn metadata_tell_the_components() {
 }
 
 #[test]
-fn keys_have_the_prefix_that_their_component_says() {
+fn keys_have_the_prefix_of_their_component() {
     let mesh = Mesh::start();
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("state.db").display().to_string();
@@ -88,7 +88,7 @@ fn keys_have_the_prefix_that_their_component_says() {
 }
 
 #[test]
-fn a_sidecar_without_a_store_says_so() {
+fn a_sidecar_without_a_store_refuses_calls_for_state() {
     let mesh = Mesh::start();
     let others = component("statestore", "state.in-memory", &[]) + "scopes: [somebody-else]\n";
     let sidecar = sidecar(&mesh, &resources(&[others]));
@@ -102,7 +102,7 @@ fn a_sidecar_without_a_store_says_so() {
 }
 
 #[test]
-fn a_store_that_goes_away_is_told_in_every_answer() {
+fn a_store_that_goes_away_is_reported_in_every_answer() {
     need_tool!("redis-server");
     let mut server = RedisServer::start(&[]).unwrap();
     let mesh = Mesh::start();
@@ -148,7 +148,7 @@ fn a_store_that_goes_away_is_told_in_every_answer() {
 }
 
 #[test]
-fn a_store_that_does_not_open_ends_the_start_unless_told_otherwise() {
+fn a_store_that_does_not_open_ends_the_start_unless_it_is_optional() {
     let mesh = Mesh::start();
     let metadata = [("connectionString", "/nowhere/at/all.db")];
     let broken = component("broken", "state.sqlite", &metadata);

@@ -75,8 +75,8 @@ impl Bench {
         find_program(tool).or_else(|| is_executable(&built).then_some(built))
     }
 
-    /// Runs both tools in each round, in alternating order (ABBA). `run` is passed whether it is
-    /// our turn and returns figures of one tool; those of a round are combined.
+    /// Runs both tools in each round, in alternating order (ABBA). `run` is passed whether our
+    /// tool is next and returns figures of one tool; those of a round are combined.
     pub(super) fn in_turn(
         &self,
         mut run: impl FnMut(bool, u32) -> Result<Value>,

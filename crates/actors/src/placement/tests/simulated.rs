@@ -70,7 +70,7 @@ impl World {
         Self { now: Duration::ZERO, placement, hosts, highest: BTreeMap::new(), restarts: 0 }
     }
 
-    fn hears(&self, at: usize) -> bool {
+    fn receives(&self, at: usize) -> bool {
         self.hosts[at].is_up && self.now >= self.hosts[at].silent_until
     }
 
@@ -98,7 +98,7 @@ impl World {
                 host.mail.clear();
             }
             host.turns.retain(|_, ends| *ends > now);
-            if !self.hears(at) {
+            if !self.receives(at) {
                 continue;
             }
             for order in std::mem::take(&mut self.hosts[at].mail) {
@@ -178,14 +178,14 @@ impl World {
                 self.hosts[at] = Host { life, is_up: true, holdings, ..Host::default() };
                 self.enter(at);
             }
-            Step::Leave(at) if self.hears(at) => {
+            Step::Leave(at) if self.receives(at) => {
                 self.placement.leave(&self.name(at));
                 self.hosts[at].is_up = false;
             }
             Step::Silence(at, tenths) => {
                 self.hosts[at].silent_until = self.now + TICK * tenths as u32;
             }
-            Step::Reconnect(at) if self.hears(at) => {
+            Step::Reconnect(at) if self.receives(at) => {
                 self.enter(at);
             }
             Step::Restart => {

@@ -107,7 +107,7 @@ fn without_reentrancy_a_chain_waits_like_any_other() {
 }
 
 #[test]
-fn who_asks_in_the_wrong_place_is_told_so() {
+fn a_call_at_a_host_that_lacks_the_shard_is_refused() {
     let mut turns = Turns::new([("cart".into(), options())], WAITING);
     assert_eq!(ask(&mut turns, 1, "a"), [refuse(1, Refusal::LeaseEnded)]);
     turns.holdings().entered(seconds(10), seconds(100));
@@ -190,7 +190,7 @@ fn who_enters_after_the_lease_has_ended_lets_go_of_what_it_had() {
     turns.ended(2, seconds(11));
     let (held, effects) = turns.to_enter(seconds(11));
     assert_eq!((held["cart"].len(), effects), (Shard::all().count(), Vec::new()), "it stands");
-    // Nobody has checked meanwhile.
+    // There was no check of the lease meanwhile.
     let (held, effects) = turns.to_enter(seconds(10) + LEASE);
     assert!(held["cart"].is_empty(), "{held:?}");
     assert_eq!(effects, [Effect::CallOff { turn: 1 }, deactivate("b")]);

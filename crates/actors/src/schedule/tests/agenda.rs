@@ -55,7 +55,7 @@ fn a_failed_firing_is_tried_again_and_then_given_up() {
 }
 
 #[test]
-fn a_policy_says_how_often_and_how_fast() {
+fn a_failure_policy_sets_the_number_and_the_interval_of_retries() {
     let waits = |policy: FailurePolicy| [1, 2, 3, 4].map(|failures| policy.wait_after(failures));
     let constant = |interval, max_retries| FailurePolicy::Constant { interval, max_retries };
     let second = Some(Duration::from_secs(1));
@@ -87,7 +87,7 @@ fn what_is_over_is_not_fired() {
 }
 
 #[test]
-fn who_registers_anew_or_removes_does_not_hear_of_the_old_one() {
+fn outcomes_of_a_replaced_entry_are_ignored_and_a_removed_one_is_gone() {
     let mut agenda = Agenda::default();
     let old = agenda.insert("a", read("", "1s", ""), FailurePolicy::default());
     due(&mut agenda, now());

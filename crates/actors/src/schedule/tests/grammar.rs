@@ -193,7 +193,7 @@ fn nonsense_is_not_understood() {
 }
 
 #[test]
-fn what_is_too_large_is_told_as_such() {
+fn too_far_too_long_and_negative_terms_have_their_own_problems() {
     let digits = "9".repeat(100);
     for text in ["100000000h", "P10000Y", "PT99999999999999999S", "P999999999W", "P4294967296M"] {
         assert_eq!(fault(text), TermProblem::TooFar, "{text}");
@@ -299,7 +299,7 @@ fn an_end_counts_from_the_first_firing() {
 }
 
 #[test]
-fn errors_say_what_is_wrong_where_and_what_to_do() {
+fn an_error_names_the_field_the_value_and_the_accepted_forms() {
     let message = |due_time, period, ttl| {
         Terms::new(due_time, period, ttl).read(now()).unwrap_err().to_string()
     };

@@ -1,8 +1,8 @@
 //! `tollway lab compare A.json B.json`: what differs between two records of the same scenario.
 //!
 //! Rows are matched by id and compared block by block. The blocks of two experiments were not
-//! interleaved, so a change of the machine in between counts as a difference: run both anew, in
-//! turns, before a small one is believed.
+//! interleaved, so a change of the machine in between counts as a difference: run both again,
+//! alternately, before a small one is believed.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

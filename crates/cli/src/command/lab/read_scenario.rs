@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn several_mistakes_are_told_at_once() {
+    fn several_mistakes_are_reported_at_once() {
         let text = GOOD.replace("connections: 4", "connections: 0").replace("tollway]", "x]");
         assert_eq!(refusal(&text).lines().count(), 2, "{}", refusal(&text));
     }

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_csv_say_the_same() {
+    fn json_and_csv_are_read_to_the_same_batches() {
         let json = read("f", format!("\n{JSON}\n\n{JSON}").as_bytes(), Purpose::Write).unwrap();
         let csv = "host_mac, ip,vni,revision,mac,host_ip\n\
                    02:00:00:00:00:09,10.0.0.1,7,3,02:00:00:00:00:01,192.0.2.1\n\
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line_and_field() {
+    fn mistakes_are_reported_with_line_and_field() {
         let wrong = JSON.replace("10.0.0.1", "10.0.0").replace("02:00:00:00:00:01", "02");
         let group = JSON.replace("02:00:00:00:00:09", "ff:ff:ff:ff:ff:ff");
         let unknown = JSON.replace("\"mac\"", "\"mc\"");

@@ -98,7 +98,7 @@ fn targets_take_the_form_asked_for() {
 }
 
 #[test]
-fn the_connection_field_says_what_the_writer_means() {
+fn the_connection_field_lists_close_upgrade_and_te() {
     let written = |connection: Connection<'_>, fields: &[(&str, &str)]| {
         let options = RequestOptions { connection, ..Default::default() };
         let text = request(&get(fields), BodyLength::None, &options).0;
@@ -116,7 +116,7 @@ fn the_connection_field_says_what_the_writer_means() {
 }
 
 #[test]
-fn an_http_1_0_peer_is_told_and_gets_no_chunks() {
+fn an_http_1_0_peer_gets_a_connection_field_and_no_chunks() {
     let options = ResponseOptions { peer: Version::Http10, ..Default::default() };
     let fixed = response(200, &[], BodyLength::Fixed(1), &options);
     assert_eq!(fixed.0, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: keep-alive\r\n\r\n");

@@ -80,7 +80,7 @@ fn a_callee_refuses_a_name_that_is_not_its_own() {
 }
 
 #[test]
-fn a_callee_refuses_callers_that_name_nobody() {
+fn a_callee_refuses_callers_without_a_server_name() {
     let world = World::new();
     let stock = world.workload("stock");
     let mut config = ClientConfig::clone(&trusting_client(&world, None));

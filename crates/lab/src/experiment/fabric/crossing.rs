@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_end_where_the_way_says() {
+    fn the_datapath_decides_where_tunnels_end() {
         let remote = |datapath: Datapath| {
             let links = links(datapath, 3, "/middle", "/b");
             let of = |lines: &str| {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_did_not_tell_is_an_error() {
+    fn missing_marks_and_rounds_are_errors() {
         let marks = [mark(8, 1_050_000)];
         assert_eq!(of_writes(&[round()], &marks), Err(RoundError::NoMark { revision: 9 }));
         let lost = [Mark { readable_ns: 0, ..mark(9, 1_050_000) }];

@@ -1,7 +1,7 @@
 //! The plan: which runs in which order for how long. Pure.
 //!
 //! A block is one round over all rows; within a row the subjects run one after the other, and
-//! their order turns round from block to block (A B, B A, A B …), so that a drift of the
+//! their order alternates from block to block (A B, B A, A B …), so that a drift of the
 //! machine's speed falls on both alike. Cases whose rate others find out come in a second phase.
 
 mod cells;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_tells_what_was_used_in_it() {
+    fn a_slice_contains_the_usage_within_it() {
         let begin = Instant::now();
         let usage = |ms: u64, cpu_ms: u64, throttled_us: u64| Usage {
             at: begin + Duration::from_millis(ms),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_says_how_to_get_it() {
+    fn a_missing_program_is_reported_with_how_to_get_it() {
         let check = |get: Get, expected: &str, commands: usize| {
             let Availability::Missing { why, how, install } = missing(&["x".into()], &get) else {
                 panic!("it is not there");

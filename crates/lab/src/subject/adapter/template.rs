@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_filled_in_says_why() {
+    fn a_template_that_cannot_be_filled_in_names_the_mistake() {
         let check = |text: &str, expected: &str| {
             assert_eq!(fill(text).unwrap_err().to_string(), expected);
         };

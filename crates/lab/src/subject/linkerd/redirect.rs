@@ -137,14 +137,14 @@ table ip tollway_linkerd {
     }
 
     #[test]
-    fn where_nobody_calls_nothing_is_redirected() {
+    fn without_callers_nothing_is_redirected() {
         let rules = Redirect { inbound_port: Some(42_000), ..Redirect::default() }.rules();
         assert!(rules.contains("tcp dport { 42000 } accept"), "{rules}");
         assert!(!rules.contains("redirect to"), "{rules}");
     }
 
     #[test]
-    fn a_program_that_is_not_nft_is_told() {
+    fn a_program_that_is_not_nft_is_reported() {
         if let Err(error) = NetNs::create("test") {
             tollway_testkit::skip!("{error}");
         }

@@ -220,7 +220,7 @@ mod tests {
     const OK: Answered = Answered { failure: None, reusable: true };
 
     #[test]
-    fn answers_are_complete_where_their_framing_says() {
+    fn answers_are_complete_where_their_framing_ends() {
         for (text, expected) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", OK),
             ("HTTP/1.1 204 No Content\r\n\r\n", OK),

@@ -140,8 +140,8 @@ impl H1Client {
         self.renew(index, io);
     }
 
-    /// Sends the call that waits at `index`, if one does. At once and not at the turn's end: the
-    /// send belongs to its intended start.
+    /// Sends the call that waits at `index`, if one does. At once and not at the end of the
+    /// loop's pass: the send belongs to its intended start.
     fn send(&mut self, index: usize, io: &mut Io) {
         let now_ns = io.clock.now_ns();
         let Some(call) = &mut self.exchanges[index].call else { return };

@@ -1,7 +1,7 @@
 //! HTTP/2, gRPC included: N connections, M calls at once on each.
 //!
-//! Calls go round the connections that have a stream to spare. What a turn queues is written at
-//! its end, so calls that start together share a segment.
+//! Calls go round the connections that have a stream to spare. What a pass of the loop queues is
+//! written at its end, so calls that start together share a segment.
 
 mod answer;
 mod request;
@@ -25,7 +25,7 @@ use crate::options::LoadOptions;
 use crate::recorder::{Call, Failure, Recorder};
 use crate::tls::TlsDialler;
 
-/// Requests of one turn on one connection that need no new memory.
+/// Requests of one pass on one connection that need no new memory.
 const OUTPUT_ROOM_BYTES: usize = 512 * 1024;
 
 /// The server chose something else, or nothing.
@@ -278,7 +278,7 @@ impl<S: Session> H2Client<S> {
         }
     }
 
-    /// Tells the recorder what has ended.
+    /// Records the calls that have ended.
     fn settle(&mut self, now_ns: u64, recorder: &mut Recorder) {
         for Ended { call, failure } in self.ended.drain(..) {
             self.in_flight -= 1;

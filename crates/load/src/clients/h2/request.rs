@@ -35,7 +35,7 @@ pub(crate) struct Prepared {
     pub(super) kind: Kind,
     /// What differs in the head's path from call to call.
     varied: Option<Varied>,
-    /// Bodies that are sent in turn, all as long as `body`, and which one is next.
+    /// Bodies that are sent one after the other, all as long as `body`, and which one is next.
     in_turn: Vec<Vec<u8>>,
     next: usize,
 }

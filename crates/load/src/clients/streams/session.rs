@@ -50,7 +50,7 @@ impl StreamSession {
             && Self::begins_more(setting)
     }
 
-    /// The next stream in turn that takes a message.
+    /// The next stream, round robin, that takes a message.
     fn with_slot(&mut self, setting: &Setting) -> Option<usize> {
         let count = self.streams.len();
         let mut indexes = (0..count).map(|step| (self.next + step) % count);
@@ -282,7 +282,7 @@ impl Session for StreamSession {
     }
 }
 
-/// Tells what waited on a stream that is over.
+/// Ends what waited on a stream that is over.
 fn forget(
     setting: &Setting,
     stream: Stream,

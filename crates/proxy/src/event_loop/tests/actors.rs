@@ -10,7 +10,7 @@ use super::app_unreachable::{Fleet, nobody};
 use super::*;
 use crate::runtime_protocol::TurnLease;
 
-/// No test waits for it: what is away is told at once.
+/// No test waits for it: a replica that is away is reported at once.
 const LONG: Duration = Duration::from_secs(120);
 
 fn long() -> Timeouts {
@@ -91,8 +91,8 @@ async fn as_runtime(request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
     Ok(answer.body(Full::new([b"ran: ", &body[..]].concat().into())).unwrap())
 }
 
-/// Tells the caller of the service until `ask` has its answer: states reach a worker only for
-/// services it has asked for.
+/// Sends the state of the service to the caller until `ask` has its answer: states reach a worker
+/// only for services it has asked for.
 fn told<T: Send>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T + Send) -> T {
     let (service, state) = (fleet.stock.clone(), state.clone());
     let update = ServiceUpdate { service, revision: Revision(1), state };
@@ -143,7 +143,7 @@ fn a_replica_is_called_by_its_name_and_no_other() {
 }
 
 #[test]
-fn a_replica_that_is_gone_is_told_at_once_and_is_found_when_it_is_back() {
+fn a_missing_replica_is_reported_at_once_and_found_when_it_is_back() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
     let ask = |addresses: &[SocketAddr]| {
@@ -158,7 +158,7 @@ fn a_replica_that_is_gone_is_told_at_once_and_is_found_when_it_is_back() {
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));
     check_gone(&ask(&both[..1]));
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));
-    // Its address, where nobody is: not a word of another replica, and no wait for it.
+    // Its address without a listener: no other replica is named, and there is no wait for it.
     check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
     check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
     // Another workload at its address is not it.
@@ -171,7 +171,7 @@ fn a_replica_that_is_gone_is_told_at_once_and_is_found_when_it_is_back() {
 }
 
 #[test]
-fn a_workload_nobody_calls_is_forgotten_and_its_service_after_it() {
+fn a_workload_without_calls_is_forgotten_and_then_its_service() {
     let short = Duration::from_millis(100);
     let timeouts = Timeouts { mesh_idle: short, service_idle: short, ..long() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app(), start_app()]);
@@ -211,7 +211,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
 }
 
 #[test]
-fn what_a_runtime_did_not_do_its_caller_hears_and_no_other_is_asked() {
+fn an_unprocessed_answer_of_a_runtime_is_forwarded_and_not_retried() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     fleet.callees.iter().for_each(Running::run_actors);
     let all = fleet.local(&fleet.addresses());
@@ -229,7 +229,7 @@ fn what_a_runtime_did_not_do_its_caller_hears_and_no_other_is_asked() {
 }
 
 #[test]
-fn a_sidecar_without_an_app_runs_actors_and_one_without_a_runtime_says_so() {
+fn a_sidecar_runs_actors_without_an_app_but_not_without_a_runtime() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app()]);
     let credentials = fleet.network.credentials(&fleet.stock, "s-1", &[]);
     let appless =
@@ -462,7 +462,7 @@ fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
 }
 
 /// Whenever the moment comes from which on a turn must not begin, the app has it whole, or its
-/// caller is told that nothing of it was sent.
+/// caller gets an error by which nothing of it was sent.
 #[test]
 fn a_turn_that_is_too_late_is_not_sent() {
     for protocol in SPOKEN {
@@ -486,9 +486,9 @@ fn a_turn_that_is_too_late_is_not_sent() {
 }
 
 /// A turn that is too late takes the connection with it on which it waited; another whose time is
-/// not over, and that had not been sent either, is told so, and nothing is lost in silence.
+/// not over, and that had not been sent either, fails as unprocessed: each turn has its answer.
 #[test]
-fn a_late_turn_on_a_shared_connection_is_told_with_those_beside_it() {
+fn unsent_turns_beside_a_late_one_are_reported_as_unprocessed() {
     let (sidecar, asked) = beside_counting_app(AppProtocol::H2c);
     let far = tollway_net::boot_time() + LONG;
     assert!(sidecar.call_inside(&turn_by(far)).ends_with("ok"));
@@ -536,7 +536,7 @@ fn called_off(fleet: &Fleet, state: &ServiceState, may: impl Fn() -> bool + Sync
 }
 
 #[test]
-fn a_call_that_is_called_off_says_whether_anything_of_it_was_sent() {
+fn a_call_that_is_called_off_reports_whether_any_of_it_was_sent() {
     // It takes connections, and says nothing.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = mute.local_addr().unwrap();
@@ -553,7 +553,7 @@ fn a_call_that_is_called_off_says_whether_anything_of_it_was_sent() {
 }
 
 #[test]
-fn an_app_that_says_such_fields_calls_as_without_them() {
+fn private_fields_in_a_request_of_an_app_have_no_effect() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     fleet.callees[0].run_actors();
     fleet.caller.run_actors();

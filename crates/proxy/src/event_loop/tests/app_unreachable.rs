@@ -1,4 +1,4 @@
-//! Who is away: apps, endpoints and gateways that nobody can connect to, for good or for a moment.
+//! Apps, endpoints and gateways that refuse connections, for good or for a moment.
 
 use super::*;
 
@@ -165,7 +165,7 @@ fn a_replica_behind_a_gateway_without_its_app_costs_no_request() {
 }
 
 #[test]
-fn without_any_app_the_caller_hears_which_hop_could_not_connect() {
+fn an_app_without_a_listener_is_reported_with_the_hop_that_dialled() {
     let app = nobody();
     let fleet = Fleet::new(AppProtocol::Http, &[app]);
     fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));

@@ -79,7 +79,7 @@ impl Shared {
         Self { app, callee, network, state }
     }
 
-    /// All callers are the same service: nothing but their connections tells them apart.
+    /// All callers are the same service: only their connections differ.
     fn caller(&self) -> Running {
         let web = service("web");
         let credentials = self.network.credentials(&web, "1", &[]);
@@ -149,7 +149,7 @@ fn each_connection_leaves_others_as_many_as_it_has() {
 }
 
 #[test]
-fn whoever_waits_for_the_last_connection_gets_it() {
+fn a_caller_that_waits_for_the_last_connection_gets_it() {
     for protocol in [MeshProtocol::Http2, MeshProtocol::Http1] {
         let shared = Shared::new(1, patient());
         let (first, second) = (shared.caller(), shared.caller());
@@ -168,7 +168,7 @@ fn whoever_waits_for_the_last_connection_gets_it() {
 }
 
 #[test]
-fn who_waits_in_vain_for_a_share_is_told_so() {
+fn a_vain_wait_for_a_share_ends_as_overloaded() {
     let shared = Shared::new(4, Timeouts { connect: SOON, discovery: SOON, ..patient() });
     let attacker = shared.caller();
     let _hanging = shared.hang(&attacker, 2, 2);

@@ -152,7 +152,7 @@ fn cancelled_requests_do_not_pile_up_on_a_silent_relay() {
 }
 
 #[test]
-fn a_connection_that_stays_silent_is_given_up_and_its_caller_told() {
+fn a_silent_connection_is_given_up_and_its_request_fails() {
     let timeouts = Timeouts { silence: Duration::from_secs(1), ..attentive() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);

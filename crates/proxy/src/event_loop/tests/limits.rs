@@ -18,7 +18,7 @@ fn call(sidecar: &Running, app: &str) -> String {
     talk(&mut connect(sidecar.addresses[0]), request.as_bytes(), b"}")
 }
 
-/// One that waits to be told of a service, as long as nobody knows it.
+/// A request that waits for the state of a service that is not known.
 fn begin(sidecar: &Running) -> TcpStream {
     let mut stream = connect(sidecar.addresses[0]);
     stream.write_all(b"GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
@@ -54,7 +54,7 @@ fn one_connection_too_many_is_closed_and_those_that_are_served_go_on() {
 }
 
 #[test]
-fn whoever_does_nothing_gives_way_to_one_connection_too_many() {
+fn a_silent_connection_is_evicted_for_one_above_the_limit() {
     let sidecar = sidecar(Limits { connections: 2, ..Limits::default() });
     let metrics = &sidecar.metrics;
     let mut stays = connect(sidecar.addresses[0]);
@@ -144,7 +144,7 @@ fn what_a_caller_that_has_gone_asked_for_is_called_off() {
         let mut stream = connect(world.http());
         stream.write_all(request.as_bytes()).unwrap();
         until("the request at the app's sidecar", || callee.inbound_requests.value() == round);
-        // Nobody can tell one from the other.
+        // The sidecar cannot distinguish the two.
         if round == 1 {
             drop(stream);
         } else {
@@ -157,7 +157,7 @@ fn what_a_caller_that_has_gone_asked_for_is_called_off() {
 }
 
 #[test]
-fn an_answer_that_is_whole_reaches_a_caller_that_says_no_more() {
+fn a_complete_answer_reaches_a_caller_that_sends_no_more() {
     const BYTES: usize = 200_000;
     let world = World::new(AppProtocol::Http);
     let mut stream = connect(world.http());
@@ -176,7 +176,7 @@ fn an_answer_that_is_whole_reaches_a_caller_that_says_no_more() {
 }
 
 /// The end of an answer takes its reader longer than the moment that a peer has to close, or to ask
-/// for more: here much more of it waits than the kernel takes for somebody who does not read yet.
+/// for more: here much more of it waits than the kernel takes for a peer that does not read yet.
 #[test]
 fn a_slow_reader_gets_the_last_answer_whole() {
     const MEGABYTES: usize = 16;

@@ -5,9 +5,9 @@ use crate::upstream::{pools, scale};
 use super::pooled::event_loop_of_web;
 use super::*;
 
-/// As when one that idled has ended: another is made for who asks next, not for nobody.
+/// As when one that idled has ended: another is made for the next request, and not before.
 #[test]
-fn a_connection_within_the_process_is_not_made_for_nobody() {
+fn a_connection_within_the_process_is_not_made_without_a_request() {
     let network = Network::new("west");
     let mut event_loop = event_loop_of_web(&network);
     for destination in [Destination::Api, Destination::Callback, Destination::Actors] {

@@ -8,8 +8,8 @@ use crate::exchange::memory_pressure::{CROWDED_FOR, FLOODED_FROM};
 
 /// What most tests here allow all bodies together.
 const HELD: usize = 512 * 1024;
-/// What a stream may send that nobody has taken, and so the most that waits of an answer that nobody
-/// reads. Credit goes back when half of it is due, so that less may wait.
+/// What a stream may send that is not taken, and so the most that waits of an answer that the client
+/// does not read. Credit goes back when half of it is due, so that less may wait.
 const STREAM_WINDOW: usize = 256 * 1024;
 
 /// A caller with these limits, and `stock` with an app for each of `apps`.
@@ -44,7 +44,7 @@ async fn open(sidecar: SocketAddr, settings: &http2::Builder<TokioExecutor>) -> 
     sender
 }
 
-/// A client that asks over HTTP/2 and reads nothing of the answers until it is told to.
+/// A client that asks over HTTP/2 and reads nothing of the answers until `read`.
 struct Greedy {
     runtime: tokio::runtime::Runtime,
     answers: Vec<Response<Incoming>>,
@@ -98,8 +98,8 @@ async fn read(answer: Response<Incoming>) -> bool {
     false
 }
 
-/// Once more waits than all may have, the connection to the callee is no longer credited: whoever
-/// shares it would wait for as long as one caller lets its answers wait.
+/// Once more waits than all may have, the connection to the callee is no longer credited: a caller
+/// that shares it would wait for as long as one caller lets its answers wait.
 #[test]
 fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_on() {
     let h2 = tollway_http::h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
@@ -118,7 +118,7 @@ fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_
     check_served(&fleet);
 }
 
-/// Callers of whom nobody has a quarter of what may wait, and all together more than that.
+/// Callers each of which has less than a quarter of what may wait, and all together more than that.
 struct Crowd {
     fleet: Fleet,
     callers: Vec<Greedy>,
@@ -156,7 +156,7 @@ impl Crowd {
 }
 
 #[test]
-fn nobody_of_whom_less_than_a_quarter_waits_loses_it_soon() {
+fn callers_with_less_than_a_quarter_of_the_bytes_keep_them_at_first() {
     let crowd = Crowd::gather(12);
     let faults = || crowd.fleet.caller.metrics.request_failures.value();
     until("too much waiting", || waiting(&crowd.fleet.caller) > Crowd::HELD || faults() > 0);
@@ -169,7 +169,7 @@ fn nobody_of_whom_less_than_a_quarter_waits_loses_it_soon() {
 
 /// Otherwise the caller with most in reserve makes all others wait by many small requests.
 #[test]
-fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only() {
+fn many_small_holders_make_others_wait_for_some_seconds_only() {
     let crowd = Crowd::gather(24);
     let mut other = connect(crowd.fleet.caller.addresses[0]);
     other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -179,8 +179,8 @@ fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only
     assert!(crowd.read() > 0, "nobody was told");
 }
 
-/// Callers over HTTP/2, each on a connection of its own, that send a body to `stock` before anybody
-/// knows where it is, so that all of them wait.
+/// Callers over HTTP/2, each on a connection of its own, that send a body to `stock` before its
+/// endpoints are known, so that all of them wait.
 struct Uploads {
     fleet: Fleet,
     runtime: tokio::runtime::Runtime,
@@ -208,7 +208,7 @@ impl Uploads {
         self.fleet.caller.metrics.request_failures.value()
     }
 
-    /// The others get where they wanted to; says how many did not, and were told.
+    /// Lets the others reach `stock`; returns how many did not and got an error.
     fn end(self) -> u64 {
         let caller = &self.fleet.caller;
         caller.tell(&self.fleet.stock, self.fleet.local(&self.fleet.addresses()));
@@ -263,7 +263,7 @@ fn many_with_little_waiting_lose_nothing_at_once() {
 }
 
 #[test]
-fn a_caller_whose_request_is_not_taken_is_told_so() {
+fn a_request_that_the_app_does_not_read_fails_as_overloaded() {
     let (network, stock) = (Network::new("west"), service("stock"));
     let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
     let limits = Limits { buffered_bytes: 64 * 1024, ..Limits::default() };
@@ -308,8 +308,8 @@ fn send_unread(sidecar: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The app is not read while its answer is not taken, and what waits is shown; neither is whoever
-/// sends to an app that takes nothing.
+/// The app is not read while its answer is not taken, and what waits is shown; neither is a caller
+/// that sends to an app that takes nothing.
 #[test]
 fn what_is_not_taken_waits_up_to_a_limit_and_its_source_is_held_back() {
     let fleet = fleet(Limits::default(), &[start_app()]);

@@ -6,7 +6,7 @@ use tollway_identity::{Expected, client_config};
 use super::*;
 
 #[test]
-fn nobody_comes_in_before_the_policies_are_known() {
+fn no_request_is_admitted_before_the_policies_are_known() {
     let (west, east) = (Network::new("west"), Network::new("east"));
     let (web, stock) = (service("web"), service("stock.default.east"));
     let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };

@@ -18,7 +18,7 @@ fn pooled(protocol: AppProtocol, apps: &[SocketAddr]) -> Fleet {
     fleet
 }
 
-/// An app that answers nobody before `at_once` have asked.
+/// An app that answers no request before `at_once` have come.
 fn start_crowd_app(at_once: usize) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

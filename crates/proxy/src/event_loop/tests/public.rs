@@ -55,7 +55,7 @@ fn heads() -> Vec<(&'static str, String, u16)> {
     ]
 }
 
-/// Refused by their bodies, of which no reader can tell the end.
+/// Refused by their bodies, whose end no reader can find.
 fn bodies() -> Vec<(&'static str, String, u16)> {
     vec![
         ("chunk of too many digits", with_body("00000000000000005\r\nhello\r\n"), 400),
@@ -91,7 +91,7 @@ fn exchange(public: &Running, request: &str) -> String {
 }
 
 #[test]
-fn the_public_door_refuses_malformed_requests() {
+fn the_public_listener_refuses_malformed_requests() {
     let public = public(patient());
     public.run(ApiKind::Own, tell_back);
     let cases = [heads(), bodies()].concat();
@@ -126,7 +126,7 @@ async fn tell_back(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, 
 const CLOSE: &str = "connection: close\r\n";
 
 #[test]
-fn what_stands_behind_an_upgrade_at_the_public_door_is_the_next_request() {
+fn bytes_behind_an_upgrade_at_the_public_listener_are_a_request() {
     let public = public(patient());
     public.run(ApiKind::Own, tell_back);
     let next = get(CLOSE).replace("healthz", "metadata");
@@ -144,7 +144,7 @@ fn what_stands_behind_an_upgrade_at_the_public_door_is_the_next_request() {
 }
 
 #[test]
-fn trailers_and_connection_change_nothing_at_the_public_door() {
+fn trailers_and_connection_change_nothing_at_the_public_listener() {
     let public = public(patient());
     public.run(ApiKind::Own, tell_back);
     let fields = format!(
@@ -166,7 +166,7 @@ fn trailers_and_connection_change_nothing_at_the_public_door() {
 }
 
 #[test]
-fn the_public_door_does_not_wait_without_end_for_a_body_that_was_announced() {
+fn the_public_listener_waits_a_limited_time_for_an_announced_body() {
     let stream_idle = Duration::from_millis(300);
     let public = public(Timeouts { stream_idle, ..patient() });
     public.run(ApiKind::Own, tell_back);

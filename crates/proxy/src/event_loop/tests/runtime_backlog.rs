@@ -11,7 +11,7 @@ use super::*;
 /// How long it waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A runtime that reads when it is told to.
+/// A runtime that reads only when the test has it read.
 struct Runtime {
     offered: Receiver<ApiStream>,
     stream: UnixStream,

@@ -140,7 +140,7 @@ fn an_http2_connection_that_never_asks_is_closed() {
 }
 
 #[test]
-fn a_service_that_nobody_calls_any_more_is_let_go() {
+fn a_service_without_calls_is_let_go() {
     let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
     let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
     let credentials = network.credentials(&stock, "s-1", &[]);
@@ -167,7 +167,7 @@ fn a_service_that_nobody_calls_any_more_is_let_go() {
 }
 
 #[test]
-fn a_gateway_keeps_services_that_nobody_calls() {
+fn a_gateway_keeps_services_without_calls() {
     let (network, stock) = (Network::new("west"), service("stock"));
     let endpoint = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let routes = GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
@@ -252,7 +252,7 @@ fn a_relayed_connection_that_stands_still_is_closed_and_counted() {
 }
 
 #[test]
-fn who_waits_for_an_unknown_service_is_told_in_time_however_many_come() {
+fn discovery_times_out_however_many_requests_follow() {
     let sidecar = sidecar(Timeouts { discovery: SOON, ..all_late() });
     let request = "GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     let mut first = connect(sidecar.addresses[0]);

@@ -147,7 +147,7 @@ async fn the_app_ends_an_alarm_by_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_fire_is_repeated_as_its_policy_says() {
+async fn a_failed_fire_is_repeated_by_its_failure_policy() {
     let world = World::with(failing());
     world.put("twice", ["1s", "", ""], constant(3, Some(1)));
     world.wait(SECOND + BIT).await;

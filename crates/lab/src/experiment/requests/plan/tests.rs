@@ -61,7 +61,7 @@ fn blocks_hold_every_cell_once_and_turn_the_subjects_round() {
 }
 
 #[test]
-fn a_budget_that_is_too_small_says_what_it_takes() {
+fn a_budget_that_is_too_small_names_the_time_needed() {
     let error = demo(5, 20.0).unwrap_err();
     let PlanError::Budget { needed, .. } = error.clone() else { panic!("{error}") };
     let enough = needed.as_secs() + 1;
