@@ -1,6 +1,6 @@
-//! Which parts of the API an app may use, where its operator says so: lists of what is allowed and
-//! of what is denied, by name, version and protocol, as Dapr's Configuration has them. Health is
-//! always told, and services that are proxied over gRPC are no part of the API.
+//! Which parts of the API an app may use, where its operator restricts it: lists of what is allowed
+//! and of what is denied, by name, version and protocol, as in Dapr's Configuration. Requests for
+//! health are always allowed, and services that are proxied over gRPC are no part of the API.
 
 use tollway_http::RequestHead;
 
@@ -144,18 +144,18 @@ mod tests {
             let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
             rules.admit(door, &head, is_call)
         };
-        let mut told = Vec::new();
+        let mut admitted = Vec::new();
         for path in ["/v1.0/metadata", "//v1.0/metadata?a", "/v1.0/metadata-x", "/v1.0/healthz"] {
-            told.extend(check(&ListenerKind::HttpApi, path, false).then_some(path));
+            admitted.extend(check(&ListenerKind::HttpApi, path, false).then_some(path));
         }
-        told.extend(check(&ListenerKind::HttpApi, "/v1.0/metadata", true).then_some("call"));
+        admitted.extend(check(&ListenerKind::HttpApi, "/v1.0/metadata", true).then_some("call"));
         for method in ["GetMetadata", "InvokeService", "PublishEvent"] {
             let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
-            told.extend(check(&ListenerKind::GrpcApi, &path, false).then_some(method));
+            admitted.extend(check(&ListenerKind::GrpcApi, &path, false).then_some(method));
         }
         assert!(check(&ListenerKind::GrpcApi, "/pkg.Service/Method", true), "proxied");
         assert!(check(&ListenerKind::Loopback, "/v1.0/metadata", true), "its own");
-        told.join(" ")
+        admitted.join(" ")
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(crate) struct CallerTrace {
     pub(crate) connection: Option<TracedConnection>,
     /// Of the connection, if it is new.
     opened: Option<Opened>,
-    /// What the callee's sidecar told.
-    heard: Option<CalleePart>,
+    /// What the callee's sidecar reported.
+    callee: Option<CalleePart>,
     pub(crate) failure: Option<Failure>,
     /// What was known of the service when the request was dispatched last.
     pub(crate) service: Option<Service>,
@@ -113,9 +113,9 @@ impl CallerTrace {
         }
     }
 
-    /// Takes from an answer what the callee's sidecar says of its part, or of what failed there.
-    pub(crate) fn hear(&mut self, head: &ResponseHead) {
-        self.heard = head.fields.value(headers::PART).and_then(CalleePart::parse);
+    /// Reads the callee's part of the trace, or the failure there, from the head of a response.
+    pub(crate) fn read_response(&mut self, head: &ResponseHead) {
+        self.callee = head.fields.value(headers::PART).and_then(CalleePart::parse);
         let text = |name| std::str::from_utf8(head.fields.value(name)?).ok();
         let code = text(headers::ERROR).and_then(ErrorCode::from_word);
         self.failure = code.map(|code| Failure {
@@ -129,7 +129,7 @@ impl CallerTrace {
     }
 
     pub(crate) fn admission(&self) -> Option<Admission> {
-        self.heard.as_ref().map(|part| part.admission.clone())
+        self.callee.as_ref().map(|part| part.admission.clone())
     }
 
     /// Where the time went since `started`.
@@ -146,7 +146,7 @@ impl CallerTrace {
             round_trip: self.sent.map(since),
             ..Times::default()
         };
-        if let Some(part) = &self.heard {
+        if let Some(part) = &self.callee {
             times.add_part(part);
         }
         times.settle();
@@ -222,7 +222,7 @@ mod tests {
         head.fields.push(headers::PART, b"v=1;sidecar_us=100;app_us=900;admission=-");
         head.fields.push(headers::ERROR, b"ERR_CLOSED_EARLY");
         head.fields.push(headers::HOP, b"sidecar stock.default.east");
-        part.hear(&head);
+        part.read_response(&head);
         let times = part.times(now, now + 3 * MS);
         assert_eq!((times.network, times.app), (Some(2000), Some(900)));
         assert_eq!(part.admission(), Some(Admission::Unprotected));
@@ -231,7 +231,7 @@ mod tests {
         nonsense.fields.push(headers::PART, &[b'v'; 4000]);
         nonsense.fields.push(headers::ERROR, b"E1");
         nonsense.fields.push(headers::HOP, &[b'h'; 4000]);
-        part.hear(&nonsense);
+        part.read_response(&nonsense);
         assert_eq!((part.admission(), part.failure.as_ref()), (None, None));
         assert_eq!(part.times(now, now + 3 * MS).network, None);
     }

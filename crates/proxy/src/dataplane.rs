@@ -143,7 +143,7 @@ pub struct SidecarOptions {
     pub http_listen: Vec<SocketAddr>,
     pub grpc_listen: Vec<SocketAddr>,
     pub outbound_listen: Option<SocketAddr>,
-    /// Where health and metadata are told to everybody.
+    /// Where health and metadata are served to every client, without a token.
     pub public_listen: Option<SocketAddr>,
     /// The inbound listener.
     pub inbound_listen: SocketAddr,
@@ -166,7 +166,7 @@ pub struct SidecarOptions {
     pub external_endpoints: Option<Arc<[String]>>,
     /// What the app and the sidecar show each other.
     pub tokens: Tokens,
-    /// What is told of single requests.
+    /// Spans and access-log lines of single requests.
     pub telemetry: TelemetryOptions,
     /// Set in daprd's place: what is counted under Dapr's names.
     pub dapr_metrics: Option<Arc<DaprMetrics>>,
@@ -310,8 +310,8 @@ impl Sidecar {
         LoopbackClient(Arc::clone(&self.plane.plane.fanout))
     }
 
-    /// Connections whose requests this process is to answer itself. Given once: as long as nobody
-    /// serves them, they wait.
+    /// The connections whose requests this process answers itself; they wait until they are taken
+    /// from the receiver. `None` after the first call.
     pub fn take_api(&mut self) -> Option<mpsc::Receiver<ApiStream>> {
         let api = self.plane.plane.api.take()?;
         self.plane.plane.fanout.set_api_taken();
@@ -324,7 +324,7 @@ impl Sidecar {
         self.plane.app_ready.subscribe()
     }
 
-    /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
+    /// Serves until `shutdown`; then leaves the mesh, finishes what is under way, and ends.
     ///
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
@@ -355,13 +355,13 @@ impl LoopbackClient {
     /// The lease of this number lasts so long now: turns that were begun under it, and that the app
     /// has not taken yet, may be sent until then.
     pub fn renewed(&self, lease: TurnLease) {
-        self.0.tell(|| Command::Renewed(lease));
+        self.0.send_to_all(|| Command::Renewed(lease));
     }
 
     /// Ends the call of that number unless its answer has begun: it is answered with a 504 at once,
     /// and with `x-tollway-unprocessed` where nothing of it was sent.
     pub fn call_off(&self, number: u64) {
-        self.0.tell(|| Command::CallOff(number));
+        self.0.send_to_all(|| Command::CallOff(number));
     }
 }
 
@@ -503,7 +503,7 @@ impl Member {
         Ok(Self { plane, mesh, app_ready, facts })
     }
 
-    /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
+    /// Serves until `shutdown`; then leaves the mesh, finishes what is under way, and ends.
     async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
         let mesh = self.mesh;
         let leave = async move {

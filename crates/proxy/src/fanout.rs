@@ -135,20 +135,20 @@ impl Fanout {
     }
 
     /// Sends a command to every event loop.
-    pub(crate) fn tell(&self, command: impl Fn() -> Command) {
+    pub(crate) fn send_to_all(&self, command: impl Fn() -> Command) {
         for thread in &self.state().threads {
             thread.send(command());
         }
     }
 
-    /// A command of its own for every worker, by its number.
-    pub(crate) fn tell_each(&self, command: impl Fn(usize) -> Command) {
+    /// Sends a command of its own to every event loop, by its number.
+    pub(crate) fn send_to_each(&self, command: impl Fn(usize) -> Command) {
         for (number, thread) in self.state().threads.iter().enumerate() {
             thread.send(command(number));
         }
     }
 
-    /// Tells every worker to finish.
+    /// Starts the drain of every event loop.
     pub(crate) fn drain(&self) {
         for thread in &self.state().threads {
             thread.send(Command::Drain);

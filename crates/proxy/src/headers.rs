@@ -14,24 +14,25 @@ use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
 use crate::runtime_protocol::{ActorLookup, RuntimeTask, UNPROCESSED_FIELD};
 
-/// The proven identity of the caller, set by the callee's sidecar and by nobody else.
+/// The proven identity of the caller, set by the callee's sidecar alone.
 const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 
 /// Between sidecars: the callee's has passed nothing of the request on to its app, so another
 /// replica may be asked. Apps neither set nor see it.
 pub(crate) const UNPROCESSED: &[u8] = UNPROCESSED_FIELD.as_bytes();
 
-/// The code of a failure of the mesh, in the answer that tells it.
+/// The code of a failure of the mesh, in the response that reports it.
 pub const ERROR_FIELD: &str = "x-tollway-error";
 pub(crate) const ERROR: &[u8] = ERROR_FIELD.as_bytes();
-/// The process that says so.
+/// The process that reports it.
 pub(crate) const HOP: &[u8] = b"x-tollway-hop";
 /// In the answer to a call over HTTP for an app of gRPC: the status that the app gave.
 pub const GRPC_STATUS_FIELD: &str = "x-tollway-grpc-status";
 /// Beside it, the message `google.rpc.Status` in base64, where the app gave details.
 pub const GRPC_DETAILS_FIELD: &str = "x-tollway-grpc-details";
-/// What only the mesh says in an answer, and callers hear.
-const TOLD: [&[u8]; 4] = [ERROR, HOP, GRPC_STATUS_FIELD.as_bytes(), GRPC_DETAILS_FIELD.as_bytes()];
+/// Fields of a response that only the mesh sets and that pass to the caller.
+const FOR_CALLERS: [&[u8]; 4] =
+    [ERROR, HOP, GRPC_STATUS_FIELD.as_bytes(), GRPC_DETAILS_FIELD.as_bytes()];
 /// Asks for a call trace: the app asks its sidecar, and that asks the callee's.
 const EXPLAIN: &[u8] = b"x-tollway-explain";
 const YES: &[u8] = b"1";
@@ -40,7 +41,8 @@ pub(crate) const CALL_TRACE: &[u8] = b"x-tollway-call-trace";
 /// Between sidecars: the callee's part of the call trace. Apps never see it.
 pub(crate) const PART: &[u8] = b"x-tollway-part";
 
-/// Who a front's client has proved to be, in the form that Envoy gave it; nobody else may say so.
+/// The certificate that a front's client has shown, in the form that Envoy gave it; set by the front
+/// alone.
 const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 
 /// Fields that only the mesh writes begin so.
@@ -81,7 +83,7 @@ pub(crate) fn outbound_request(
     if route.credentials_used {
         fields.remove(b"authorization");
     }
-    let hops = say_where_from(fields, client, &head.authority);
+    let hops = add_forwarded(fields, client, &head.authority);
     fields.push(CALLER_APP, route.from.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
@@ -91,8 +93,8 @@ pub(crate) fn outbound_request(
     Outgoing { wants_call_trace, hops }
 }
 
-/// Says where a request came from; how many addresses that makes.
-fn say_where_from(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[u8]) -> usize {
+/// Adds where a request came from. Returns how many addresses `x-forwarded-for` has then.
+fn add_forwarded(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[u8]) -> usize {
     let mut hops = 0;
     if let Some(client) = client {
         hops = append(fields, b"x-forwarded-for", |list| client.write(list));
@@ -117,11 +119,11 @@ pub(crate) fn resiliency_request(
         fields.remove(b"authorization");
     }
     RuntimeTask::UnderResiliencyRules(route.to.to_string()).push(fields);
-    say_where_from(fields, client, &head.authority)
+    add_forwarded(fields, client, &head.authority)
 }
 
-/// A request on its way to the own runtime, which is to send it out of the mesh, to `id`: what the
-/// mesh says goes no further.
+/// A request on its way to the own runtime, which is to send it out of the mesh, to `id`: fields
+/// that only the mesh sets are removed.
 pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_used: bool) {
     let fields = &mut head.fields;
     take_own(fields, is_callers);
@@ -159,7 +161,7 @@ pub(crate) fn show_token(head: &mut RequestHead, token: Option<&SharedToken>) {
     }
 }
 
-/// A request that the sidecar answers itself: what only the mesh says was said by nobody.
+/// A request that the sidecar answers itself: fields that only the mesh sets are removed.
 pub(crate) fn api_request(head: &mut RequestHead) {
     take_own(&mut head.fields, names_caller);
 }
@@ -256,18 +258,18 @@ impl ResponseOrigin {
     }
 }
 
-/// A response on its way back. The app cannot speak for the mesh; of the mesh, the caller hears who
-/// failed and nothing else that sidecars say to each other. Runtimes hear whether a call of an actor
-/// was carried out, too.
+/// A response on its way back. Fields of the mesh are removed from an app's response. Of those that
+/// the mesh has set, the caller gets what failed and where, and a runtime also whether its call of
+/// an actor was carried out; the others, which are for sidecars, are removed.
 pub(crate) fn response(head: &mut ResponseHead, origin: ResponseOrigin) {
     h1::strip_hop_by_hop_and(&mut head.fields, |name| {
-        let is_told = TOLD.contains(&name) && origin != ResponseOrigin::App;
-        let is_heard = name == UNPROCESSED && origin == ResponseOrigin::MeshOfActors;
-        is_own(name) && !is_told && !is_heard
+        let is_for_caller = FOR_CALLERS.contains(&name) && origin != ResponseOrigin::App;
+        let is_for_runtime = name == UNPROCESSED && origin == ResponseOrigin::MeshOfActors;
+        is_own(name) && !is_for_caller && !is_for_runtime
     });
 }
 
-/// Trailers in either direction: nobody speaks for the mesh there.
+/// Trailers in either direction: fields that only the mesh sets are removed.
 pub(crate) fn trailers(mut fields: Fields) -> Fields {
     fields.retain(|name, _| !is_own(name) && !reads_as(name, CLIENT_CERTIFICATE));
     fields
@@ -461,9 +463,9 @@ mod tests {
         head.fields.push(b"x_tollwaycaller", b"the app's own");
         assert_eq!(inbound_request(&mut head, &peer), MeshFields::default());
         show_token(&mut head, Some(&SharedToken::new("ours").unwrap()));
-        let told: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
+        let fields: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
         assert_eq!(
-            told,
+            fields,
             [
                 (&b"x_tollwaycaller"[..], &b"the app's own"[..]),
                 (CALLER_IDENTITY, b"spiffe://west.tollway/ns/default/web"),

@@ -43,13 +43,13 @@ pub struct Timeouts {
     pub linger: Duration,
     /// For such a peer to close, however much it still sends.
     pub linger_longest: Duration,
-    /// For requests under way when the process is told to end.
+    /// For requests under way when the process is to end.
     pub drain: Duration,
     /// For other data planes to learn that this one has gone, before it refuses new streams.
     pub withdraw: Duration,
-    /// For the control plane to tell of a service asked for the first time.
+    /// For the control plane to send the state of a service that is asked for the first time.
     pub discovery: Duration,
-    /// How long a service nobody calls stays subscribed.
+    /// How long a service that is not called stays subscribed.
     pub service_idle: Duration,
     /// How long an address that could not be dialled is left alone.
     pub dial_backoff: Duration,

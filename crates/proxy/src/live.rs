@@ -25,13 +25,13 @@ const CHANGES_LIMIT: usize = 4;
 pub struct LiveOptions {
     pub limits: Limits,
     pub timeouts: Timeouts,
-    /// What is told of single requests. Not for gateways.
+    /// Spans and access-log lines of single requests. Not for gateways.
     pub telemetry: TelemetryOptions,
     /// `PORT=SERVICE`, as at the start. Not for gateways.
     pub upstreams: Vec<String>,
 }
 
-/// The data plane's end: what it is told of its configuration.
+/// The data plane's end, which receives changes of its configuration.
 #[derive(Clone, Debug)]
 pub struct Live {
     /// Shown on the admin port.
@@ -76,9 +76,9 @@ impl LiveHandle {
     /// Puts settings to work; returns when they were handed to every data thread.
     ///
     /// # Errors
-    /// [`DataPlaneError`] when an upstream is malformed, its port cannot be had, or what is told
-    /// of requests has nowhere to go: nothing has changed then. [`DataPlaneError::Ended`] when no
-    /// data plane runs.
+    /// [`DataPlaneError`] when an upstream is malformed, its port cannot be bound, or the exporter
+    /// of spans or the access log cannot be started: nothing has changed then.
+    /// [`DataPlaneError::Ended`] when no data plane runs.
     pub async fn apply(&self, options: LiveOptions) -> Result<(), DataPlaneError> {
         let (done, answer) = oneshot::channel();
         let sent = self.0.send(Change { options, done }).await;
@@ -123,7 +123,7 @@ impl Reconfigurer {
         let changes = Arc::clone(&self.live.changes);
         let mut changes = changes.lock().await;
         while let Some(Change { options, done }) = changes.recv().await {
-            // Nobody may wait for the answer any more.
+            // The caller may have stopped waiting for the answer.
             let _ = done.send(self.apply(options));
         }
         std::future::pending().await
@@ -155,7 +155,7 @@ impl Reconfigurer {
         });
         self.fanout.configure(&config, opened);
         for upstream in plan.redirect {
-            self.fanout.tell(|| {
+            self.fanout.send_to_all(|| {
                 Command::RedirectListener(
                     upstream.bound,
                     ListenerKind::Tcp(upstream.service.clone()),
@@ -164,17 +164,17 @@ impl Reconfigurer {
             upstreams.push(upstream);
         }
         for address in plan.close {
-            self.fanout.tell(|| Command::CloseListener(address));
+            self.fanout.send_to_all(|| Command::CloseListener(address));
         }
         self.upstreams = upstreams;
         Ok(())
     }
 
-    /// Has the data threads tell whom `wanted` names.
+    /// Has the data threads record what `wanted` names.
     fn observe(&self, wanted: TelemetryOptions) -> Result<(), DataPlaneError> {
         let mut telemetry = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner);
         if telemetry.change(wanted)? {
-            self.fanout.tell_each(|number| {
+            self.fanout.send_to_each(|number| {
                 Command::Observe(telemetry.observer([seed(number), seed(number)]))
             });
         }

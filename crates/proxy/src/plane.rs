@@ -174,8 +174,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Serves until told to end; then does what `leave` does, finishes what is under way, and
-    /// ends.
+    /// Serves until `shutdown`; then runs `leave`, finishes what is under way, and ends.
     pub(crate) async fn serve(
         self,
         shutdown: impl Future<Output = ()>,
@@ -194,8 +193,8 @@ impl Plane {
         leave.await;
         self.fanout.drain();
         let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
-        let told = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        told.await;
+        let written = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        written.await;
         for task in self.background {
             task.abort();
         }

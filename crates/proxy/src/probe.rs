@@ -1,4 +1,4 @@
-//! Whether the app takes connections, and telling the mesh of it.
+//! Examines whether the app takes connections, and reports it to the mesh.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::fanout::Fanout;
 use crate::mesh::MeshClient;
 
-/// How often the app's port is looked at while it takes no connections, and while it does.
+/// How often the app's port is examined while it takes no connections, and while it does.
 const PROBE_UNREADY: Duration = Duration::from_millis(100);
 const PROBE_READY: Duration = Duration::from_secs(1);
 
@@ -45,36 +45,36 @@ impl Probe {
         self.app_health.as_mut().is_none_or(|app_health| *app_health.borrow_and_update())
     }
 
-    /// Until the app is looked at again: at once when a request found it away, or when it fares
-    /// otherwise by its own word.
+    /// Waits until the app is to be examined again: at once when a data thread could not connect to
+    /// it, or when the result of its health check has changed.
     async fn pause(&mut self, takes: bool) {
         let time = if takes { PROBE_READY } else { PROBE_UNREADY };
-        let found_away = async {
+        let unreachable = async {
             match takes {
                 true => self.fanout.app_unreachable().await,
                 false => std::future::pending().await,
             }
         };
-        let fares_otherwise = async {
+        let health_changed = async {
             if let Some(app_health) = &mut self.app_health
                 && app_health.changed().await.is_ok()
             {
                 return;
             }
-            // Nobody asks it, or nobody does any more.
+            // There is no health check, or it has ended.
             std::future::pending().await
         };
-        // Whatever it was, the next look tells.
+        // Whichever of them ends the wait, the next examination finds the state of the app.
         tokio::select! {
             () = tokio::time::sleep(time) => {}
-            () = found_away => {}
-            () = fares_otherwise => {}
+            () = unreachable => {}
+            () = health_changed => {}
         }
     }
 
     async fn on_change(&self, ready: bool) {
         tracing::info!(app = %self.app, ready, "the app's state changed");
-        // Who acts on it here finds it announced, or about to be.
+        // The announcement is changed first: tasks that wait for `ready` find it made, or on its way.
         self.mesh.set_ready(ready);
         self.ready.send_replace(ready);
         if !ready {

@@ -121,7 +121,7 @@ impl RequestError {
         self.code().http_status()
     }
 
-    /// What is told to people: who says it, what happened, what to do.
+    /// The text for people: which hop reports it, what happened, what to do.
     pub(crate) fn message(&self, hop: &str) -> String {
         let what = self.to_string();
         if what.contains("; ") {

@@ -117,7 +117,7 @@ pub struct RuntimeRequest {
 }
 
 impl RuntimeRequest {
-    /// Whether it is made once at most, and its caller is told whether it was.
+    /// Whether it is of actors: made once at most, with a response that shows if it was not.
     pub(crate) fn is_of_actors(&self) -> bool {
         *self != Self::default()
     }

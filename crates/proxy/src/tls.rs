@@ -89,7 +89,7 @@ impl MeshTls {
         Ok(UnbufferedClientConnection::new(config, name).map_err(TlsError::Library)?.into())
     }
 
-    /// Forgets the configurations towards a service nobody calls.
+    /// Forgets the configurations towards a service that is not called any more.
     pub(crate) fn forget(&mut self, service: &ServiceName) {
         self.clients.retain(|(name, ..), _| name != service);
     }

@@ -12,7 +12,7 @@ use crate::request_error::RequestError;
 /// Monitoring has no token: Dapr answers these without one.
 const HEALTH: [&[u8]; 2] = [b"/v1.0/healthz", b"/v1.0/healthz/outbound"];
 
-/// What the public port tells besides.
+/// What the public port serves besides.
 const METADATA: &[u8] = b"/v1.0/metadata";
 
 /// What an app and its sidecar show each other; nothing by default.
@@ -46,7 +46,7 @@ pub(crate) fn admit(
     Err(RequestError::ApiToken)
 }
 
-/// Whether everybody may have the answer: a request at the public port.
+/// Whether a request at the public port is answered.
 pub(crate) fn is_public(head: &RequestHead) -> bool {
     asks_for_health(head) || (head.method == Method::Get && path(head) == METADATA)
 }

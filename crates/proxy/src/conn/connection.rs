@@ -386,7 +386,7 @@ pub(crate) struct Http2Link {
     /// When the drain began; the final GOAWAY follows.
     pub(crate) goaway_at: Option<Instant>,
     /// When bytes came last.
-    pub(crate) heard: Instant,
+    pub(crate) received: Instant,
     /// In which round of the sweep it was asked for a sign of life that has not come.
     pub(crate) asked: Option<u64>,
     /// The sign did not come in time: requests go elsewhere if they can.
@@ -420,7 +420,7 @@ impl Http2Link {
             bulk_ended: None,
             ejected_until: None,
             goaway_at: None,
-            heard: now,
+            received: now,
             asked: None,
             is_silent: false,
             opened: None,

@@ -32,9 +32,9 @@ impl Http<Front> {
         Self::with(Front { served }, services)
     }
 
-    /// Other certificates are shown from now on. Connections go on, unless clients are admitted by
-    /// other authorities now: then every client must prove anew who it is, once its requests are
-    /// answered.
+    /// New handshakes use these certificates. Connections stay open, unless the authorities that
+    /// admit clients have changed: then each closes once its requests are answered, and its client
+    /// has to authenticate again.
     fn on_certificates(&mut self, cx: &mut Cx, conns: &mut Connections, served: Served) {
         let before = std::mem::replace(&mut self.side.served, served);
         if before.clients != self.side.served.clients {

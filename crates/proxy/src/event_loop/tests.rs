@@ -179,19 +179,27 @@ impl Running {
         gateway: Option<GatewayRoutes>,
     ) -> Self {
         let own = home.clone();
-        let running = Self::untold(address, bounds, home, credentials, listeners, app, gateway);
-        running.tell_open(own);
+        let running = Self::start_without_policies(
+            address,
+            bounds,
+            home,
+            credentials,
+            listeners,
+            app,
+            gateway,
+        );
+        running.send_no_policies(own);
         running
     }
 
     /// Sends an update by which no policy protects the service.
-    fn tell_open(&self, service: ServiceName) {
+    fn send_no_policies(&self, service: ServiceName) {
         let none = tollway_routing::PolicySet::new(service, []);
         self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
     }
 
-    /// A worker that has heard of no policies.
-    fn untold(
+    /// A worker that has not been sent its policies.
+    fn start_without_policies(
         address: SocketAddr,
         (limits, timeouts): (Limits, Timeouts),
         home: ServiceName,
@@ -219,15 +227,16 @@ impl Running {
         Self { commands, addresses, metrics, around, thread: Some(thread) }
     }
 
-    fn tell(&self, service: &ServiceName, state: ServiceState) {
+    /// Sends the state of a service, over and over until the worker ends.
+    fn send_state(&self, service: &ServiceName, state: ServiceState) {
         let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
         let commands = self.commands.clone();
-        let tell = move || commands.send(Command::Services(vec![update.clone()]));
+        let send = move || commands.send(Command::Services(vec![update.clone()]));
         // A gateway gets the state before the first caller connects: it refuses unknown services.
-        tell();
+        send();
         // States reach a worker only for services it has asked for: send until it has.
         std::thread::spawn(move || {
-            while tell() {
+            while send() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -422,7 +431,7 @@ impl World {
             None,
         );
         let world = Self { caller, callee, gateway };
-        world.tell(&world.gateway, &stock, world.local(&east, protocol));
+        world.gateway.send_state(&stock, world.local(&east, protocol));
         let remote = ServiceState::Remote {
             remote: Remote {
                 network: label("east"),
@@ -433,7 +442,7 @@ impl World {
             protocol,
             trust_domain: east.trust_domain,
         };
-        world.tell_when_asked(&stock, remote);
+        world.caller.send_state(&stock, remote);
         world
     }
 
@@ -444,14 +453,6 @@ impl World {
             protocol,
             trust_domain: network.trust_domain.clone(),
         }
-    }
-
-    fn tell(&self, to: &Running, service: &ServiceName, state: ServiceState) {
-        to.tell(service, state);
-    }
-
-    fn tell_when_asked(&self, service: &ServiceName, state: ServiceState) {
-        self.tell(&self.caller, service, state);
     }
 
     fn http(&self) -> SocketAddr {

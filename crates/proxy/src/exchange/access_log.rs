@@ -41,10 +41,10 @@ pub(crate) fn record_finished(cx: &mut Cx, conns: &mut Connections, mut exchange
         return;
     };
     if !has_left_http {
-        return observer.tell(finished, false, &cx.metrics);
+        return observer.record(finished, false, &cx.metrics);
     }
     // The span ends here; the line waits for the end of the connection.
-    observer.tell(finished.clone(), true, &cx.metrics);
+    observer.record(finished.clone(), true, &cx.metrics);
     finished.kind = Kind::Upgrade;
     if let Some(conn) = conns.get_mut(down) {
         conn.access_log = Some(Box::new(finished));
@@ -62,7 +62,7 @@ pub(crate) fn record_attempt(
         return;
     };
     if let Some(finished) = Finished::attempt(exchange, code_of(failure), cx.now) {
-        observer.tell(finished, true, &cx.metrics);
+        observer.record(finished, true, &cx.metrics);
     }
     let recorded = exchange.observed.as_mut().and_then(|observed| observed.recorded.as_mut());
     if let Some(recorded) = recorded {

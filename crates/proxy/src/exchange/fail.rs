@@ -178,12 +178,13 @@ pub(crate) fn cancel_upstream(
     }
 }
 
-/// The code by which an answer is broken off that is not whole. Common clients take a body that
-/// ends by one of the two codes that blame nobody (hyper by `NO_ERROR`, Node.js by either) for
-/// whole. Of a gRPC call they do not, as its trailers are missing, and the code is its status.
+/// The code by which a response is broken off that is not whole. `NO_ERROR` and `CANCEL` name no
+/// fault: hyper takes a body that ends by the first for whole, Node.js one that ends by either. So
+/// both are replaced, except in a gRPC call: its missing trailers show that it is not whole, and
+/// clients derive its status from the code.
 fn breaking_off(exchange: &Exchange, code: ErrorCode) -> ErrorCode {
-    let blames_nobody = matches!(code, ErrorCode::NO_ERROR | ErrorCode::CANCEL);
-    if blames_nobody && !exchange.is_grpc { ErrorCode::INTERNAL_ERROR } else { code }
+    let names_no_fault = matches!(code, ErrorCode::NO_ERROR | ErrorCode::CANCEL);
+    if names_no_fault && !exchange.is_grpc { ErrorCode::INTERNAL_ERROR } else { code }
 }
 
 /// The code by which a request is called off. A body that is not whole is broken off as an answer

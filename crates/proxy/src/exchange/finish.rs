@@ -27,8 +27,8 @@ pub(crate) fn on_response_source_ended(
     body::end_source(cx, conns, exchanges, key, Side::Response, trailers);
 }
 
-/// Gives the upstream stream or connection back; a request still under way is cut off, as
-/// nobody listens to it any more.
+/// Gives the upstream stream or connection back. A request that is not sent to its end is cut off,
+/// since its response is over.
 pub(crate) fn release_upstream(
     cx: &mut Cx,
     conns: &mut Connections,

@@ -168,7 +168,7 @@ pub(crate) struct Exchange {
     pub(crate) active: Instant,
     /// Where it is counted; `None` if it calls no service.
     pub(crate) series: Option<SeriesId>,
-    /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
+    /// It is the call of an actor: carried out once at most, and its response shows if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,
     /// By which the runtime that asked for it may call it off.

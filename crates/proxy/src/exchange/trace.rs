@@ -96,10 +96,10 @@ pub(crate) fn note_failed_attempt(exchanges: &mut Exchanges, key: ExchangeKey, c
     }
 }
 
-/// An answer came from the mesh.
+/// A response came from the mesh.
 pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: ExchangeKey, head: &ResponseHead) {
     if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
-        part.hear(head);
+        part.read_response(head);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Who a front's client is, as the app is told of every one of its requests.
+//! The address and the certificate of a front's client, as each of its requests names them to the
+//! app.
 
 use std::net::{IpAddr, SocketAddr};
 

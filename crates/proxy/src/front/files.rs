@@ -24,7 +24,7 @@ const FILE_BYTES_LIMIT: u64 = 4 * 1024 * 1024;
 pub struct FrontFiles {
     /// Certificate (with its chain) and key; the first is for clients that ask for no known name.
     pub pairs: Vec<(PathBuf, PathBuf)>,
-    /// Authorities of clients, all of whom must show a certificate then.
+    /// Authorities of clients. If set, every client must show a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct Served {
     pub(crate) expires: SystemTime,
 }
 
-/// What tells one content of the files from another without reading them.
+/// What distinguishes one content of the files from another without reading them.
 pub(super) type Stamps = Vec<Option<(u64, u64, i64, i64, u64)>>;
 
 impl FrontFiles {
-    /// Reads them as a front would at its start, and says what of it deserves a look.
+    /// Reads them as a front would at its start, and returns what it would serve.
     ///
     /// # Errors
     /// [`FrontFilesError`].

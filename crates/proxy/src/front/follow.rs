@@ -1,8 +1,8 @@
 //! What may change while a front runs: the files with its certificates, and the address behind the
 //! app's name. A change that cannot be used changes nothing.
 //!
-//! The files are looked at twice a second and when somebody asks (SIGHUP). A change counts once
-//! they have stayed the same for a look: certificate and key are two files, and never change at
+//! The files are examined twice a second; SIGHUP has them read at once. A change counts once two
+//! examinations in a row find the same: certificate and key are two files, and never change at
 //! once.
 
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::dataplane::DataPlaneError;
 use crate::event_loop::{AppTarget, Command};
 use crate::fanout::Fanout;
 
-/// How often the files are looked at.
+/// How often the files are examined.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often the app's name is resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
-/// How often it is said that a certificate has expired.
-const TELL_EVERY: Duration = Duration::from_secs(3600);
+/// How often the log repeats that a certificate has expired.
+const WARN_EVERY: Duration = Duration::from_secs(3600);
 
 /// What a front shows of its certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,12 +83,12 @@ impl Follower {
         self.status
     }
 
-    /// Tells the data threads of changes, and `status` of what is served, until it is dropped.
+    /// Sends changes to the data threads, and what is served to `status`, until it is dropped.
     pub(super) async fn run(mut self, fanout: Arc<Fanout>, status: watch::Sender<Status>) {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut resolved = Instant::now();
-        let mut told: Option<Instant> = None;
+        let mut warned: Option<Instant> = None;
         loop {
             tokio::select! {
                 () = self.reread.notified() => {
@@ -108,8 +108,8 @@ impl Follower {
                 self.resolve(&fanout).await;
             }
             let is_over = self.served.expires < SystemTime::now();
-            if is_over && told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                told = Some(Instant::now());
+            if is_over && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                warned = Some(Instant::now());
                 tracing::warn!("a certificate has expired, and clients will refuse it");
             }
         }
@@ -133,7 +133,7 @@ impl Follower {
                 self.status.revision += 1;
                 self.status.expires = unix_seconds(served.expires);
                 self.served = served;
-                fanout.tell(|| Command::Certificates(self.served.clone()));
+                fanout.send_to_all(|| Command::Certificates(self.served.clone()));
                 let Status { revision, .. } = self.status;
                 tracing::info!(revision, "certificates applied");
             }
@@ -151,7 +151,7 @@ impl Follower {
             Ok(app) if app != self.app => {
                 tracing::info!(app = %self.to, address = %app.address, "the app's address is another");
                 self.app = app;
-                fanout.tell(|| Command::App(app));
+                fanout.send_to_all(|| Command::App(app));
             }
             Ok(_) => {}
             Err(error) => {

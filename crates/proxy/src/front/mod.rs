@@ -45,7 +45,7 @@ pub struct FrontOptions {
     pub files: FrontFiles,
     /// The app.
     pub to: FrontTarget,
-    /// What is told of single requests.
+    /// Spans and access-log lines of single requests.
     pub telemetry: TelemetryOptions,
     /// Notified when the files must be read again even if they look unchanged.
     pub reread: Arc<Notify>,
@@ -71,7 +71,7 @@ pub async fn run_front(
     let served = follower.served();
     let fanout = Arc::new(Fanout::default());
     let config = LoopConfig {
-        home: nobody(),
+        home: placeholder_name(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
         app_tls: None,
@@ -108,8 +108,8 @@ pub async fn run_front(
     plane.serve(shutdown, async {}).await
 }
 
-/// Stands where members of the mesh have their name.
-fn nobody() -> ServiceName {
+/// The name of a front, which is no member of the mesh, where members have theirs.
+fn placeholder_name() -> ServiceName {
     let label = |text| Label::new(text).expect("it is made of letters");
     ServiceName { app: label("front"), namespace: label("default"), network: label("none") }
 }

@@ -1,26 +1,26 @@
-//! Which ClientHellos a gateway has passed on lately: one that comes by again goes round in a
-//! circle, whoever its peers are and however they are addressed.
+//! Which ClientHellos a gateway has passed on lately: one that comes again goes round in a circle,
+//! whichever peers and addresses are part of it.
 //!
 //! A hello has 32 random bytes, so no two handshakes have the same. A further dial makes
 //! new ones, and a second hello that a server asks for (RFC 8446 section 4.1.4) comes on the
-//! connection of the first, where nobody looks any more.
+//! connection of the first, which is not examined any more.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Hellos remembered by one thread; beyond them the oldest are forgotten.
 const PASSED_HELLOS: usize = 16_384;
-/// How long each is: longer than any circle takes in which connections are made at all. The end of
-/// its connection is not waited for, since that may be ahead of what goes round.
+/// How long each is remembered: longer than a hello takes round any circle in which connections can
+/// be made. It outlives its connection, which may close before the hello comes again.
 const PASSED_FOR: Duration = Duration::from_secs(60);
 
-/// Bytes of a record before what it carries; the last two tell how much that is.
+/// Bytes of a record before its payload; the last two are the payload's length.
 const RECORD_HEAD: usize = 5;
 /// Type, length and version of the message, and what is random of it.
 const BEFORE_RANDOM: usize = 6;
 const RANDOM: usize = 32;
 
-/// What tells one hello from all others.
+/// What distinguishes one hello from all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct HelloRandom([u8; RANDOM]);
 

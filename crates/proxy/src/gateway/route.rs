@@ -52,7 +52,7 @@ pub(crate) fn on_bytes(
     }
 }
 
-/// Tells the client, in TLS, that its server name is not served here.
+/// Refuses a client by a TLS alert: its server name is not served here.
 pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     cx.metrics.gateway_connections_refused.add(1);
     answer(cx, conns, key, &UNRECOGNIZED_NAME_RECORD);

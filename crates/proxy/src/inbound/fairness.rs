@@ -28,7 +28,7 @@ pub(crate) fn is_over_share(
     upstreams: &Upstreams,
     key: ExchangeKey,
 ) -> bool {
-    // Nobody can have more than is left before they have half of all together.
+    // While all together hold at most half of the connections, none can hold more than are free.
     if exchanges.len() <= cx.config.limits.app_connections / 2 {
         return false;
     }

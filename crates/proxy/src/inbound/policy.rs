@@ -1,9 +1,9 @@
 //! Who may come in: the policies of the own service, asked for every request and connection of
 //! the inbound listener.
 //!
-//! The caller is who its certificate says, never what a head says. Until the policies are known
-//! nobody comes in. A change holds for the next request of every connection, and ends relayed
-//! connections that would not be let in any more.
+//! The caller is identified by its certificate, never by a head. Until the policies are known every
+//! request and connection is refused. A change holds for the next request of every connection, and
+//! ends relayed connections that would be refused now.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -23,11 +23,11 @@ fn rate(name: &str, rate: h2::Rate) {
 
 /// A time of whole seconds stands there as such, any other in milliseconds.
 fn check_time(name: &str, time: Duration) {
-    let told = match time.subsec_millis() {
+    let text = match time.subsec_millis() {
         0 => format!("{} s", time.as_secs()),
         _ => format!("{} ms", time.as_millis()),
     };
-    check(name, &told);
+    check(name, &text);
 }
 
 #[test]

@@ -14,16 +14,16 @@ use super::error::MeshError;
 /// Time for the answer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the control plane said of itself and of the token.
+/// What the control plane reports of itself and of the token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlCheck {
     pub network: String,
-    /// Empty for one that is too old to tell.
+    /// Empty for one that is too old to report it.
     pub version: String,
     /// How far its clock is ahead of this machine's, or behind, in milliseconds, to within the
     /// time of the round trip.
     pub clock_ahead_ms: i64,
-    /// Until the token ends; `None` where it was not told.
+    /// Until the token ends; `None` where it is not reported.
     pub token_left: Option<Duration>,
 }
 

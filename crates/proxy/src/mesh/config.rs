@@ -1,4 +1,4 @@
-//! What a data plane must be told to find its mesh.
+//! What a data plane needs to find its mesh.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct MeshConfig {
     pub control: String,
     pub token: TokenSource,
     pub role: Role,
-    /// Tells this instance from others of the service.
+    /// Distinguishes this instance from others of the service.
     pub instance: Instance,
     /// How long the first contact may take. Default 30 s.
     pub start_timeout: Duration,
@@ -47,7 +47,7 @@ pub enum TokenSource {
     Given(JoinToken),
 }
 
-/// What an instance tells the mesh of itself.
+/// What an instance announces of itself to the mesh.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Announcement {
     Workload {

@@ -66,7 +66,7 @@ pub(super) async fn first(
             .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
     };
     let deadline = Instant::now() + config.start_timeout;
-    let mut told = false;
+    let mut logged = false;
     loop {
         let error = match by_token(&who).await {
             Ok(credentials) => return Ok((who, credentials)),
@@ -75,7 +75,7 @@ pub(super) async fn first(
         if !error.may_pass() || Instant::now() + RETRY_PAUSE >= deadline {
             return Err(error);
         }
-        if !std::mem::replace(&mut told, true) {
+        if !std::mem::replace(&mut logged, true) {
             let patience = config.start_timeout;
             warn!(error = %chain(&error), ?patience, "no identity yet; trying again");
         }

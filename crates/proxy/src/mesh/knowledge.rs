@@ -1,5 +1,5 @@
-//! What this data plane has been told, as far as it must know it to resume and to turn a full
-//! state into differences. Pure.
+//! What the control plane has sent to this data plane, as far as it is needed to resume and to make
+//! differences of a full state. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -183,7 +183,7 @@ mod tests {
         v1::WatchResponse { revision, services, ..v1::WatchResponse::default() }
     }
 
-    fn told(delta: &MeshDelta) -> Vec<String> {
+    fn changes(delta: &MeshDelta) -> Vec<String> {
         let service = |update: &ServiceUpdate| match &update.state {
             ServiceState::Unavailable(reason) => format!("{} {reason:?}", update.service.app),
             ServiceState::Local { .. } | ServiceState::Remote { .. } => {
@@ -194,25 +194,25 @@ mod tests {
             NetworkState::Joined { .. } => format!("{} joined", update.network),
             NetworkState::Removed => format!("{} removed", update.network),
         };
-        let mut told: Vec<_> = delta.services.iter().map(service).collect();
-        told.extend(delta.networks.iter().map(network));
-        told.sort();
-        told
+        let mut changes: Vec<_> = delta.services.iter().map(service).collect();
+        changes.extend(delta.networks.iter().map(network));
+        changes.sort();
+        changes
     }
 
     #[test]
     fn the_same_state_again_is_no_news() {
         let mut knowledge = Knowledge::default();
         let first = knowledge.take(&response(3, vec![local("stock", 1)])).unwrap();
-        assert_eq!((told(&first), first.revision), (vec!["stock there".into()], Revision(3)));
+        assert_eq!((changes(&first), first.revision), (vec!["stock there".into()], Revision(3)));
         let again = knowledge.take(&response(4, vec![local("stock", 1)])).unwrap();
-        assert_eq!((told(&again), again.revision), (vec![], Revision(4)));
+        assert_eq!((changes(&again), again.revision), (vec![], Revision(4)));
         let moved = knowledge.take(&response(5, vec![local("stock", 2)])).unwrap();
-        assert_eq!(told(&moved), ["stock there"]);
+        assert_eq!(changes(&moved), ["stock there"]);
         knowledge.forget(&name("stock"));
         assert!(!knowledge.knows(&name("stock")));
         let anew = knowledge.take(&response(6, vec![local("stock", 2)])).unwrap();
-        assert_eq!(told(&anew), ["stock there"]);
+        assert_eq!(changes(&anew), ["stock there"]);
     }
 
     #[test]
@@ -225,11 +225,11 @@ mod tests {
         first.snapshot_start = true;
         first.networks = vec![joined("east")];
         let first = knowledge.take(&first).unwrap();
-        assert_eq!((told(&first), knowledge.revision()), (vec![], Revision(3)));
+        assert_eq!((changes(&first), knowledge.revision()), (vec![], Revision(3)));
         let mut last = response(9, vec![local("new", 1)]);
         last.snapshot_end = true;
         let last = knowledge.take(&last).unwrap();
-        assert_eq!(told(&last), ["new there", "north removed", "orders UnknownService"]);
+        assert_eq!(changes(&last), ["new there", "north removed", "orders UnknownService"]);
         assert_eq!(knowledge.revision(), Revision(9));
     }
 
@@ -242,7 +242,7 @@ mod tests {
         knowledge.take(&cut).unwrap();
         knowledge.begin_stream();
         let next = knowledge.take(&response(4, vec![])).unwrap();
-        assert_eq!(told(&next), [""; 0]);
+        assert_eq!(changes(&next), [""; 0]);
         assert!(knowledge.knows(&name("stock")));
         assert_eq!(knowledge.revision(), Revision(4));
     }
@@ -253,11 +253,11 @@ mod tests {
         let mut removed = response(1, vec![]);
         removed.networks =
             vec![v1::NetworkUpdate { removed: true, network: "east".into(), ..Default::default() }];
-        assert_eq!(told(&knowledge.take(&removed).unwrap()), ["east removed"]);
+        assert_eq!(changes(&knowledge.take(&removed).unwrap()), ["east removed"]);
         let mut there = response(2, vec![]);
         there.networks = vec![joined("east")];
-        assert_eq!(told(&knowledge.take(&there).unwrap()), ["east joined"]);
-        assert_eq!(told(&knowledge.take(&removed).unwrap()), ["east removed"]);
+        assert_eq!(changes(&knowledge.take(&there).unwrap()), ["east joined"]);
+        assert_eq!(changes(&knowledge.take(&removed).unwrap()), ["east removed"]);
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             has_allow: true,
             ..v1::Policy::default()
         };
-        let told = |policies| v1::WatchResponse {
+        let with = |policies| v1::WatchResponse {
             policies: Some(v1::Policies { policies }),
             ..v1::WatchResponse::default()
         };
@@ -279,12 +279,12 @@ mod tests {
             taken.map(|taken| taken.map(|(number, policies)| (number, policies.len())))
         };
         assert_eq!(take(response(1, vec![])), Ok(None));
-        assert_eq!(take(told(vec![])), Ok(Some((1, 0))), "that there are none is news");
-        assert_eq!(take(told(vec![])), Ok(None));
-        assert_eq!(take(told(vec![policy("a")])), Ok(Some((2, 1))));
-        assert_eq!(take(told(vec![policy("a")])), Ok(None));
-        assert!(take(told(vec![policy("a b")])).is_err());
-        assert_eq!(take(told(vec![policy("a")])), Ok(None), "what is malformed changes nothing");
+        assert_eq!(take(with(vec![])), Ok(Some((1, 0))), "that there are none is news");
+        assert_eq!(take(with(vec![])), Ok(None));
+        assert_eq!(take(with(vec![policy("a")])), Ok(Some((2, 1))));
+        assert_eq!(take(with(vec![policy("a")])), Ok(None));
+        assert!(take(with(vec![policy("a b")])).is_err());
+        assert_eq!(take(with(vec![policy("a")])), Ok(None), "what is malformed changes nothing");
     }
 
     #[test]

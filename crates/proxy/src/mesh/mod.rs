@@ -79,11 +79,11 @@ struct Shared {
     /// Where the control plane is.
     control: watch::Sender<String>,
     announcement: watch::Sender<Option<Announcement>>,
-    /// The control plane was told an announcement and has not confirmed its end.
+    /// An announcement was sent to the control plane, which has not confirmed its end.
     announced: watch::Sender<bool>,
     credentials: watch::Sender<Arc<Credentials>>,
     status: watch::Sender<MeshStatus>,
-    /// Number of the last set of policies that everybody concerned has applied; 0 before.
+    /// Number of the last set of policies that is applied everywhere; 0 before.
     policies_applied: watch::Sender<u64>,
 }
 
@@ -123,7 +123,7 @@ impl MeshClient {
         &self.service
     }
 
-    /// What tells this process from other replicas of the service.
+    /// What distinguishes this process from other replicas of the service.
     #[must_use]
     pub fn instance(&self) -> &Instance {
         &self.instance
@@ -169,7 +169,7 @@ impl MeshClient {
     }
 
     /// Asks for the state of a service and its changes. Cheap, idempotent, from any thread. The
-    /// state comes by the callback, also when nobody knows the service.
+    /// state comes by the callback, also when the service is unknown.
     pub fn subscribe(&self, service: ServiceName) {
         if self.shared.desired().insert(service) {
             self.shared.subscriptions.notify_one();

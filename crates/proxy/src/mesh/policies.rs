@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tollway_routing::PolicySet;
 
-/// The policies of the own service. Every copy that is dropped says that somebody has applied
-/// them; when the last one is, they count as applied.
+/// The policies of the own service. Each holder drops its copy once it has applied them; when the
+/// last copy is dropped, they count as applied.
 #[derive(Clone, Debug)]
 pub struct PolicyUpdate {
     pub(crate) set: Arc<PolicySet>,
@@ -21,7 +21,7 @@ impl PolicyUpdate {
         Self { set: Arc::new(set), _receipt: Arc::new(receipt) }
     }
 
-    /// Policies that nobody waits for.
+    /// Policies whose application is not waited for.
     #[cfg(test)]
     pub(crate) fn unobserved(set: PolicySet) -> Self {
         Self::new(set, 1, watch::Sender::new(0))

@@ -148,21 +148,21 @@ impl Watch {
         on_delta: &mut (dyn FnMut(MeshDelta) + Send),
     ) -> Result<Infallible, MeshError> {
         let mut tick = ticks();
-        let mut heard = Instant::now();
+        let mut received = Instant::now();
         let mut applied = shared.policies_applied.subscribe();
         loop {
             tokio::select! {
                 response = self.responses.message() => {
                     let ended = || MeshError::Unavailable { code: None, reason: "it ended the stream".to_owned() };
                     let response = response?.ok_or_else(ended)?;
-                    heard = Instant::now();
+                    received = Instant::now();
                     self.apply(shared, knowledge, on_delta, &response)?;
                 }
                 // The sender lives as long as the client does.
                 _ = applied.changed() => self.acknowledge(shared, knowledge),
                 () = shared.subscriptions.notified() => self.ask(shared, knowledge)?,
                 _ = tick.tick() => {
-                    if heard.elapsed() > SILENCE_LIMIT {
+                    if received.elapsed() > SILENCE_LIMIT {
                         return Err(MeshError::Silent(SILENCE_LIMIT));
                     }
                     self.ask(shared, knowledge)?;
@@ -210,7 +210,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells what was applied, unless policies are still on their way to the threads that serve.
+    /// Acknowledges the revision that was applied, unless policies are still on their way to the
+    /// data threads.
     fn acknowledge(&mut self, shared: &Shared, knowledge: &Knowledge) {
         let revision = knowledge.revision().0;
         let are_policies_applied = *shared.policies_applied.borrow() >= knowledge.policy_number();
@@ -269,8 +270,8 @@ async fn register(
 ) -> Result<Infallible, MeshError> {
     let mut announcements = shared.announcement.subscribe();
     if matches!(who.role, Role::Sidecar { .. }) {
-        // Nobody is sent to a sidecar that does not know yet whom to let in. The sender lives as
-        // long as the client does.
+        // No caller is sent to a sidecar before it has its policies: until then it refuses every
+        // request. The sender lives as long as the client does.
         let _ = shared.policies_applied.subscribe().wait_for(|number| *number > 0).await;
     }
     loop {
@@ -324,7 +325,7 @@ impl Registration {
         let opening = client.register(ReceiverStream::new(outgoing));
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
         let mut answers = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
-        let mut told: Option<Announcement> = None;
+        let mut sent: Option<Announcement> = None;
         let mut unanswered: VecDeque<Announcement> = VecDeque::new();
         let mut leaving = false;
         let mut keep_alive_every = SILENCE_LIMIT;
@@ -333,7 +334,7 @@ impl Registration {
         loop {
             let present = announcements.borrow_and_update().clone();
             let request = match &present {
-                Some(now) if told.as_ref() != Some(now) => Some(announce(who, now)),
+                Some(now) if sent.as_ref() != Some(now) => Some(announce(who, now)),
                 None if !leaving => Some(Announce::Deregister(v1::Deregister {})),
                 Some(_) if last_sent.elapsed() >= keep_alive_every => {
                     Some(Announce::KeepAlive(v1::KeepAlive {}))
@@ -344,14 +345,14 @@ impl Registration {
                 && try_send(&requests, v1::RegisterRequest { request: Some(request) })?
             {
                 last_sent = Instant::now();
-                if told != present {
+                if sent != present {
                     unanswered.extend(present.clone());
                 }
                 leaving = present.is_none();
                 if !leaving {
                     shared.announced.send_replace(true);
                 }
-                told = present;
+                sent = present;
             }
             tokio::select! {
                 answer = answers.message() => {

@@ -48,7 +48,7 @@ pub(super) async fn run(
         };
         attempt = if began.elapsed() >= GOOD_SESSION { 0 } else { attempt.saturating_add(1) };
         let reason = tollway_model::chain(&error);
-        tell(&shared, &reason);
+        report_loss(&shared, &reason);
         tokio::select! {
             () = tokio::time::sleep(BACKOFF.pause(attempt)) => {}
             true = has_moved(&mut moved) => attempt = 0,
@@ -76,8 +76,8 @@ async fn one(
     session::run(who, shared, knowledge, on_delta).await
 }
 
-/// Logs a loss once, and not every failed attempt after it.
-fn tell(shared: &Shared, reason: &str) {
+/// Puts a loss into the status. Logs it once, and not every failed attempt after it.
+fn report_loss(shared: &Shared, reason: &str) {
     let was_connected = shared.status.borrow().connected;
     let news = shared.status.borrow().last_error.as_deref() != Some(reason);
     if was_connected {

@@ -13,12 +13,12 @@ use super::{Observed, Recorded};
 use crate::conn::{Connection, ListenerKind};
 use crate::exchange::{Destination, Exchange};
 
-/// Longest path that is told of, in bytes; the rest is left out.
+/// Longest path that is recorded, in bytes; what is beyond it is left out.
 const PATH_BYTES: usize = 1024;
 /// Longest method.
 const METHOD_BYTES: usize = 32;
 
-/// What is told of.
+/// What has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Request,
@@ -43,7 +43,7 @@ pub(crate) enum Outcome {
     Cancelled,
 }
 
-/// Everything that may be told of one request or connection.
+/// Everything that may be recorded of one request or connection.
 #[derive(Clone)]
 pub(crate) struct Finished {
     pub(crate) kind: Kind,
@@ -52,7 +52,7 @@ pub(crate) struct Finished {
     pub(crate) method: Method,
     /// Without its query, which may hold secrets; empty without one.
     pub(crate) path: Vec<u8>,
-    /// The callee; `None` for oneself, or when the request names nobody.
+    /// The callee; `None` for the own service, or when the request names none.
     pub(crate) service: Option<ServiceName>,
     /// 0 without an answer.
     pub(crate) status: u16,

@@ -1,8 +1,8 @@
-//! What is told of single requests: spans for a collector, lines for the access log.
+//! What is recorded of single requests: spans for a collector, lines for the access log.
 //!
-//! The data thread decides at a request's head whether anything is told of it at all, keeps the
-//! little that only it knows (`Observed`), and hands the finished request over as it is
-//! (`Finished`). Making a span or a line of it is the business of the other side.
+//! The data thread decides at a request's head whether it is recorded at all, keeps the little that
+//! only it knows (`Observed`), and hands the finished request over as it is (`Finished`). The other
+//! side makes a span or a line of it.
 
 mod finished;
 mod line;
@@ -38,7 +38,7 @@ pub(crate) struct Tracing {
     pub(crate) spans: Handoff<(Finished, Recorded)>,
 }
 
-/// What is remembered of a request of which something will be told.
+/// What is remembered of a request that is recorded.
 #[derive(Default)]
 pub(crate) struct Observed {
     pub(crate) recorded: Option<Recorded>,
@@ -47,7 +47,7 @@ pub(crate) struct Observed {
     pub(crate) cancelled: bool,
     /// The other end of the mesh: an inbound request's caller, an outbound one's callee.
     pub(crate) peer: Option<Arc<PeerIdentity>>,
-    /// What a front's client proved, as the app is told.
+    /// What a front's client proved, as the app gets it.
     pub(crate) client: Option<Box<[u8]>>,
     pub(crate) remote: Option<SocketAddr>,
     /// Version of HTTP on the mesh's side.
@@ -69,7 +69,8 @@ pub(crate) struct Recorded {
 }
 
 impl Observer {
-    /// Decides by its head what is told of a request, and tells the next hop in the head.
+    /// Decides by its head whether a request is recorded, and writes the span of one that is traced
+    /// into the head, for the next hop. `None` if nothing is recorded.
     pub(crate) fn begin(&mut self, head: &mut RequestHead, now: Instant) -> Option<Box<Observed>> {
         let recorded = self.tracing.as_mut().and_then(|tracing| tracing.begin(head, now));
         if recorded.is_none() && self.lines.is_none() {
@@ -78,10 +79,16 @@ impl Observer {
         Some(Box::new(Observed { recorded, ..Observed::default() }))
     }
 
-    /// A request or, with `again`, an attempt of it is over.
-    pub(crate) fn tell(&mut self, finished: Finished, again: bool, metrics: &DataPlaneMetrics) {
+    /// Records a request that is over. With `span_only` without a line: an attempt that is made again
+    /// has none, and that of an upgrade is written later.
+    pub(crate) fn record(
+        &mut self,
+        finished: Finished,
+        span_only: bool,
+        metrics: &DataPlaneMetrics,
+    ) {
         let spans = self.tracing.as_mut().map(|tracing| &mut tracing.spans).zip(finished.recorded);
-        let lines = self.lines.as_mut().filter(|_| !again);
+        let lines = self.lines.as_mut().filter(|_| !span_only);
         match (spans, lines) {
             (Some((spans, recorded)), Some(lines)) => {
                 metrics.spans_dropped.add(spans.push((finished.clone(), recorded)));
@@ -112,7 +119,7 @@ impl Observer {
         }
     }
 
-    /// The span of another attempt; the head tells the next hop.
+    /// Begins the span of another attempt, and writes it into the head, for the next hop.
     pub(crate) fn begin_again(
         &mut self,
         recorded: &mut Recorded,

@@ -1,4 +1,4 @@
-//! What a sidecar is asked to tell of single requests.
+//! What a sidecar or a front records of single requests.
 
 use thiserror::Error;
 use tollway_model::ErrorCode;
@@ -6,7 +6,7 @@ use tollway_routing::SamplingRatio;
 use tollway_telemetry::trace::{ExportError, TraceOptions};
 use tollway_telemetry::{AccessLogError, LogTarget};
 
-/// What is told of single requests; nothing by default.
+/// What is recorded of single requests; nothing by default.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TelemetryOptions {
     pub tracing: Option<TracingOptions>,
@@ -21,7 +21,7 @@ pub struct TracingOptions {
     pub collector: TraceOptions,
 }
 
-/// Cause what was asked for cannot be told.
+/// Why what was asked for cannot be recorded.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     #[error(transparent)]

@@ -69,7 +69,7 @@ pub(crate) struct Telemetry {
 type SpanHandoff = Handoff<(Finished, Recorded)>;
 type LineHandoff = Handoff<Finished>;
 
-/// What ends once nobody hands it anything any more.
+/// Exporters and writers; each ends once every data thread has dropped its end of the hand-off.
 #[derive(Default)]
 struct Ends {
     exporting: Vec<JoinHandle<()>>,
@@ -166,7 +166,7 @@ impl Telemetry {
         handoff
     }
 
-    /// The side of a data thread; `None` when nothing is told.
+    /// The side of a data thread; `None` when nothing is recorded.
     pub(crate) fn observer(&self, seeds: [u64; 2]) -> Option<Box<Observer>> {
         let tracing = self.tracing.as_ref().map(|(options, spans)| Tracing {
             ratio: options.ratio,
@@ -195,7 +195,9 @@ impl Telemetry {
                 }
             };
             if tokio::time::timeout(FINISH_TIMEOUT, all).await.is_err() {
-                tracing::warn!("the last spans or lines of the access log were not told in time");
+                tracing::warn!(
+                    "the last spans or lines of the access log were not written in time"
+                );
             }
         }
     }

@@ -10,7 +10,7 @@ use super::Recorded;
 use super::finished::{Finished, Outcome};
 use super::running::TelemetryIdentity;
 
-/// gRPC statuses that tell of a fault of the server: unknown, deadline exceeded, unimplemented,
+/// gRPC statuses that report a fault of the server: unknown, deadline exceeded, unimplemented,
 /// internal, unavailable, data loss.
 const GRPC_SERVER_FAULTS: [u16; 6] = [2, 4, 12, 13, 14, 15];
 

@@ -194,7 +194,7 @@ pub(crate) fn fail_undiscovered(
     }
 }
 
-/// Tells one raw connection: over HTTP if it is a CONNECT, by a reset otherwise.
+/// Fails one raw connection: over HTTP if it is a CONNECT, by a reset otherwise.
 pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: ConnKey, error: &RequestError) {
     match conns.get(key).map(|conn| &conn.role) {
         Some(Role::Relay(_)) => {

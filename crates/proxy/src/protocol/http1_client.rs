@@ -40,7 +40,7 @@ pub(crate) fn step(
         return Next::Wait;
     }
     let Some(exchange) = client.exchange else {
-        // Nobody asked: whatever this is, it must not become the next response.
+        // No request waits here: these bytes must not become the response to the next one.
         conns.close(cx, key);
         return Next::Gone;
     };

@@ -213,9 +213,9 @@ fn answer_and_close(
     conns.linger(cx, key);
 }
 
-/// The client sends no more. Whether it has gone or still reads cannot be told, and hardly
-/// any client closes one side alone, while many give up on an answer: what it asked for is
-/// called off, as over HTTP/2. An answer that is whole still goes out to one that reads.
+/// The client sends no more. Whether it has gone or still reads is unknown, and hardly any client
+/// closes one side alone, while many give up on a response: its request is called off, as over
+/// HTTP/2. A response that is whole still goes out, to a client that reads.
 pub(crate) fn on_closed(
     cx: &mut Cx,
     conns: &mut Connections,

@@ -32,7 +32,7 @@ pub(crate) fn receive(
     let (Role::Http2Server(link) | Role::Http2Client(link)) = &mut conn.role else {
         return Received::default();
     };
-    link.heard = now;
+    link.received = now;
     let was_silent = link.asked.take().is_some() && std::mem::take(&mut link.is_silent);
     let result = link.codec.receive(data, clock, events, conn.io.out());
     if let Role::Http2Server(link) = &mut conn.role {

@@ -121,8 +121,8 @@ pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     }
 }
 
-/// A gateway's caller gives up, and who it was passed to has not said a word: whoever takes
-/// connections and stands still is avoided for as long as callers wait for a handshake.
+/// A gateway's caller gives up, and the address that it is relayed to has sent no byte: an address
+/// that accepts connections and does not answer is passed over, for as long as a dial may take.
 fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let (now, rest) = (cx.now, cx.config.timeouts.connect);
     let Some(conn) = conns.get(key) else { return };

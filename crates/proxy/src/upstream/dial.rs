@@ -64,8 +64,8 @@ impl DialFailure<'_> {
         }
     }
 
-    /// Whether it may pass by itself: who is away may come back, and a gateway that has just
-    /// begun may not know every service yet; who is somebody else stays so.
+    /// Whether it may pass by itself: a peer that is away may come back, and a gateway that has just
+    /// begun may not know every service yet. A peer with another identity keeps it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Broken(ConnError::Tls(error)) => matches!(
@@ -299,7 +299,7 @@ pub(crate) fn after_failed_dial(
     if untried {
         return cx.effects.push(Effect::Scale(destination.clone()));
     }
-    // A silent connection is better than none: it may go on.
+    // A silent connection is better than none: its peer may answer again.
     cx.effects.push(Effect::ServeWaiting(destination.clone()));
     let pool = pools::pool(cx, upstreams, destination);
     if pool.waiting.is_empty() {
@@ -319,7 +319,8 @@ pub(crate) fn after_failed_dial(
     });
 }
 
-/// Nobody could be connected to: names who is in the way.
+/// The error of requests for a destination to which no connection could be made. It names the peer
+/// that refused: the gateway, or what is behind it.
 pub(crate) fn unreachable(
     cx: &Cx,
     upstreams: &Upstreams,

@@ -4,7 +4,7 @@
 //! that may be repeated; the others wait for it to go on, until it is given up.
 //!
 //! Requests cost nothing here: the sweep, which looks at every exchange once a second, asks. Time
-//! is counted in rounds of the sweep, since a process that itself stood still has heard nothing.
+//! is counted in rounds of the sweep, since a process that itself stood still has received nothing.
 
 use std::time::Duration;
 use tollway_model::ErrorCode;
@@ -56,7 +56,7 @@ pub(crate) fn probe(
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Http2Client(link) = &mut conn.role else { return };
     let is_of_mesh = link.destination.as_ref().is_some_and(Destination::is_of_mesh);
-    let silence = cx.now.saturating_duration_since(link.heard);
+    let silence = cx.now.saturating_duration_since(link.received);
     if !is_of_mesh || link.asked.is_some() || silence < pause || link.carries_bulk() {
         return;
     }

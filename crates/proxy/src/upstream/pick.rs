@@ -97,8 +97,8 @@ fn pick_idle(cx: &mut Cx, links: &impl Links, pool: &mut Pool, random: u64) -> O
         pool.idle.swap(chosen, last);
     }
     let chosen = pool.idle.iter().rposition(|key| is_fresh(links, *key));
-    // Of the others something came or they closed. A read tells whether they may stay: what
-    // came may be a ticket of TLS.
+    // Those behind it have unread bytes or were closed. A read decides whether they stay: the bytes
+    // may be a ticket of TLS.
     for unread in &pool.idle[chosen.map_or(0, |at| at + 1)..] {
         cx.effects.push(Effect::QueueRead(*unread));
     }

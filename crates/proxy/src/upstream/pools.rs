@@ -23,9 +23,9 @@ use crate::request_error::RequestError;
 use crate::tls::MeshTls;
 use crate::upstream::{Upstreams, pick, scale};
 
-/// How long after a gateway beyond the own ones has come or gone connections are made anew: by
-/// then the own gateways know, and one that has gone takes no new connection. It serves those it
-/// has for longer ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
+/// From the change of a joined network's gateways to the replacement of the connections through
+/// them: by then the own gateways know of it, and a gateway that leaves takes no new connection. It
+/// serves those it has for longer ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
 const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// Over how long sidecars spread that, so that they do not all shake hands at once.
 const RENEW_SPREAD: Duration = Duration::from_secs(2);
@@ -258,8 +258,8 @@ pub(crate) fn remove_workload(
     }
 }
 
-/// Leaves an address alone for a while, unless it is the only one there can be: whoever calls
-/// one workload hears at once how it is.
+/// Passes an address over until then. Not for a destination that is one workload: it has no other
+/// address, and its callers get the result of a dial at once.
 pub(crate) fn back_off(
     cx: &mut Cx,
     upstreams: &mut Upstreams,
@@ -498,7 +498,7 @@ pub(crate) fn sweep_pools(
     }
 }
 
-/// Nobody calls a service or a workload any more.
+/// Removes the pool of a service or a workload that is not called any more, and what belongs to it.
 fn forget_unused(upstreams: &mut Upstreams, mesh: Option<&mut MeshTls>, destination: &Destination) {
     upstreams.pools.remove(destination);
     if let Destination::Service(service) = destination {
@@ -521,7 +521,8 @@ pub(crate) fn renew_all(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Up
     }
 }
 
-/// Makes the connections of a pool anew; what is under way finishes where it is.
+/// Retires the connections of a pool, so that others are made; what is under way on them finishes
+/// there.
 pub(crate) fn renew(
     cx: &mut Cx,
     conns: &mut Connections,

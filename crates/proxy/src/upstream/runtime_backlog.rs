@@ -1,10 +1,11 @@
-//! What the runtime was sent and has not looked at, though nobody waits for it any more: requests
-//! that were called off. It is slower than what sends it requests, and a request that is called off
-//! takes no stream any more; so without a bound a caller who only calls off would have any number
-//! of them wait there, each with its head, and others behind them.
+//! Requests to the runtime that were called off and that the runtime has not read yet. It is slower
+//! than what sends it requests, and a request that is called off takes no stream any more. So
+//! without a bound a caller that only calls off would have any number of them wait there, each with
+//! its head, and others behind them.
 //!
-//! A PING behind a reset tells when it was read: the other end answers in the order of the frames.
-//! While too many have not been, requests wait on this side, where one that is called off is gone.
+//! A PING behind a reset shows when the reset was read: the runtime answers in the order of the
+//! frames. While too many are unread, requests wait on this side, where one that is called off is
+//! removed.
 
 use crate::conn::{ConnKey, Connection, Connections, Http2Link, Role};
 use crate::cx::{Cx, Effect};
@@ -14,7 +15,7 @@ use crate::upstream::Upstreams;
 /// Payload of the PINGs of this module. Those of `keepalive` have the number of a sweep.
 const LOOKED: [u8; 8] = *b"backlog?";
 
-/// Whether the runtime has as many requests before it that were called off as it may have.
+/// Whether the limit of requests that were called off and are unread is reached.
 pub(crate) fn is_full(cx: &Cx, upstreams: &Upstreams) -> bool {
     upstreams.backlog >= cx.config.limits.runtime_resets
 }

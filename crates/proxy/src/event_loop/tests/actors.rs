@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
 
-use super::app_unreachable::{Fleet, nobody};
+use super::app_unreachable::{Fleet, unused_address};
 use super::*;
 use crate::runtime_protocol::TurnLease;
 
@@ -93,19 +93,19 @@ async fn as_runtime(request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
 
 /// Sends the state of the service to the caller until `ask` has its answer: states reach a worker
 /// only for services it has asked for.
-fn told<T: Send>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T + Send) -> T {
+fn while_sent<T: Send>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T + Send) -> T {
     let (service, state) = (fleet.stock.clone(), state.clone());
     let update = ServiceUpdate { service, revision: Revision(1), state };
-    let tell = || {
+    let send = || {
         fleet.caller.commands.send(Command::Services(vec![update.clone()]));
         std::thread::sleep(Duration::from_millis(10));
     };
     std::thread::scope(|scope| {
-        // A worker that follows the service already is to know of this before it is asked.
-        tell();
+        // A worker that follows the service already gets the state before the request.
+        send();
         let asked = scope.spawn(ask);
         while !asked.is_finished() {
-            tell();
+            send();
         }
         asked.join().unwrap()
     })
@@ -132,7 +132,7 @@ fn a_replica_is_called_by_its_name_and_no_other() {
     let all = fleet.local(&fleet.addresses());
     for _ in 0..10 {
         let request = format!("POST /v1.0/actors/T/a%20b/method/m?x=1 HTTP/1.1\r\n{TO_SECOND}");
-        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
         assert!(answer.contains("x-path: /v1.0/actors/T/a%20b/method/m?x=1\r\n"), "{answer}");
         assert!(answer.contains("x-own: \r\n"), "{answer}");
@@ -147,7 +147,7 @@ fn a_missing_replica_is_reported_at_once_and_found_when_it_is_back() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
     let ask = |addresses: &[SocketAddr]| {
-        told(&fleet, &fleet.local(addresses), || fleet.caller.call_inside(&request))
+        while_sent(&fleet, &fleet.local(addresses), || fleet.caller.call_inside(&request))
     };
     let both = fleet.addresses();
     let check_gone = |answer: &str| {
@@ -159,14 +159,14 @@ fn a_missing_replica_is_reported_at_once_and_found_when_it_is_back() {
     check_gone(&ask(&both[..1]));
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));
     // Its address without a listener: no other replica is named, and there is no wait for it.
-    check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
-    check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
+    check_failed(&ask(&[both[0], unused_address()]), "503", "ERR_UNREACHABLE", true);
+    check_failed(&ask(&[both[0], unused_address()]), "503", "ERR_UNREACHABLE", true);
     // Another workload at its address is not it.
     let answer = ask(&[both[1], both[0]]);
     check_failed(&answer, "503", "ERR_WRONG_IDENTITY", true);
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));
     assert_eq!(served(&fleet), [0, 3]);
-    let remote = told(&fleet, &fleet.remote(both[0]), || fleet.caller.call_inside(&request));
+    let remote = while_sent(&fleet, &fleet.remote(both[0]), || fleet.caller.call_inside(&request));
     check_gone(&remote);
 }
 
@@ -177,7 +177,7 @@ fn a_workload_without_calls_is_forgotten_and_then_its_service() {
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app(), start_app()]);
     let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
     let all = fleet.local(&fleet.addresses());
-    let ask = || told(&fleet, &all, || fleet.caller.call_inside(&request));
+    let ask = || while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
     for round in 1..3 {
         assert!(ask().starts_with("HTTP/1.1 200 "));
         let let_go = || fleet.caller.around.unsubscribed.load(Ordering::SeqCst) == round;
@@ -188,16 +188,16 @@ fn a_workload_without_calls_is_forgotten_and_then_its_service() {
 #[test]
 fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
     for protocol in AppProtocol::ALL {
-        let fleet = Fleet::with(long(), protocol, &[nobody(), nobody()]);
+        let fleet = Fleet::with(long(), protocol, &[unused_address(), unused_address()]);
         fleet.callees[1].run_actors();
         let all = fleet.local(&fleet.addresses());
         let request = format!(
             "POST /v1.0/actors/T/1/method/m HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n\
              x-tollway-caller: spiffe://forged/ns/a/b\r\ndapr-caller-app-id: forged\r\n"
         );
-        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ran: hi"), "{answer}");
-        for told in [
+        for part in [
             "x-path: /v1.0/actors/T/1/method/m\r\n",
             "x-method: POST\r\n",
             "x-caller: spiffe://west.tollway/ns/default/web\r\n",
@@ -205,7 +205,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
             "x-token: \r\n",
             "x-own: x-tollway-actor\r\n",
         ] {
-            assert!(answer.contains(told), "{told} {answer}");
+            assert!(answer.contains(part), "{part} {answer}");
         }
     }
 }
@@ -219,7 +219,7 @@ fn an_unprocessed_answer_of_a_runtime_is_forwarded_and_not_retried() {
         let request = format!(
             "PUT /v1.0/actors/status/{status} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n"
         );
-        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("x-tollway-unprocessed: 1\r\n"), "{answer}");
         assert!(answer.ends_with("ran: hi"), "{answer}");
@@ -240,7 +240,7 @@ fn a_sidecar_runs_actors_without_an_app_but_not_without_a_runtime() {
             "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-actor: host\r\n\
              x-tollway-instance: {to}\r\n"
         );
-        told(&fleet, &both, || fleet.caller.call_inside(&request))
+        while_sent(&fleet, &both, || fleet.caller.call_inside(&request))
     };
     check_failed(&ask("s-0"), "404", "ERR_NOT_SERVED", true);
     check_failed(&ask("s-1"), "404", "ERR_NOT_SERVED", true);
@@ -267,7 +267,7 @@ fn a_call_that_a_policy_denies_reaches_no_runtime() {
     let all = fleet.local(&fleet.addresses());
     let ask = |path: &str| {
         let request = format!("POST {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n");
-        told(&fleet, &all, || fleet.caller.call_inside(&request))
+        while_sent(&fleet, &all, || fleet.caller.call_inside(&request))
     };
     let denied = ask("/v1.0/actors/Cart/1/method/m");
     check_failed(&denied, "403", "ERR_POLICY_DENIED", true);
@@ -295,19 +295,19 @@ fn the_own_app_is_called_with_path_method_and_token() {
                    x-tollway-error: forged\r\ndapr-api-token: forged\r\n";
     let answer = sidecar.call_inside(request);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
-    for told in [
+    for part in [
         "x-path: /actors/T/1/method/m?x\r\n",
         "x-caller: spiffe://west.tollway/ns/default/web\r\n",
         "x-token: ours\r\n",
         "x-own: \r\n",
     ] {
-        assert!(answer.contains(told), "{told} {answer}");
+        assert!(answer.contains(part), "{part} {answer}");
     }
     let counts = &sidecar.metrics;
     assert_eq!((counts.inbound_requests.value(), counts.outbound_requests.value()), (0, 0));
     let appless = start(None);
     check_failed(&appless.call_inside(request), "503", "ERR_NO_READY_ENDPOINT", true);
-    let away = start(Some(AppTarget { address: nobody(), protocol: AppProtocol::Http }));
+    let away = start(Some(AppTarget { address: unused_address(), protocol: AppProtocol::Http }));
     check_failed(&away.call_inside(request), "503", "ERR_APP_UNREACHABLE", true);
     let both = "PUT /x HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-actor: host\r\n";
     check_failed(&sidecar.call_inside(both), "400", "ERR_MALFORMED_REQUEST", true);
@@ -422,8 +422,8 @@ fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
         let app = serve(|request| async {
             tokio::time::sleep(Duration::from_millis(600)).await;
             let body = request.into_body().collect().await?.to_bytes();
-            let told = Bytes::from(body.len().to_string());
-            Ok(Response::new(Full::new(told).map_err(|e| match e {}).boxed()))
+            let length = Bytes::from(body.len().to_string());
+            Ok(Response::new(Full::new(length).map_err(|e| match e {}).boxed()))
         });
         let network = Network::new("west");
         let credentials = network.credentials(&service("stock"), "s-0", &[]);
@@ -492,7 +492,7 @@ fn unsent_turns_beside_a_late_one_are_reported_as_unprocessed() {
     let (sidecar, asked) = beside_counting_app(AppProtocol::H2c);
     let far = tollway_net::boot_time() + LONG;
     assert!(sidecar.call_inside(&turn_by(far)).ends_with("ok"));
-    let (mut ran, mut told) = (1, 0);
+    let (mut ran, mut unprocessed) = (1, 0);
     for nth in 0..100 {
         let by = tollway_net::boot_time() + Duration::from_micros(20 * nth);
         let answers = std::thread::scope(|scope| {
@@ -505,12 +505,13 @@ fn unsent_turns_beside_a_late_one_are_reported_as_unprocessed() {
                 ran += 1;
             } else {
                 assert!(answer.starts_with("HTTP/1.1 50"), "{answer}");
-                told += usize::from(answer.contains("x-tollway-unprocessed: 1\r\n"));
+                unprocessed += usize::from(answer.contains("x-tollway-unprocessed: 1\r\n"));
             }
         }
     }
     let asked = asked.load(Ordering::SeqCst);
-    assert!(ran <= asked && told > 0 && asked + told <= 201, "{ran} {asked} {told}");
+    let all = asked + unprocessed;
+    assert!(ran <= asked && unprocessed > 0 && all <= 201, "{ran} {asked} {unprocessed}");
 }
 
 /// Calls the first replica, and calls that off once it `may` be.
@@ -520,7 +521,7 @@ fn called_off(fleet: &Fleet, state: &ServiceState, may: impl Fn() -> bool + Sync
         "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-instance: S-0\r\n\
          x-tollway-call: {NUMBER}\r\n"
     );
-    told(fleet, state, || {
+    while_sent(fleet, state, || {
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| fleet.caller.call_inside(&request));
             fleet.caller.commands.send(Command::CallOff(NUMBER + 1));
@@ -557,7 +558,7 @@ fn private_fields_in_a_request_of_an_app_have_no_effect() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     fleet.callees[0].run_actors();
     fleet.caller.run_actors();
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     let mut stream = connect(fleet.caller.addresses[0]);
     for said in [
         "x-tollway-instance: s-9",

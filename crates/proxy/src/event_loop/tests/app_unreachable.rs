@@ -3,7 +3,7 @@
 use super::*;
 
 /// An address without a listener, which no other test takes.
-pub(super) fn nobody() -> SocketAddr {
+pub(super) fn unused_address() -> SocketAddr {
     tollway_testkit::free_address().unwrap()
 }
 
@@ -94,7 +94,7 @@ impl Fleet {
 
     pub(super) fn start_gateway(&self, address: SocketAddr, endpoints: &[SocketAddr]) -> Running {
         let name = service("gateway");
-        let routes = GatewayRoutes { network: label("west"), control: nobody() };
+        let routes = GatewayRoutes { network: label("west"), control: unused_address() };
         let credentials = self.network.credentials(&name, "g-1", &[]);
         let gateway = Running::start_at(
             address,
@@ -105,7 +105,7 @@ impl Fleet {
             None,
             Some(routes),
         );
-        gateway.tell(&self.stock, self.local(endpoints));
+        gateway.send_state(&self.stock, self.local(endpoints));
         gateway
     }
 
@@ -139,8 +139,8 @@ impl Fleet {
 #[test]
 fn a_replica_without_its_app_costs_no_request() {
     for protocol in [AppProtocol::Http, AppProtocol::H2c] {
-        let fleet = Fleet::new(protocol, &[nobody(), start_app(), nobody()]);
-        fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+        let fleet = Fleet::new(protocol, &[unused_address(), start_app(), unused_address()]);
+        fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
         for _ in 0..30 {
             let answer = fleet.post();
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -154,10 +154,10 @@ fn a_replica_without_its_app_costs_no_request() {
 
 #[test]
 fn a_replica_behind_a_gateway_without_its_app_costs_no_request() {
-    let fleet = Fleet::new(AppProtocol::Http, &[start_app(), nobody()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app(), unused_address()]);
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = fleet.start_gateway(any, &fleet.addresses());
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     for _ in 0..30 {
         let answer = fleet.post();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -166,14 +166,14 @@ fn a_replica_behind_a_gateway_without_its_app_costs_no_request() {
 
 #[test]
 fn an_app_without_a_listener_is_reported_with_the_hop_that_dialled() {
-    let app = nobody();
+    let app = unused_address();
     let fleet = Fleet::new(AppProtocol::Http, &[app]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("\"errorCode\":\"ERR_APP_UNREACHABLE\""), "{answer}");
-    let told = format!("the sidecar of stock.default.west cannot connect to its app at {app}: ");
-    assert!(answer.contains(&told), "{answer}");
+    let message = format!("the sidecar of stock.default.west cannot connect to its app at {app}: ");
+    assert!(answer.contains(&message), "{answer}");
     assert!(!answer.contains("x-tollway-unprocessed"), "a word among sidecars: {answer}");
 }
 
@@ -189,7 +189,7 @@ fn an_app_cannot_claim_that_it_did_not_process_a_request() {
         listener
     });
     let fleet = Fleet::new(AppProtocol::Http, &[app]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("no"), "{answer}");
     assert_eq!(fleet.caller.metrics.retries.value(), 0);
@@ -199,7 +199,7 @@ fn an_app_cannot_claim_that_it_did_not_process_a_request() {
 #[test]
 fn an_app_of_http2_cannot_either() {
     let fleet = Fleet::new(AppProtocol::H2c, &[start_app()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     let request = "POST /v1.0/invoke/stock/method/unprocessed HTTP/1.1\r\nhost: a\r\n\
                    connection: close\r\ncontent-length: 2\r\n\r\nno";
     let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"\r\nno");
@@ -211,8 +211,8 @@ fn an_app_of_http2_cannot_either() {
 #[test]
 fn a_request_waits_for_a_gateway_that_is_replaced() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    let address = nobody();
-    fleet.caller.tell(&fleet.stock, fleet.remote(address));
+    let address = unused_address();
+    fleet.caller.send_state(&fleet.stock, fleet.remote(address));
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| fleet.post());
         std::thread::sleep(Duration::from_millis(400));
@@ -228,7 +228,7 @@ fn a_dial_to_an_address_that_is_no_longer_named_is_not_waited_for() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     // A listener that never takes its connections: the TLS handshake hangs.
     let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let told = ServiceUpdate {
+    let update = ServiceUpdate {
         service: fleet.stock.clone(),
         revision: Revision(1),
         state: fleet.remote(hangs.local_addr().unwrap()),
@@ -237,12 +237,12 @@ fn a_dial_to_an_address_that_is_no_longer_named_is_not_waited_for() {
         let begun = Instant::now();
         let asked = scope.spawn(|| fleet.post());
         while fleet.caller.metrics.dials.value() == 0 {
-            fleet.caller.commands.send(Command::Services(vec![told.clone()]));
+            fleet.caller.commands.send(Command::Services(vec![update.clone()]));
             std::thread::sleep(Duration::from_millis(10));
         }
         let any = "127.0.0.1:0".parse().unwrap();
         let gateway = fleet.start_gateway(any, &fleet.addresses());
-        fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+        fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
         let answer = asked.join().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         let took = begun.elapsed();
@@ -253,8 +253,8 @@ fn a_dial_to_an_address_that_is_no_longer_named_is_not_waited_for() {
 #[test]
 fn a_tcp_connection_finds_the_endpoint_that_is_there() {
     let fleet = Fleet::new(AppProtocol::Tcp, &[start_tcp_echo()]);
-    let endpoints = [nobody(), fleet.addresses()[0], nobody()];
-    fleet.caller.tell(&fleet.stock, fleet.local(&endpoints));
+    let endpoints = [unused_address(), fleet.addresses()[0], unused_address()];
+    fleet.caller.send_state(&fleet.stock, fleet.local(&endpoints));
     for _ in 0..9 {
         assert_eq!(fleet.echo_tcp(), b"over and back");
     }
@@ -264,8 +264,9 @@ fn a_tcp_connection_finds_the_endpoint_that_is_there() {
 fn a_gateway_passes_over_an_endpoint_that_is_away() {
     let fleet = Fleet::new(AppProtocol::Tcp, &[start_tcp_echo()]);
     let any = "127.0.0.1:0".parse().unwrap();
-    let gateway = fleet.start_gateway(any, &[nobody(), fleet.addresses()[0], nobody()]);
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    let gateway =
+        fleet.start_gateway(any, &[unused_address(), fleet.addresses()[0], unused_address()]);
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     for _ in 0..9 {
         assert_eq!(fleet.echo_tcp(), b"over and back");
     }
@@ -285,7 +286,7 @@ fn informational_heads_leave_their_hop_by_hop_fields_behind() {
         stream.read_to_end(&mut Vec::new()).unwrap();
     });
     let fleet = Fleet::new(AppProtocol::Http, &[app]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 103 "), "{answer}");
     assert!(answer.contains("link: </a>\r\n"), "{answer}");
@@ -297,25 +298,25 @@ fn a_gateway_that_comes_later_gets_its_share() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let any = "127.0.0.1:0".parse().unwrap();
     let first = fleet.start_gateway(any, &fleet.addresses());
-    let later = nobody();
+    let later = unused_address();
     let ServiceState::Remote { mut remote, protocol, trust_domain } =
         fleet.remote(first.addresses[0])
     else {
         unreachable!("that is what it makes")
     };
     remote.gateways = [later, first.addresses[0]].into();
-    fleet.caller.tell(&fleet.stock, ServiceState::Remote { remote, protocol, trust_domain });
+    fleet.caller.send_state(&fleet.stock, ServiceState::Remote { remote, protocol, trust_domain });
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let deadline = Instant::now() + Duration::from_secs(10);
     while first.metrics.gateway_connections.value() < 4 {
-        assert!(Instant::now() < deadline, "all go where somebody answers");
+        assert!(Instant::now() < deadline, "all go through the gateway that answers");
         std::thread::sleep(Duration::from_millis(10));
     }
     let second = fleet.start_gateway(later, &fleet.addresses());
     let deadline = Instant::now() + Duration::from_secs(10);
     while second.metrics.gateway_connections.value() == 0 {
-        assert!(Instant::now() < deadline, "nobody comes through the other gateway");
+        assert!(Instant::now() < deadline, "no connection goes through the other gateway");
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));

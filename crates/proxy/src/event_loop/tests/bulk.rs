@@ -63,7 +63,7 @@ fn a_transfer_that_is_held_up_holds_up_no_small_request() {
         None,
         None,
     );
-    caller.tell(
+    caller.send_state(
         &stock,
         ServiceState::Local {
             endpoints: [Endpoint { instance: label("s-1"), address }].into(),

@@ -50,7 +50,7 @@ fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<u
 fn two_requests_under_way_share_a_connection_over_distance() {
     let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
     let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     becomes(&fleet, &open, 4..=4);
     let held = hold(&fleet, 40);
     becomes(&fleet, &open, 20..=21);
@@ -62,7 +62,7 @@ fn two_requests_under_way_share_a_connection_over_distance() {
 fn bulk_beside_them_has_none_of_them_made_again_and_again() {
     let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
     let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 15..=16);
     let mut bulk = connect(fleet.caller.addresses[0]);
@@ -84,7 +84,7 @@ fn over_distance_there_are_no_more_connections_than_allowed() {
     let limits = Limits { mesh_connections: 3, ..Limits::default() };
     fleet.caller.configure(MeshProtocol::Http2, (limits, far()));
     let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 3..=3);
     call(&fleet, 20);
@@ -97,7 +97,7 @@ fn each_endpoint_far_away_has_its_part_and_keeps_it() {
     let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app(), start_app()]);
     let stands = fleet.callees.iter().map(|callee| start_gateway(callee.addresses[0]));
     let (open, addresses): (Vec<_>, Vec<_>) = stands.unzip();
-    fleet.caller.tell(&fleet.stock, fleet.local(&addresses));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&addresses));
     let _held = hold(&fleet, 20);
     becomes(&fleet, &open[0], 5..=6);
     becomes(&fleet, &open[1], 5..=6);
@@ -110,7 +110,7 @@ fn each_endpoint_far_away_has_its_part_and_keeps_it() {
 fn near_by_one_connection_carries_all() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let (open, endpoint) = start_gateway(fleet.callees[0].addresses[0]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&[endpoint]));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&[endpoint]));
     let _held = hold(&fleet, 30);
     call(&fleet, 40);
     assert_eq!(open.load(Ordering::SeqCst), 1);

@@ -84,7 +84,7 @@ impl Shared {
         let web = service("web");
         let credentials = self.network.credentials(&web, "1", &[]);
         let caller = Running::start(web, credentials, &[ListenerKind::HttpApi], None, None);
-        caller.tell(&service("stock"), self.state.clone());
+        caller.send_state(&service("stock"), self.state.clone());
         caller
     }
 

@@ -80,7 +80,7 @@ fn a_silent_relay_delays_only_what_must_not_be_sent_twice() {
     let callee = fleet.addresses()[0];
     let (stopped, other) = (Relay::to(callee), Relay::to(callee));
     let state = fleet.remote_through(&[stopped.address, other.address], &[]);
-    fleet.caller.tell(&fleet.stock, state);
+    fleet.caller.send_state(&fleet.stock, state);
     assert_ok(&fleet.post());
     until("both relays are used", || stopped.taken() >= 2 && other.taken() >= 2);
     // Every connection stands and has carried something.
@@ -111,7 +111,7 @@ fn requests_wait_for_the_only_relay_although_it_is_silent() {
     let timeouts = Timeouts { connect: Duration::from_millis(500), ..attentive() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
+    fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
     relay.stop();
     std::thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn cancelled_requests_do_not_pile_up_on_a_silent_relay() {
     const CALLS: u64 = 200;
     let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&[relay.address]));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&[relay.address]));
     assert_ok(&fleet.post());
     relay.stop();
     let large = format!(
@@ -156,7 +156,7 @@ fn a_silent_connection_is_given_up_and_its_request_fails() {
     let timeouts = Timeouts { silence: Duration::from_secs(1), ..attentive() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
+    fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
     relay.stop();
     let answer = fleet.post();
@@ -169,7 +169,7 @@ fn a_silent_connection_is_given_up_and_its_request_fails() {
 fn an_app_that_takes_its_time_is_not_taken_for_dead() {
     let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
+    fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     let stuck = "POST /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\n\
                  content-length: 0\r\n\r\n";
     let mut stream = connect(fleet.caller.addresses[0]);
@@ -184,7 +184,7 @@ fn connections_are_made_anew_when_the_remote_gateways_change() {
     let fleet = Fleet::with(patient(), AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     let [gone, stays] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
-    let tell = |beyond: &[SocketAddr]| {
+    let send = |beyond: &[SocketAddr]| {
         let state = fleet.remote_through(&[relay.address], beyond);
         let update = ServiceUpdate { service: fleet.stock.clone(), revision: Revision(1), state };
         fleet.caller.commands.send(Command::Services(vec![update]));
@@ -192,18 +192,18 @@ fn connections_are_made_anew_when_the_remote_gateways_change() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| fleet.post());
         until("it is answered", || {
-            tell(&[gone, stays]);
+            send(&[gone, stays]);
             first.is_finished()
         });
         assert_ok(&first.join().unwrap());
     });
     until("there are as many as there should be", || relay.taken() == 4);
-    tell(&[stays]);
+    send(&[stays]);
     until("each is made anew", || {
         assert_ok(&fleet.post());
         relay.taken() >= 8
     });
-    tell(&[stays, gone]);
+    send(&[stays, gone]);
     until("one that has come gets its share", || {
         assert_ok(&fleet.post());
         relay.taken() >= 12

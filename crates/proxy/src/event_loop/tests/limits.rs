@@ -77,7 +77,7 @@ fn a_silent_connection_is_evicted_for_one_above_the_limit() {
 #[test]
 fn connections_to_the_app_are_counted_apart_from_those_of_the_mesh() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     assert!(fleet.post().starts_with("HTTP/1.1 200 "));
     let dials = |thread: &Running| (thread.metrics.dials.value(), thread.metrics.app_dials.value());
     assert_eq!((dials(&fleet.caller), dials(&fleet.callees[0])), ((1, 0), (0, 1)));

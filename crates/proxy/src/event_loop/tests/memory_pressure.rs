@@ -2,7 +2,7 @@
 
 use hyper::client::conn::http2;
 
-use super::app_unreachable::{Fleet, nobody};
+use super::app_unreachable::{Fleet, unused_address};
 use super::*;
 use crate::exchange::memory_pressure::{CROWDED_FOR, FLOODED_FROM};
 
@@ -16,7 +16,7 @@ const STREAM_WINDOW: usize = 256 * 1024;
 fn fleet(limits: Limits, apps: &[SocketAddr]) -> Fleet {
     let fleet = Fleet::new(AppProtocol::Http, apps);
     fleet.caller.configure(MeshProtocol::default(), (limits, patient()));
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     fleet
 }
 
@@ -88,8 +88,8 @@ async fn read(answer: Response<Incoming>) -> bool {
         match frame {
             Ok(frame) => received += frame.into_data().map_or(0, |data| data.len()),
             Err(error) => {
-                let told = format!("{error:?}");
-                assert!(told.contains("ENHANCE_YOUR_CALM"), "{told}");
+                let text = format!("{error:?}");
+                assert!(text.contains("ENHANCE_YOUR_CALM"), "{text}");
                 return true;
             }
         }
@@ -112,7 +112,7 @@ fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_
     });
     check_served(&fleet);
     let broken = greedy.read();
-    assert!(broken > 0, "it was not told");
+    assert!(broken > 0, "the greedy caller got no error");
     assert_eq!(fleet.caller.metrics.request_failures.value(), broken);
     until("nothing waiting", || waiting(&fleet.caller) == 0);
     check_served(&fleet);
@@ -173,10 +173,10 @@ fn many_small_holders_make_others_wait_for_some_seconds_only() {
     let crowd = Crowd::gather(24);
     let mut other = connect(crowd.fleet.caller.addresses[0]);
     other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    until("somebody losing something", || crowd.fleet.caller.metrics.request_failures.value() > 0);
+    until("a request failing", || crowd.fleet.caller.metrics.request_failures.value() > 0);
     let answer = talk(&mut other, get("/large/1").as_bytes(), b"\r\n0\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{} bytes", answer.len());
-    assert!(crowd.read() > 0, "nobody was told");
+    assert!(crowd.read() > 0, "no caller got an error");
 }
 
 /// Callers over HTTP/2, each on a connection of its own, that send a body to `stock` before its
@@ -211,7 +211,7 @@ impl Uploads {
     /// Lets the others reach `stock`; returns how many did not and got an error.
     fn end(self) -> u64 {
         let caller = &self.fleet.caller;
-        caller.tell(&self.fleet.stock, self.fleet.local(&self.fleet.addresses()));
+        caller.send_state(&self.fleet.stock, self.fleet.local(&self.fleet.addresses()));
         let mut refused = 0;
         for answer in self.answers {
             match self.runtime.block_on(answer).unwrap().as_u16() {
@@ -241,7 +241,7 @@ async fn upload(sidecar: SocketAddr, bytes: usize) -> hyper::StatusCode {
 #[test]
 fn a_flood_from_many_connections_is_not_waited_for() {
     let uploads = Uploads::start(24, 250_000);
-    until("somebody losing something", || uploads.faults() > 0);
+    until("a request failing", || uploads.faults() > 0);
     let took = uploads.begun.elapsed();
     assert!(took < CROWDED_FOR, "a crowd loses it after {took:?} in any case");
     let (most, caller) = (FLOODED_FROM * Uploads::HELD, &uploads.fleet.caller);
@@ -277,7 +277,7 @@ fn a_request_that_the_app_does_not_read_fails_as_overloaded() {
     let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
     let trust_domain = network.trust_domain;
     let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
-    caller.tell(&stock, state);
+    caller.send_state(&stock, state);
 
     let mut stream = send_unread(caller.addresses[0]);
     let other = talk(&mut connect(caller.addresses[0]), get("/other").as_bytes(), b"\r\n\r\n");
@@ -374,7 +374,7 @@ fn a_request_is_sent_again_only_while_all_of_it_is_kept() {
     let ask = |bytes: usize| {
         let limits = Limits { replay_bytes: KEPT, ..Limits::default() };
         // Neither replica's app is there, so that each says it has done nothing.
-        let fleet = fleet(limits, &[nobody(), nobody()]);
+        let fleet = fleet(limits, &[unused_address(), unused_address()]);
         let request = format!(
             "POST /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\ncontent-length: {bytes}\r\n\r\n{}",
             "x".repeat(bytes)

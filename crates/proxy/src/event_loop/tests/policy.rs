@@ -10,7 +10,7 @@ fn no_request_is_admitted_before_the_policies_are_known() {
     let (west, east) = (Network::new("west"), Network::new("east"));
     let (web, stock) = (service("web"), service("stock.default.east"));
     let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
-    let callee = Running::untold(
+    let callee = Running::start_without_policies(
         "127.0.0.1:0".parse().unwrap(),
         (Limits::default(), patient()),
         stock.clone(),
@@ -37,7 +37,7 @@ fn no_request_is_admitted_before_the_policies_are_known() {
     // Its app has seen nothing of it: the caller's sidecar may ask another replica.
     assert!(answer.contains("x-tollway-unprocessed: 1\r\n"), "{answer}");
 
-    callee.tell_open(stock);
+    callee.send_no_policies(stock);
     let deadline = Instant::now() + Duration::from_secs(10);
     while !ask().starts_with("HTTP/1.1 200 ") {
         assert!(Instant::now() < deadline, "the policies were not taken");

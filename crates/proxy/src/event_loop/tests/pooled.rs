@@ -8,7 +8,7 @@ use std::sync::Barrier;
 
 use tollway_net::{Conn, local_pair};
 
-use super::app_unreachable::{Fleet, nobody};
+use super::app_unreachable::{Fleet, unused_address};
 use super::*;
 
 /// A fleet whose caller pools its connections.
@@ -53,7 +53,7 @@ fn check_all_answered(fleet: &Fleet, count: usize) {
 fn requests_at_once_have_connections_of_their_own() {
     const AT_ONCE: usize = 5;
     let fleet = pooled(AppProtocol::Http, &[start_crowd_app(AT_ONCE)]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| check_all_answered(&fleet, 1));
@@ -65,7 +65,7 @@ fn requests_at_once_have_connections_of_their_own() {
 #[test]
 fn a_connection_of_a_pool_is_used_again() {
     let fleet = pooled(AppProtocol::Http, &[start_app()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     check_all_answered(&fleet, 20);
     assert_eq!(handshakes(&fleet), 1);
 }
@@ -120,7 +120,7 @@ pub(super) fn event_loop_of_web(network: &Network) -> SidecarLoop {
 #[test]
 fn what_is_not_http1_is_multiplexed_all_the_same() {
     let fleet = pooled(AppProtocol::H2c, &[start_app()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     std::thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| check_all_answered(&fleet, 4));
@@ -131,8 +131,9 @@ fn what_is_not_http1_is_multiplexed_all_the_same() {
 
 #[test]
 fn a_pool_reaches_all_replicas_and_none_that_is_without_its_app() {
-    let fleet = pooled(AppProtocol::Http, &[nobody(), start_app(), start_app(), nobody()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let fleet =
+        pooled(AppProtocol::Http, &[unused_address(), start_app(), start_app(), unused_address()]);
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     check_all_answered(&fleet, 40);
     let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
     // A dial to one of them may take longer than forty calls by way of the other.
@@ -141,10 +142,10 @@ fn a_pool_reaches_all_replicas_and_none_that_is_without_its_app() {
 
 #[test]
 fn a_pool_leads_through_a_gateway() {
-    let fleet = pooled(AppProtocol::Http, &[start_app(), nobody()]);
+    let fleet = pooled(AppProtocol::Http, &[start_app(), unused_address()]);
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = fleet.start_gateway(any, &fleet.addresses());
-    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     check_all_answered(&fleet, 20);
 }
 
@@ -152,7 +153,7 @@ fn a_pool_leads_through_a_gateway() {
 fn new_credentials_and_other_endpoints_end_idle_connections() {
     let fleet = pooled(AppProtocol::Http, &[start_app(), start_app()]);
     let [first, second] = fleet.addresses()[..] else { unreachable!("two were started") };
-    let tell = |address: SocketAddr| {
+    let send = |address: SocketAddr| {
         let update = ServiceUpdate {
             service: fleet.stock.clone(),
             revision: Revision(1),
@@ -164,7 +165,7 @@ fn new_credentials_and_other_endpoints_end_idle_connections() {
         let asked = scope.spawn(|| check_all_answered(&fleet, 3));
         // States reach a worker only for services it has asked for.
         while !asked.is_finished() {
-            tell(first);
+            send(first);
             std::thread::sleep(Duration::from_millis(10));
         }
     });
@@ -172,7 +173,7 @@ fn new_credentials_and_other_endpoints_end_idle_connections() {
     let credentials = fleet.network.credentials(&service("web"), "w-1", &[]);
     fleet.caller.commands.send(Command::Credentials(credentials));
     ask_until(&fleet, "a connection that proves the new identity", || handshakes(&fleet) == 2);
-    tell(second);
+    send(second);
     let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
     ask_until(&fleet, "the endpoint that is there now", || served(1) > 0);
     let before = served(0);

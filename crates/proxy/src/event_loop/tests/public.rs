@@ -93,7 +93,7 @@ fn exchange(public: &Running, request: &str) -> String {
 #[test]
 fn the_public_listener_refuses_malformed_requests() {
     let public = public(patient());
-    public.run(ApiKind::Own, tell_back);
+    public.run(ApiKind::Own, echo_request);
     let cases = [heads(), bodies()].concat();
     for (nth, (name, request, status)) in cases.iter().enumerate() {
         let answer = exchange(&public, request);
@@ -109,18 +109,18 @@ fn the_public_listener_refuses_malformed_requests() {
 }
 
 /// A runtime that answers with all that it was sent.
-async fn tell_back(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let mut told = format!("{} {}\n", request.method(), request.uri().path());
+async fn echo_request(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let mut text = format!("{} {}\n", request.method(), request.uri().path());
     for (name, value) in request.headers() {
-        told += &format!("{name}: {}\n", value.to_str().unwrap());
+        text += &format!("{name}: {}\n", value.to_str().unwrap());
     }
     let body = request.into_body().collect().await?;
     let trailers = body.trailers().cloned().unwrap_or_default();
-    told += &format!("body: {}\n", String::from_utf8_lossy(&body.to_bytes()));
+    text += &format!("body: {}\n", String::from_utf8_lossy(&body.to_bytes()));
     for (name, value) in &trailers {
-        told += &format!("trailer {name}: {}\n", value.to_str().unwrap());
+        text += &format!("trailer {name}: {}\n", value.to_str().unwrap());
     }
-    Ok(Response::new(Full::from(told)))
+    Ok(Response::new(Full::from(text)))
 }
 
 const CLOSE: &str = "connection: close\r\n";
@@ -128,7 +128,7 @@ const CLOSE: &str = "connection: close\r\n";
 #[test]
 fn bytes_behind_an_upgrade_at_the_public_listener_are_a_request() {
     let public = public(patient());
-    public.run(ApiKind::Own, tell_back);
+    public.run(ApiKind::Own, echo_request);
     let next = get(CLOSE).replace("healthz", "metadata");
     const UPGRADE: &str = "connection: upgrade\r\nupgrade: raw\r\n";
     for (fields, body) in [("", ""), ("content-length: 5\r\n", "hello")] {
@@ -146,7 +146,7 @@ fn bytes_behind_an_upgrade_at_the_public_listener_are_a_request() {
 #[test]
 fn trailers_and_connection_change_nothing_at_the_public_listener() {
     let public = public(patient());
-    public.run(ApiKind::Own, tell_back);
+    public.run(ApiKind::Own, echo_request);
     let fields = format!(
         "{CLOSE}{CHUNKED}connection: x-forwarded-identity, x-tollway-caller, host\r\n\
          x-forwarded-identity: me\r\nx-tollway-caller: evil\r\ndapr-caller-app-id: evil\r\n\
@@ -156,12 +156,12 @@ fn trailers_and_connection_change_nothing_at_the_public_listener() {
                   x-tollway-caller: evil\r\nx-sum: 7\r\n\r\n";
     let answer = exchange(&public, &(get(&fields) + chunks));
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    let (_, told) = answer.split_once("\r\n\r\n").unwrap();
+    let (_, text) = answer.split_once("\r\n\r\n").unwrap();
     for part in ["x-kept: yes\n", "body: hello\n", "trailer x-sum: 7\n"] {
-        assert!(told.contains(part), "{part} is not in {told}");
+        assert!(text.contains(part), "{part} is not in {text}");
     }
     for part in ["evil", "x-forwarded-identity", "keep-alive", "connection", "trailer content"] {
-        assert!(!told.contains(part), "{part} is in {told}");
+        assert!(!text.contains(part), "{part} is in {text}");
     }
 }
 
@@ -169,7 +169,7 @@ fn trailers_and_connection_change_nothing_at_the_public_listener() {
 fn the_public_listener_waits_a_limited_time_for_an_announced_body() {
     let stream_idle = Duration::from_millis(300);
     let public = public(Timeouts { stream_idle, ..patient() });
-    public.run(ApiKind::Own, tell_back);
+    public.run(ApiKind::Own, echo_request);
     let answer = exchange(&public, &get("expect: 100-continue\r\ncontent-length: 5\r\n"));
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains("ERR_BODY_TIMED_OUT"), "{answer}");

@@ -154,7 +154,7 @@ fn a_service_without_calls_is_let_go() {
     let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
     let trust_domain = network.trust_domain;
     let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
-    caller.tell(&stock, state);
+    caller.send_state(&stock, state);
     let request = "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     let answer = talk(&mut connect(caller.addresses[0]), request.as_bytes(), b"\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -222,7 +222,7 @@ fn check_ends_in_time(stream: &TcpStream, caller: &Running) {
 fn an_answer_that_stands_still_is_broken_off_and_counted() {
     let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let fleet = Fleet::new(AppProtocol::Http, &[app.local_addr().unwrap()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     std::thread::spawn(move || {
         let (mut stream, _) = app.accept().unwrap();
         talk(&mut stream, b"", b"\r\n\r\n");
@@ -241,7 +241,7 @@ fn an_answer_that_stands_still_is_broken_off_and_counted() {
 fn a_relayed_connection_that_stands_still_is_closed_and_counted() {
     let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let fleet = Fleet::new(AppProtocol::Tcp, &[app.local_addr().unwrap()]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
     std::thread::spawn(move || {
         let (stream, _) = app.accept().unwrap();
         copy(stream.try_clone().unwrap(), stream, |_| {});
