@@ -34,7 +34,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.map_breaches(&names));
     breaches.extend(tree.files_gone("docs/walks.md"));
     breaches.extend(tree.changelog_breaches());
-    breaches.extend(tree.old_words());
+    breaches.extend(tree.banned_words());
     breaches.extend(parts::breaches(&tree.root, &tree.rust));
     breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
@@ -65,9 +65,8 @@ impl Tree {
             .collect()
     }
 
-    fn old_words(&self) -> Vec<String> {
-        let counts = self.text(words::COUNTS).unwrap_or_default();
-        words::breaches(&self.root, &self.rust, counts)
+    fn banned_words(&self) -> Vec<String> {
+        words::breaches(&self.root, &self.rust)
     }
 
     fn leftovers(&self) -> Vec<String> {

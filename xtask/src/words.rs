@@ -1,9 +1,6 @@
-//! Words that the glossary bans, since each has a standard term.
-//!
-//! No type, file or folder may have one in its name. Functions and comments had many; their number
-//! by word is in `xtask/old-words.txt` and may only fall. Whoever removes one lowers the number.
+//! Words that the glossary bans, since each has a standard term: in names of types, files, folders
+//! and functions, and in comments.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::sources::RustFile;
@@ -28,23 +25,17 @@ const IN_COMMENTS: &[&str] = &[
     "tell", "tells", "told", "whoever", "whom", "whomever",
 ];
 
-/// The counts that may only fall, from the root.
-pub(crate) const COUNTS: &str = "xtask/old-words.txt";
-
-/// Names with a banned word, and words of functions and comments whose number is not the listed
-/// one.
-pub(crate) fn breaches(root: &Path, files: &[RustFile], listed: &str) -> Vec<String> {
+/// Names and comments with a banned word.
+pub(crate) fn breaches(root: &Path, files: &[RustFile]) -> Vec<String> {
     let mut breaches = Vec::new();
-    let mut found = Counts::default();
     for file in files.iter().filter(|file| !file.is_generated()) {
         let path = file.path.strip_prefix(root).unwrap_or(&file.path);
         breaches.extend(names(path, &file.code).filter_map(|name| name_breach(path, &name)));
         // This file has to name the words.
         if path != Path::new("xtask/src/words.rs") {
-            found.add(file);
+            breaches.extend(line_breaches(path, &file.text));
         }
     }
-    breaches.extend(found.differences(listed));
     breaches
 }
 
@@ -54,55 +45,25 @@ fn name_breach(path: &Path, name: &str) -> Option<String> {
     Some(format!("{path}: `{name}` has the word `{word}`: ARCHITECTURE.md's glossary has the term"))
 }
 
-/// How often each banned word occurs in names of functions and in comments, and the last file.
-#[derive(Default)]
-struct Counts(BTreeMap<String, (usize, String)>);
-
-impl Counts {
-    fn add(&mut self, file: &RustFile) {
-        for line in file.text.lines() {
-            let line = line.trim_start();
-            let (kind, found) = match line.strip_prefix("//") {
-                Some(comment) => ("comment", banned(comment.to_lowercase(), IN_COMMENTS)),
-                None => ("fn", banned(function_defined(line).to_owned(), IN_FUNCTIONS)),
-            };
-            for word in found {
-                let entry = self.0.entry(format!("{kind} {word}")).or_default();
-                *entry = (entry.0 + 1, file.path.display().to_string());
-            }
-        }
+/// Banned words in comments and in names of functions, with the line of each.
+fn line_breaches(path: &Path, text: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (line, number) in text.lines().map(str::trim_start).zip(1..) {
+        let (kind, found) = match line.strip_prefix("//") {
+            Some(comment) => ("comment", banned(&comment.to_lowercase(), IN_COMMENTS)),
+            None => ("function's name", banned(function_defined(line), IN_FUNCTIONS)),
+        };
+        breaches.extend(found.into_iter().map(|word| {
+            let path = path.display();
+            format!("{path}:{number}: the {kind} has the word `{word}`: name what is meant")
+        }));
     }
-
-    /// Compares with lines such as `fn told 12`; a word without a line may not occur.
-    fn differences(&self, listed: &str) -> Vec<String> {
-        let mut allowed: BTreeMap<String, usize> = BTreeMap::new();
-        for line in listed.lines().filter(|line| !line.starts_with('#')) {
-            if let Some((word, count)) = line.rsplit_once(' ') {
-                allowed.insert(word.to_owned(), count.parse().unwrap_or(0));
-            }
-        }
-        let mut breaches = Vec::new();
-        for (word, (count, file)) in &self.0 {
-            let allowed = allowed.remove(word).unwrap_or(0);
-            if *count > allowed {
-                breaches.push(format!(
-                    "`{word}` occurs {count} times, {COUNTS} allows {allowed} (one is in {file}): \
-                     ARCHITECTURE.md's glossary has the term"
-                ));
-            } else if *count < allowed {
-                breaches.push(format!("{COUNTS}: `{word}` occurs {count} times: lower the number"));
-            }
-        }
-        let gone = allowed.into_keys();
-        breaches.extend(gone.map(|word| format!("{COUNTS}: no `{word}` is left: remove the line")));
-        breaches
-    }
+    breaches
 }
 
 /// The words of `text` that are in `list`, as often as they occur.
-fn banned(text: String, list: &'static [&'static str]) -> Vec<&'static str> {
-    let is_word = |c: char| c.is_alphanumeric();
-    text.split(|c| !is_word(c))
+fn banned(text: &str, list: &'static [&'static str]) -> Vec<&'static str> {
+    text.split(|c: char| !c.is_alphanumeric())
         .filter_map(|word| list.iter().copied().find(|banned| *banned == word))
         .collect()
 }
@@ -164,40 +125,35 @@ mod tests {
         RustFile::parse(Path::new("/r").join(path), text.to_owned())
     }
 
-    fn check(path: &str, text: &str, listed: &str) -> Vec<String> {
-        breaches(Path::new("/r"), &[file(path, text)], listed)
+    fn check(path: &str, text: &str) -> Vec<String> {
+        breaches(Path::new("/r"), &[file(path, text)])
     }
 
     #[test]
     fn a_banned_word_is_found_in_types_and_files_and_only_whole() {
         let types = "pub(crate) struct DoorKind;\nenum LastPlace<T> {}\ntype Told = u8;\n";
-        assert_eq!(check("a.rs", types, "").len(), 3);
-        assert_eq!(check("crates/x/src/kept/mod.rs", "", "").len(), 1);
-        assert_eq!(check("crates/x/src/log_room.rs", "", "").len(), 1);
+        assert_eq!(check("a.rs", types).len(), 3);
+        assert_eq!(check("crates/x/src/kept/mod.rs", "").len(), 1);
+        assert_eq!(check("crates/x/src/log_room.rs", "").len(), 1);
         let fine = "struct Placement;\nstruct Gateway;\nstruct Tolled;\nlet door = 1;\n";
-        assert_eq!(check("gateway.rs", fine, ""), [""; 0]);
+        assert_eq!(check("gateway.rs", fine), [""; 0]);
     }
 
     #[test]
-    fn functions_and_comments_are_counted_by_whole_words() {
-        let text =
-            "/// Nobody is told.\npub(crate) async fn tell_all() {}\n// A teller, the shed\n";
-        let listed = "comment nobody 1\ncomment told 1\nfn tell 1\n";
-        assert_eq!(check("a.rs", text, listed), [""; 0]);
-        assert_eq!(check("a.rs", text, "").len(), 3);
-        let calls = "let x = told(fn_told);\nlet f: fn told = 1;\n";
-        assert_eq!(check("a.rs", calls, ""), [""; 0]);
+    fn a_banned_word_is_found_in_functions_and_comments_with_its_line() {
+        let text = "/// Nobody is told.\n\n    pub(crate) async fn tell_all() {}\n";
+        let expected = [
+            "a.rs:1: the comment has the word `nobody`: name what is meant",
+            "a.rs:1: the comment has the word `told`: name what is meant",
+            "a.rs:3: the function's name has the word `tell`: name what is meant",
+        ];
+        assert_eq!(check("a.rs", text), expected);
     }
 
     #[test]
-    fn a_count_may_neither_grow_nor_stay_behind() {
-        let text = "// whoever\n// Whoever it is\n";
-        assert_eq!(check("a.rs", text, "# Counts.\ncomment whoever 2\n"), [""; 0]);
-        let grown = check("a.rs", text, "comment whoever 1\n");
-        assert!(grown.len() == 1 && grown[0].contains("occurs 2 times"), "{grown:?}");
-        let fallen = check("a.rs", text, "comment whoever 3\n");
-        assert!(fallen.len() == 1 && fallen[0].contains("lower the number"), "{fallen:?}");
-        let gone = check("a.rs", "", "comment whoever 3\n");
-        assert!(gone.len() == 1 && gone[0].contains("remove the line"), "{gone:?}");
+    fn parts_of_words_calls_and_values_may_have_a_banned_word() {
+        let fine = "// A teller, the shed\nfn teller() {}\nlet x = told(fn_told);\n\
+                    let f: fn told = 1;\nlet nobody = \"nobody\";\n";
+        assert_eq!(check("a.rs", fine), [""; 0]);
     }
 }
