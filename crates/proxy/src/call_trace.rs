@@ -1,7 +1,7 @@
 //! What is recorded of a request for its call trace, until the response carries it.
 //!
 //! Only requests that ask for a trace have it, and only for them the clock is read more than once
-//! a turn. The form of the trace is `model`'s.
+//! a pass. The form of the trace is `model`'s.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What every part of the data plane may use: the time of the turn, the settings, the counters and
+//! What every part of the data plane may use: the time of the pass, the settings, the counters and
 //! the log; and the effects by which one part asks for work of another.
 
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use crate::log_limiter::LogLimiter;
 use crate::observe::{Finished, Observer};
 use crate::request_error::RequestError;
 
-/// One turn's surroundings.
+/// What one pass of the event loop works with.
 pub(crate) struct Cx {
-    /// Read once a turn.
+    /// Read from the clock once a pass.
     pub(crate) now: Instant,
     epoch: Instant,
     pub(crate) config: Arc<LoopConfig>,

@@ -38,7 +38,7 @@ struct State {
     known: HashMap<ServiceName, ServiceUpdate>,
     /// Threads that want a service.
     wanted: HashMap<ServiceName, HashSet<usize>>,
-    /// Connections from within the process: each thread gets one in turn.
+    /// Connections from within the process so far: each goes to the thread after that of the last.
     adopted: usize,
     /// What came before there were threads.
     early: Vec<MeshDelta>,
@@ -119,7 +119,7 @@ impl Fanout {
         }
     }
 
-    /// A connection to a worker, each in turn; its requests are those of the app to the HTTP API.
+    /// A connection to the next worker; its requests are those of the app to the HTTP API.
     ///
     /// # Errors
     /// When no descriptor is left, or the data plane has ended.

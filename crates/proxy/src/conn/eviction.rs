@@ -11,13 +11,13 @@ use tollway_net::Origin;
 use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
 
-/// A pass scans all connections, so it evicts several: one of this many candidates.
+/// A scan reads all connections, so it evicts several: one of this many candidates.
 const EVICTED_SHARE: usize = 8;
-/// Most connections that one pass evicts.
-const EVICTIONS_PER_PASS: usize = 256;
-/// How long no pass is made after one that evicted few.
+/// Most connections that one scan evicts.
+const EVICTIONS_PER_SCAN: usize = 256;
+/// How long no scan is made after one that evicted few.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
-/// Scanned connections for one evicted: a pass that evicts fewer is followed by a pause.
+/// Scanned connections for one evicted: a scan that evicts fewer is followed by a pause.
 const SCANS_PER_EVICTION: usize = 1024;
 /// A connection that was served this recently is not evicted: its next request may be on the way.
 const EVICTABLE_AFTER: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -
     let candidates = conns.iter().filter_map(|(key, conn)| candidate(key, conn, cx.now));
     let evicted = choose_evicted(candidates.collect());
     if evicted.len() * SCANS_PER_EVICTION < conns.len() {
-        // The next pass would find as few, and cost as much.
+        // The next scan would find as few, and cost as much.
         conns.full_until = Some(cx.now + EVICTION_PAUSE);
     }
     for key in &evicted {
@@ -92,7 +92,7 @@ fn candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<EvictionCa
 /// Of the origin that has most of them first: those who have done nothing yet before those who are
 /// idle, and who has been so longest.
 fn choose_evicted(mut candidates: Vec<EvictionCandidate>) -> Vec<ConnKey> {
-    let most = candidates.len().div_ceil(EVICTED_SHARE).min(EVICTIONS_PER_PASS);
+    let most = candidates.len().div_ceil(EVICTED_SHARE).min(EVICTIONS_PER_SCAN);
     let mut of_origin: HashMap<Origin, usize, RandomState> = HashMap::default();
     for candidate in &candidates {
         *of_origin.entry(candidate.origin).or_default() += 1;
@@ -154,6 +154,6 @@ mod tests {
         let oldest: Vec<ConnKey> = keys[60..70].iter().rev().copied().collect();
         assert_eq!(evicted, oldest, "an eighth, and all of the one who has most");
         let many: Vec<_> = (0..40).flat_map(|_| of(250, 1)).collect();
-        assert_eq!(choose_evicted(candidates(&many).0).len(), EVICTIONS_PER_PASS);
+        assert_eq!(choose_evicted(candidates(&many).0).len(), EVICTIONS_PER_SCAN);
     }
 }

@@ -50,9 +50,9 @@ pub(crate) struct Connections {
 /// In which of the lists of [`Connections`] a connection is.
 #[derive(Default)]
 struct Listed {
-    /// It was written to and is flushed at the end of the turn.
+    /// It was written to and is flushed at the end of the pass.
     to_flush: bool,
-    /// It is read in this turn.
+    /// It is in line for reading.
     to_read: bool,
     /// It is not read until the caller has read the responses that wait for it.
     waits_for_unread: bool,
@@ -247,7 +247,7 @@ impl Connections {
         Some(key)
     }
 
-    /// Has a connection flushed at the end of the turn.
+    /// Has a connection flushed at the end of the pass.
     pub(crate) fn mark_dirty(&mut self, key: ConnKey) {
         if let Some(conn) = self.slab.get_mut(key)
             && !conn.listed.to_flush

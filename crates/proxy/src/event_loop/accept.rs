@@ -1,6 +1,6 @@
 //! Accepting connections, as many as there is room for.
 
-use super::{ACCEPTS_PER_TURN, Composition, EventLoop};
+use super::{ACCEPTS_PER_PASS, Composition, EventLoop};
 
 use tollway_model::ErrorCode;
 use tollway_net::{AcceptError, is_among_last_descriptors};
@@ -13,8 +13,9 @@ use crate::cx::Cx;
 const SPARE_DESCRIPTORS: u64 = 64;
 
 impl<C: Composition> EventLoop<C> {
-    pub(super) fn accept_turn(&mut self, slot: usize) {
-        for _ in 0..ACCEPTS_PER_TURN {
+    /// Accepts what waits at a listener, as far as one pass may.
+    pub(super) fn accept_pass(&mut self, slot: usize) {
+        for _ in 0..ACCEPTS_PER_PASS {
             let Some((listener, via)) = self.listeners.get(slot) else { return };
             if self.listeners.accept_again.is_some_and(|at| self.cx.now < at) {
                 return;

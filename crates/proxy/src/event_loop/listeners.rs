@@ -121,10 +121,10 @@ impl<C: Composition> EventLoop<C> {
         }
     }
 
-    /// Closes a listener. Who has connected already is served.
+    /// Closes a listener. Connections that wait there are accepted before, as far as one pass may.
     pub(super) fn close_listener(&mut self, address: SocketAddr) {
         if let Some(slot) = self.listeners.slot_at(address) {
-            self.accept_turn(slot);
+            self.accept_pass(slot);
             self.listeners.slots[slot] = None;
         }
     }

@@ -1,6 +1,6 @@
 //! One data-plane thread: a complete proxy with its own listeners, pools and snapshot.
 //!
-//! A turn: wait, take commands, read what is readable (events are parsed and queued on their
+//! A pass: wait, take commands, read what is readable (events are parsed and queued on their
 //! targets), then flush every connection that was written to, once. Nothing sleeps with a dirty
 //! connection and nothing flushes on a timer.
 
@@ -38,10 +38,10 @@ pub(crate) use interface::{
 };
 use listeners::{Listeners, slot_of};
 
-/// Reads of one connection in one turn, of 64 KiB each: a busy peer does not starve others.
-const READS_PER_TURN: usize = 4;
-/// Connections accepted from one listener in one turn.
-const ACCEPTS_PER_TURN: usize = 64;
+/// Reads of one connection in one pass, of 64 KiB each: a busy peer does not starve others.
+const READS_PER_PASS: usize = 4;
+/// Connections accepted from one listener in one pass.
+const ACCEPTS_PER_PASS: usize = 64;
 
 /// One data-plane thread. It reads, flushes and closes connections; what is done with them is in
 /// `plane`, the composition of a sidecar, a front (both [`Http`]) or a [`Gateway`](crate::gateway::Gateway).
@@ -114,13 +114,13 @@ impl<C: Composition> EventLoop<C> {
             for readiness in &ready {
                 self.on_ready(*readiness);
             }
-            self.read_turn(&mut scratch);
+            self.read_pass(&mut scratch);
             self.plane.serve_queues(&mut self.cx, &mut self.conns);
             if self.cx.now >= self.next_sweep {
                 self.next_sweep = self.cx.now + SWEEP;
                 self.sweep();
                 self.settle();
-                self.flush_turn();
+                self.flush_pass();
                 self.cx.flush_observer();
                 if self.is_drained() {
                     access_log::end_lines(&mut self.cx, &mut self.conns);
@@ -128,7 +128,7 @@ impl<C: Composition> EventLoop<C> {
                     return Ok(());
                 }
             }
-            self.flush_turn();
+            self.flush_pass();
         }
     }
 
@@ -169,7 +169,7 @@ impl<C: Composition> EventLoop<C> {
 
     fn on_ready(&mut self, readiness: Readiness) {
         if let Some(slot) = slot_of(readiness.token) {
-            self.accept_turn(slot);
+            self.accept_pass(slot);
             self.settle();
             return;
         }
@@ -182,9 +182,9 @@ impl<C: Composition> EventLoop<C> {
         self.conns.queue_read(key);
     }
 
-    /// One pass over the connections that were readable when it began; more is left for the
-    /// next turn.
-    fn read_turn(&mut self, scratch: &mut Scratch) {
+    /// Reads each connection that was in line when it began; those that come in line meanwhile are
+    /// left for the next pass.
+    fn read_pass(&mut self, scratch: &mut Scratch) {
         for _ in 0..self.conns.reads() {
             let Some(key) = self.conns.next_read() else { continue };
             self.read_connection(key, scratch);
@@ -203,7 +203,7 @@ impl<C: Composition> EventLoop<C> {
         if conns.get(key).is_some_and(|conn| conn.is_new() || conn.has_unparsed()) {
             plane.on_bytes(cx, conns, key, &[]);
         }
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_PASS {
             if conns.holds_back(cx, key) {
                 return;
             }
@@ -222,8 +222,8 @@ impl<C: Composition> EventLoop<C> {
     }
 
     /// Flushes every connection that was written to. What that makes room for may write to
-    /// others, so it goes on until nothing is left to flush.
-    fn flush_turn(&mut self) {
+    /// others, so it repeats this until nothing is left to flush.
+    fn flush_pass(&mut self) {
         let Self { cx, conns, plane, .. } = self;
         let limit = cx.config.limits.unread_bytes;
         while let Some(key) = conns.next_flush() {

@@ -10,7 +10,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
 use crate::headers;
 
-/// Bytes of one stream served before the next in line has its turn.
+/// Bytes of one stream that are served before those of the next in line.
 const QUANTUM: usize = 16 * 1024;
 
 impl Exchange {
@@ -287,7 +287,7 @@ fn apply_backpressure(
     }
 }
 
-/// Serves the pipes that wait for room on a connection, in turn.
+/// Serves the pipes that wait for room on a connection, one after the other.
 pub(crate) fn serve_queue(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -433,7 +433,7 @@ fn put(
             }
             taken
         }
-        // The sink was closed in this turn; what closed it ends the exchange.
+        // The sink was closed in this pass; what closed it ends the exchange.
         _ => data.len(),
     }
 }

@@ -1,4 +1,4 @@
-//! Exchanges that took too long: found by a pass over a part of them at each sweep.
+//! Exchanges that took too long: each sweep examines a part of them.
 
 use tollway_http::h2::ErrorCode;
 use tollway_routing::Failure;

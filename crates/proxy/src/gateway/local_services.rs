@@ -35,13 +35,13 @@ impl LocalServices {
         self.forget_if_over(&update.service);
     }
 
-    /// The address with the fewest relays, the next one in turn among equals; one that rests only if
-    /// all do. `None` for a service without a ready endpoint here.
+    /// The address with the fewest relays, the next one among equals; one in backoff only if all
+    /// are. `None` for a service without a ready endpoint here.
     pub(super) fn pick(&mut self, name: &ServiceName, now: Instant) -> Option<SocketAddr> {
         let LocalService { endpoints, relays, rotation } = self.0.get_mut(name)?;
-        let in_turn = rotation.next(endpoints.len()).map(|index| endpoints[index].address);
+        let rotated = rotation.next(endpoints.len()).map(|index| endpoints[index].address);
         let relays = |address| relays.get(&address).copied().unwrap_or(0);
-        in_turn.min_by_key(|address| (rotation.is_passed_over(*address, now), relays(*address)))
+        rotated.min_by_key(|address| (rotation.is_passed_over(*address, now), relays(*address)))
     }
 
     /// The address of one workload of a service.

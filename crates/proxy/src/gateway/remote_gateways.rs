@@ -20,11 +20,11 @@ impl RemoteGateways {
         self.gateways = gateways;
     }
 
-    /// The next gateway in turn; one that rests only if all do. In turn and not by the number of
-    /// connections, since callers that replace theirs have the old ones for a while.
+    /// The next gateway; one in backoff only if all are. Not the one with the fewest connections,
+    /// since callers that replace theirs have the old ones for a while.
     pub(super) fn pick(&mut self, now: Instant) -> Option<SocketAddr> {
-        let in_turn = self.rotation.next(self.gateways.len()).map(|index| self.gateways[index]);
-        in_turn.min_by_key(|address| self.rotation.is_passed_over(*address, now))
+        let rotated = self.rotation.next(self.gateways.len()).map(|index| self.gateways[index]);
+        rotated.min_by_key(|address| self.rotation.is_passed_over(*address, now))
     }
 
     /// Prefers others for a while. Addresses that are not listed any more are not remembered.

@@ -1,4 +1,5 @@
-//! The order in which addresses are tried: in turn, those that did not answer lately last.
+//! The order in which addresses are tried: each time from the next one, those that did not answer
+//! lately last.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,16 +8,16 @@ use std::time::Instant;
 /// The place in a list of addresses, and which of them are passed over.
 #[derive(Default, Debug)]
 pub(super) struct Rotation {
-    turn: usize,
+    first: usize,
     /// Addresses that did not answer, and until when others are preferred.
     backoff: HashMap<SocketAddr, Instant>,
 }
 
 impl Rotation {
-    /// The indices of a list of `count` addresses, from the next one in turn.
+    /// The indices of a list of `count` addresses; each time the first is the next one.
     pub(super) fn next(&mut self, count: usize) -> impl Iterator<Item = usize> + use<> {
-        self.turn = self.turn.wrapping_add(1);
-        let first = self.turn;
+        self.first = self.first.wrapping_add(1);
+        let first = self.first;
         (0..count).map(move |step| first.wrapping_add(step) % count)
     }
 

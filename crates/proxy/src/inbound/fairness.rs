@@ -14,7 +14,7 @@ use crate::upstream::{Upstreams, pick, pools, trace_wait};
 /// Requests whose caller's connection has its share.
 #[derive(Default)]
 pub(crate) struct FairQueue {
-    /// The callers' connections that have some, in the order of their turns.
+    /// The callers' connections that have some, in the order in which they are served.
     conns: VecDeque<ConnKey>,
     /// How many there are.
     count: usize,
@@ -140,7 +140,7 @@ pub(crate) fn next(
     None
 }
 
-/// Takes the first request of a connection out; one that has more is in line for another turn.
+/// Takes the first request of a connection out; one that has more is last in line then.
 fn take(conns: &mut Connections, app_queue: &mut AppQueue, down: ConnKey) -> Option<ExchangeKey> {
     let key = match &mut conns.get_mut(down)?.role {
         Role::Http2Server(link) => {

@@ -70,7 +70,7 @@ fn a_connection_of_a_pool_is_used_again() {
     assert_eq!(handshakes(&fleet), 1);
 }
 
-/// As when a ticket of TLS comes in the turn in which a request needs the connection.
+/// As when a ticket of TLS comes in the pass in which a request needs the connection.
 #[test]
 fn a_connection_with_something_to_read_stays_in_its_pool() {
     let network = Network::new("west");
@@ -94,7 +94,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
         closed: false,
     });
     assert_eq!(picked(&mut event_loop), None, "a read comes first");
-    event_loop.read_turn(&mut Scratch::new());
+    event_loop.read_pass(&mut Scratch::new());
     assert_eq!(picked(&mut event_loop), Some(key));
     assert_eq!(picked(&mut event_loop), None, "it is taken once");
 }
