@@ -37,8 +37,9 @@ pub struct Timeouts {
     pub ping_answer: Duration,
     /// For that sign before the connection is given up with what is under way on it.
     pub silence: Duration,
-    /// How long a mesh connection stays apart after its last bulk; then one too many retires.
-    pub bulk_rest: Duration,
+    /// How long a mesh connection takes no small requests after its last bulk; then a surplus one
+    /// retires.
+    pub bulk_pause: Duration,
     /// Without a byte from a peer that has its final response and does not close.
     pub linger: Duration,
     /// For such a peer to close, however much it still sends.
@@ -51,7 +52,7 @@ pub struct Timeouts {
     pub discovery: Duration,
     /// How long a service that is not called stays subscribed.
     pub service_idle: Duration,
-    /// How long an address that could not be dialled is left alone.
+    /// How long an address that could not be dialled is passed over.
     pub dial_backoff: Duration,
     /// From this round trip on a service is far away, and its requests share connections by two.
     pub far: Duration,
@@ -71,7 +72,7 @@ impl Default for Timeouts {
             ping_after: Duration::from_millis(500),
             ping_answer: Duration::from_millis(1500),
             silence: Duration::from_secs(20),
-            bulk_rest: Duration::from_secs(5),
+            bulk_pause: Duration::from_secs(5),
             linger: Duration::from_secs(2),
             linger_longest: Duration::from_secs(30),
             drain: Duration::from_secs(10),

@@ -459,9 +459,9 @@ impl Http2Link {
 
     /// How long it still takes no small requests after its last bulk; `None` while it carries bulk, or if
     /// it takes them.
-    pub(crate) fn bulk_pause_left(&self, now: Instant, rest: Duration) -> Option<Duration> {
+    pub(crate) fn bulk_pause_left(&self, now: Instant, pause: Duration) -> Option<Duration> {
         let ended = self.bulk_ended.filter(|_| self.bulk.is_empty())?;
-        Some(rest.saturating_sub(now.saturating_duration_since(ended)))
+        Some(pause.saturating_sub(now.saturating_duration_since(ended)))
     }
 
     /// Small requests may use it again.

@@ -137,7 +137,9 @@ impl Connections {
                 let done = conn.draining && link.streams.is_empty();
                 if idle || done || (certificate_ended && !conn.draining) {
                     Expired::Retire
-                } else if link.bulk_pause_left(now, timeouts.bulk_rest).is_some_and(|d| d.is_zero())
+                } else if link
+                    .bulk_pause_left(now, timeouts.bulk_pause)
+                    .is_some_and(|d| d.is_zero())
                 {
                     Expired::BulkPause
                 } else {
@@ -174,38 +176,38 @@ fn next_examination(
     }
     let waited = now.saturating_duration_since(conn.since);
     // Of what begins only when something else has ended, nothing runs out sooner than this.
-    let rest = |is_running: bool, limit: Duration| {
+    let left = |is_running: bool, limit: Duration| {
         if is_running { limit.saturating_sub(waited) } else { limit }
     };
     let is_unread = unread_for(conn, timeouts).is_some();
     let slow = if is_unread { timeouts.linger } else { Duration::ZERO };
     match &conn.role {
-        Role::Accepting => rest(true, timeouts.handshake),
-        Role::Hello(_) | Role::Detect { .. } => rest(true, timeouts.head),
+        Role::Accepting => left(true, timeouts.handshake),
+        Role::Hello(_) | Role::Detect { .. } => left(true, timeouts.head),
         Role::Lingering(began) => {
             let long = now.saturating_duration_since(*began);
-            rest(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long)).max(slow)
+            left(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long)).max(slow)
         }
-        Role::Dialling(_) => rest(true, timeouts.connect),
-        Role::Http1Server(server) if server.in_head => rest(true, timeouts.head),
+        Role::Dialling(_) => left(true, timeouts.connect),
+        Role::Http1Server(server) if server.in_head => left(true, timeouts.head),
         Role::Http1Server(server) => {
-            let idle = rest(server.exchange.is_none(), timeouts.downstream_idle);
+            let idle = left(server.exchange.is_none(), timeouts.downstream_idle);
             idle.max(slow).min(trusted(conn))
         }
         Role::Http1Client(client) => {
             let idle = pooled_idle(conn.peer.is_some(), timeouts);
-            rest(client.exchange.is_none(), idle).min(trusted(conn))
+            left(client.exchange.is_none(), idle).min(trusted(conn))
         }
-        Role::Http2Server(link) => rest(link.streams.is_empty(), timeouts.downstream_idle)
+        Role::Http2Server(link) => left(link.streams.is_empty(), timeouts.downstream_idle)
             .min(time_to_read(link, clock))
             .min(trusted(conn)),
-        Role::Http2Client(link) => rest(link.streams.is_empty(), timeouts.mesh_idle)
-            .min(link.bulk_pause_left(now, timeouts.bulk_rest).unwrap_or(LONGEST_WAIT))
+        Role::Http2Client(link) => left(link.streams.is_empty(), timeouts.mesh_idle)
+            .min(link.bulk_pause_left(now, timeouts.bulk_pause).unwrap_or(LONGEST_WAIT))
             .min(time_to_read(link, clock))
             .min(trusted(conn)),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
-            let undialled = rest(relay.other.is_none(), timeouts.discovery);
+            let undialled = left(relay.other.is_none(), timeouts.discovery);
             let silent = timeouts.stream_idle.saturating_sub(idle);
             if relay.other.is_none() { undialled.min(silent) } else { silent }
         }

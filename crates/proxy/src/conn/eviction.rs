@@ -80,9 +80,9 @@ fn candidate(key: ConnKey, conn: &Connection, now: Instant) -> Option<EvictionCa
     };
     let is_known = conn.peer.is_some() || conn.has_proven_client();
     let is_inside = matches!(conn.via, None | Some(ListenerKind::Loopback));
-    let is_resting =
+    let is_in_use =
         now.saturating_duration_since(conn.since) < EVICTABLE_AFTER || conn.io.pending() > 0;
-    if is_known || is_inside || is_idle && is_resting {
+    if is_known || is_inside || is_idle && is_in_use {
         return None;
     }
     let origin = Origin::of(conn.remote?.ip());

@@ -10,7 +10,7 @@ use tollway_net::{Listener, Poller, Token};
 use crate::conn::ListenerKind;
 
 /// How long accepting pauses when no descriptor is left and no connection can be evicted.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Tokens with this bit belong to listeners; connection keys never have it.
 const LISTENER_BIT: u64 = 1 << 63;
 
@@ -55,7 +55,7 @@ impl Listeners {
     /// Takes the listeners out of the poller for a moment, since no descriptor is left: they are
     /// level-triggered and would spin.
     pub(super) fn pause(&mut self, poller: &Poller, now: Instant) {
-        self.accept_again = Some(now + ACCEPT_REST);
+        self.accept_again = Some(now + ACCEPT_PAUSE);
         for (_, listener) in self.iter() {
             // It was registered; if that failed there is nothing to take out.
             let _ = poller.remove(listener);

@@ -115,12 +115,12 @@ impl Follower {
         }
     }
 
-    /// Whether the files are others than those read last, and have come to rest.
+    /// Whether the files differ from those read last, and are as the last examination found them.
     fn has_changed(&mut self) -> bool {
         let now = self.files.stamps();
-        let rests = self.looked == now;
+        let is_settled = self.looked == now;
         self.looked = now;
-        let changed = rests && self.looked != self.taken;
+        let changed = is_settled && self.looked != self.taken;
         if changed {
             self.taken.clone_from(&self.looked);
         }

@@ -69,8 +69,8 @@ impl LocalServices {
         }
     }
 
-    /// Prefers others for a while. Addresses that are not listed any more are not remembered.
-    pub(super) fn rest(&mut self, name: &ServiceName, address: SocketAddr, until: Instant) {
+    /// Passes an address over until then. One that is not listed any more is not remembered.
+    pub(super) fn back_off(&mut self, name: &ServiceName, address: SocketAddr, until: Instant) {
         let Some(service) = self.0.get_mut(name) else { return };
         if service.endpoints.iter().any(|endpoint| endpoint.address == address) {
             service.rotation.back_off(address, until);
@@ -146,8 +146,8 @@ mod tests {
         let (mut services, now) = (LocalServices::default(), Instant::now());
         services.replace(update(&[1, 2]));
         let until = now + Duration::from_secs(1);
-        services.rest(&stock(), address(1), until);
-        services.rest(&stock(), address(9), until);
+        services.back_off(&stock(), address(1), until);
+        services.back_off(&stock(), address(9), until);
         for _ in 0..4 {
             assert_eq!(services.pick(&stock(), now), Some(address(2)));
             services.begin_relay(&stock(), address(2));

@@ -86,10 +86,10 @@ impl Gateway {
     /// Passes an address over until then, if another one can be chosen.
     pub(crate) fn back_off(&mut self, target: &RelayedTo, address: SocketAddr, until: Instant) {
         match target {
-            RelayedTo::Service(service) => self.services.rest(service, address, until),
+            RelayedTo::Service(service) => self.services.back_off(service, address, until),
             RelayedTo::Network(network) => {
                 if let Some(gateways) = self.networks.get_mut(network) {
-                    gateways.rest(address, until);
+                    gateways.back_off(address, until);
                 }
             }
         }

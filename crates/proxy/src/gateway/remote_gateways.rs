@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::rotation::Rotation;
 
-/// The way into a joined network.
+/// The gateways of one joined network.
 #[derive(Default, Debug)]
 pub(super) struct RemoteGateways {
     gateways: Vec<SocketAddr>,
@@ -27,8 +27,8 @@ impl RemoteGateways {
         rotated.min_by_key(|address| self.rotation.is_passed_over(*address, now))
     }
 
-    /// Prefers others for a while. Addresses that are not listed any more are not remembered.
-    pub(super) fn rest(&mut self, address: SocketAddr, until: Instant) {
+    /// Passes an address over until then. One that is not listed any more is not remembered.
+    pub(super) fn back_off(&mut self, address: SocketAddr, until: Instant) {
         if self.gateways.contains(&address) {
             self.rotation.back_off(address, until);
         }
@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn connections_are_spread_over_the_gateways() {
-        let mut way = RemoteGateways::default();
-        assert_eq!(way.pick(Instant::now()), None);
-        way.replace(vec![address(1), address(2)]);
-        let picked: Vec<_> = (0..6).filter_map(|_| way.pick(Instant::now())).collect();
+        let mut gateways = RemoteGateways::default();
+        assert_eq!(gateways.pick(Instant::now()), None);
+        gateways.replace(vec![address(1), address(2)]);
+        let picked: Vec<_> = (0..6).filter_map(|_| gateways.pick(Instant::now())).collect();
         for gateway in [address(1), address(2)] {
             assert_eq!(picked.iter().filter(|picked| **picked == gateway).count(), 3);
         }
@@ -58,17 +58,17 @@ mod tests {
 
     #[test]
     fn one_that_does_not_answer_is_passed_over_while_others_do() {
-        let (mut way, now) = (RemoteGateways::default(), Instant::now());
-        way.replace(vec![address(1), address(2)]);
-        way.rest(address(1), now + Duration::from_secs(1));
+        let (mut gateways, now) = (RemoteGateways::default(), Instant::now());
+        gateways.replace(vec![address(1), address(2)]);
+        gateways.back_off(address(1), now + Duration::from_secs(1));
         for _ in 0..4 {
-            assert_eq!(way.pick(now), Some(address(2)));
+            assert_eq!(gateways.pick(now), Some(address(2)));
         }
         let later = now + Duration::from_secs(2);
-        assert!((0..2).any(|_| way.pick(later) == Some(address(1))));
-        way.rest(address(2), now + Duration::from_secs(1));
-        assert!(way.pick(now).is_some());
-        way.replace(vec![address(2)]);
-        assert_eq!(way.pick(now), Some(address(2)));
+        assert!((0..2).any(|_| gateways.pick(later) == Some(address(1))));
+        gateways.back_off(address(2), now + Duration::from_secs(1));
+        assert!(gateways.pick(now).is_some());
+        gateways.replace(vec![address(2)]);
+        assert_eq!(gateways.pick(now), Some(address(2)));
     }
 }

@@ -124,7 +124,7 @@ pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
 /// A gateway's caller gives up, and the address that it is relayed to has sent no byte: an address
 /// that accepts connections and does not answer is passed over, for as long as a dial may take.
 fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
-    let (now, rest) = (cx.now, cx.config.timeouts.connect);
+    let (now, backoff) = (cx.now, cx.config.timeouts.connect);
     let Some(conn) = conns.get(key) else { return };
     let Some((target, address)) = &conn.relays_to else { return };
     let Role::Relay(Relay { other: Some(other), .. }) = &conn.role else { return };
@@ -133,7 +133,7 @@ fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let is_mute = matches!(&other.role, Role::Relay(relay) if !relay.has_spoken);
     if is_mute && waited > UNANSWERED {
         let (target, address) = (target.clone(), *address);
-        cx.effects.push(Effect::BackOffRelay { target, address, until: now + rest });
+        cx.effects.push(Effect::BackOffRelay { target, address, until: now + backoff });
     }
 }
 

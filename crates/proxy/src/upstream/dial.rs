@@ -160,10 +160,9 @@ fn next_address(
     let pool = pools::pool(cx, upstreams, destination);
     pool.next_address = pool.next_address.wrapping_add(1);
     let first = pool.next_address;
-    let rested =
-        |address: &&SocketAddr| pool.backoff.get(*address).is_none_or(|until| *until <= now);
+    let may_dial = |address: &&SocketAddr| !pool.is_passed_over(**address, now);
     let pick = |addresses: &[SocketAddr]| {
-        let usable: Vec<_> = addresses.iter().filter(rested).copied().collect();
+        let usable: Vec<_> = addresses.iter().filter(may_dial).copied().collect();
         let from = if usable.is_empty() { addresses } else { &usable };
         (!from.is_empty()).then(|| from[first % from.len()])
     };
@@ -293,7 +292,7 @@ pub(crate) fn after_failed_dial(
         (Some(state), Destination::Service(_)) => Candidates::of(state)
             .addresses
             .iter()
-            .any(|address| pool.backoff.get(address).is_none_or(|until| *until <= now)),
+            .any(|address| !pool.is_passed_over(*address, now)),
         _ => false,
     };
     if untried {

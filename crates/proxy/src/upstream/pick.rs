@@ -78,13 +78,13 @@ fn pick_link(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Unhealthy,
+    unhealthy: Unhealthy,
 ) -> Option<ConnKey> {
     let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
     if is_remote {
-        pick_by_instance(cx, links, upstreams, pool, random, resting)
+        pick_by_instance(cx, links, upstreams, pool, random, unhealthy)
     } else {
-        pick_two(cx, links, upstreams, pool, random, resting)
+        pick_two(cx, links, upstreams, pool, random, unhealthy)
     }
 }
 
@@ -148,11 +148,11 @@ fn pick_two(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Unhealthy,
+    unhealthy: Unhealthy,
 ) -> Option<ConnKey> {
     let load = |at: usize| {
         let load = load(cx, links, upstreams, pool.conns[at])
-            .filter(|_| is_preferred(cx, links, pool.conns[at], resting));
+            .filter(|_| is_preferred(cx, links, pool.conns[at], unhealthy));
         load.map(Load::weight)
     };
     let index = pick_of_two(pool.conns.len(), random, load)?;
@@ -167,7 +167,7 @@ fn pick_by_instance(
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
-    resting: Unhealthy,
+    unhealthy: Unhealthy,
 ) -> Option<ConnKey> {
     let mut replicas: Vec<(Option<&Instance>, u32, ConnKey, Load)> = Vec::with_capacity(8);
     // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
@@ -175,7 +175,7 @@ fn pick_by_instance(
     let (before, from) = pool.conns.split_at(start);
     for key in from.iter().chain(before) {
         let Some(load) =
-            load(cx, links, upstreams, *key).filter(|_| is_preferred(cx, links, *key, resting))
+            load(cx, links, upstreams, *key).filter(|_| is_preferred(cx, links, *key, unhealthy))
         else {
             continue;
         };
@@ -200,12 +200,12 @@ fn pick_by_instance(
     Some(replicas[index].2)
 }
 
-fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, resting: Unhealthy) -> bool {
-    let rests = || {
+fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, unhealthy: Unhealthy) -> bool {
+    let is_unhealthy = || {
         let state = links.link(key).and_then(|link| link.http2());
         state.is_some_and(|s| s.is_silent || s.ejected_until.is_some_and(|until| cx.now < until))
     };
-    resting == Unhealthy::Allow || !rests()
+    unhealthy == Unhealthy::Allow || !is_unhealthy()
 }
 
 /// The instance that a connection proved to lead to.

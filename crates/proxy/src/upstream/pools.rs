@@ -96,7 +96,7 @@ pub(crate) struct Pool {
     pub(crate) waiting: VecDeque<ExchangeKey>,
     /// Connections (TCP, CONNECT) that wait for the service to be known.
     pub(crate) waiting_raw: Vec<ConnKey>,
-    /// Addresses that could not be dialled, and until when they are left alone.
+    /// Addresses that failed, and until when they are passed over.
     pub(crate) backoff: HashMap<SocketAddr, Instant>,
     /// Since when no address can be dialled.
     pub(crate) outage: Option<Instant>,
@@ -119,6 +119,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// Whether an address is passed over since it failed.
+    pub(crate) fn is_passed_over(&self, address: SocketAddr, now: Instant) -> bool {
+        self.backoff.get(&address).is_some_and(|until| *until > now)
+    }
+
     pub(crate) fn new(destination: Destination, now: Instant) -> Self {
         Self {
             destination,
@@ -322,8 +327,8 @@ pub(crate) fn remove(conns: &Connections, upstreams: &mut Upstreams, key: ConnKe
     pool.idle.retain(|member| *member != key);
 }
 
-/// Drops the idle connections to the replica that this one leads to. Its address rests, unless
-/// it is a gateway's, behind which there may be others.
+/// Closes the idle connections to a replica whose app could not be reached. Its address is passed
+/// over, unless it is a gateway's, behind which there may be other replicas.
 pub(crate) fn eject_replica(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -449,12 +454,12 @@ pub(crate) fn sweep_pools(
     let Pools { keys, slab } = &mut upstreams.pools;
     for (destination, key) in keys.iter() {
         let Some(pool) = slab.get_mut(*key) else { continue };
-        let resting = pool.backoff.len();
+        let passed_over = pool.backoff.len();
         pool.backoff.retain(|_, until| *until > now);
-        let has_rested = pool.backoff.len() < resting && !pool.is_unused();
+        let is_backoff_over = pool.backoff.len() < passed_over && !pool.is_unused();
         let is_awaited =
             pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
-        if has_rested || is_awaited {
+        if is_backoff_over || is_awaited {
             again.push(destination.clone());
         }
         if pool.renew_at.take_if(|at| *at <= now).is_some() {

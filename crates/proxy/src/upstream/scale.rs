@@ -241,8 +241,8 @@ fn is_far(cx: &Cx, links: &impl Links, pool: &Pool) -> bool {
 }
 
 /// Connections that the requests to a service ask for: one if it is near. `standing` ones are
-/// there for small requests, or are being made. While an address rests that did not answer, no
-/// more than those.
+/// there for small requests, or are being made. While an address is passed over, no more than
+/// those.
 fn wanted_by_flight(cx: &Cx, pool: &Pool, standing: usize) -> usize {
     let wanted = pool.flight.connections(standing, cx.config.limits.mesh_connections);
     if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
@@ -272,8 +272,8 @@ pub(crate) fn unused_gateways(
     candidates: &Candidates,
 ) -> Vec<SocketAddr> {
     let is_unused = |address: &&SocketAddr| {
-        let rested = pool.backoff.get(*address).is_none_or(|until| *until <= cx.now);
-        rested && connections_via(links, pool, Some(**address)) == 0
+        !pool.is_passed_over(**address, cx.now)
+            && connections_via(links, pool, Some(**address)) == 0
     };
     candidates.addresses.iter().filter(is_unused).copied().collect()
 }
@@ -357,8 +357,7 @@ pub(crate) fn missing(
     let mut missing = Vec::new();
     for address in &candidates.addresses {
         let has = connected.get(address).copied();
-        let rested = pool.backoff.get(address).is_none_or(|until| *until <= cx.now);
-        if !rested || (has.is_none() && room == 0) {
+        if pool.is_passed_over(*address, cx.now) || (has.is_none() && room == 0) {
             continue;
         }
         room -= usize::from(has.is_none());

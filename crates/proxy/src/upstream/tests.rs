@@ -296,14 +296,14 @@ fn a_connection_that_gives_no_answer_is_the_last_resort() {
 }
 
 #[test]
-fn a_replica_whose_app_could_not_be_reached_rests() {
+fn a_replica_whose_app_could_not_be_reached_is_ejected() {
     let mut script = Script::local(&[1, 2]);
     let until = script.cx.now + Duration::from_secs(1);
-    let resting = script.join(Fake::to(1).with(|fake| fake.state.ejected_until = Some(until)));
+    let ejected = script.join(Fake::to(1).with(|fake| fake.state.ejected_until = Some(until)));
     let other = script.join(Fake::to(2).streams(50));
     assert_eq!(script.pick(), Some(other));
     script.cx.now = until;
-    assert_eq!(script.pick(), Some(resting), "it has rested, and has less to do");
+    assert_eq!(script.pick(), Some(ejected), "its ejection is over, and it has less to do");
 }
 
 #[test]

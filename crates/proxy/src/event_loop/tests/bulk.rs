@@ -51,7 +51,7 @@ fn a_transfer_that_is_held_up_holds_up_no_small_request() {
     let credentials = network.credentials(&stock, "s-1", &[]);
     let callee = Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None);
     let (line, address) = Line::start(callee.addresses[0]);
-    let timeouts = Timeouts { bulk_rest: Duration::from_millis(300), ..patient() };
+    let timeouts = Timeouts { bulk_pause: Duration::from_millis(300), ..patient() };
     let credentials = network.credentials(&web, "w-1", &[]);
     let any = "127.0.0.1:0".parse().unwrap();
     let caller = Running::start_at(
