@@ -38,10 +38,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     // the tests: cargo then compiles every dependency once.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     docs::commands(workspace)?;
-    let mut tests = nextest::all_tests()?;
-    let mut examples = nextest::documented_examples();
-    let outcomes = [&mut tests, &mut examples]
-        .map(|command| process::run(with_surroundings(command, workspace, options, &skip_log)));
+    let tests = Some(nextest::all_tests()?);
+    let examples = nextest::documented_examples(workspace)?;
+    let run =
+        |mut command| process::run(with_surroundings(&mut command, workspace, options, &skip_log));
+    let outcomes: Vec<_> = [tests, examples].into_iter().flatten().map(run).collect();
     let skips = read_skips(&skip_log)?;
     for skip in &skips {
         eprintln!("SKIP {}: {}", skip.test, skip.reason);
