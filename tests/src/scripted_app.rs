@@ -12,7 +12,7 @@ use rustix::net::sockopt::set_socket_linger;
 /// Answers to paths that end in the key; every other path is answered with 200 and itself.
 pub type Script = HashMap<&'static str, Reply>;
 
-/// The raw bytes of a response. The test may send more on the same connection ([`Request::say`]),
+/// The raw bytes of a response. The test may send more on the same connection ([`Request::send_more`]),
 /// and if this is empty, all of it.
 #[derive(Clone)]
 pub struct Reply {

@@ -80,7 +80,7 @@ impl Connections {
     }
 
     /// Waits for readiness, at most `timeout`, and not at all while reads are outstanding. Says
-    /// whether a [`Waker`] ended the wait.
+    /// whether a [`Waker`](tollway_net::Waker) ended the wait.
     ///
     /// # Errors
     /// The kernel's readiness fails.
