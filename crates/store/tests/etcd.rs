@@ -162,13 +162,13 @@ async fn a_moment_without_etcd_is_waited_out_and_a_long_one_ends_the_master() {
     let store = open(&etcd, Limits::default()).await;
     store.transact(put(Transaction::new(), 1, "one")).await.unwrap();
     server.signal(Signal::STOP).unwrap();
-    let writing = tokio::spawn({
+    let mut writing = tokio::spawn({
         let store = store.clone();
         async move { store.transact(put(Transaction::new(), 2, "two")).await }
     });
     // Shorter than the lease of the master.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!writing.is_finished());
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut writing).await;
+    assert!(early.is_err(), "written while etcd stood still: {early:?}");
     server.signal(Signal::CONT).unwrap();
     tokio::time::timeout(PATIENCE, writing).await.unwrap().unwrap().unwrap();
     server.signal(Signal::STOP).unwrap();
