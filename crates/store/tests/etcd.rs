@@ -168,7 +168,7 @@ async fn a_moment_without_etcd_is_waited_out_and_a_long_one_ends_the_master() {
     });
     // Shorter than the lease of the master.
     let early = tokio::time::timeout(Duration::from_millis(300), &mut writing).await;
-    assert!(early.is_err(), "written while etcd stood still: {early:?}");
+    assert!(early.is_err(), "written while etcd was stopped: {early:?}");
     server.signal(Signal::CONT).unwrap();
     tokio::time::timeout(PATIENCE, writing).await.unwrap().unwrap().unwrap();
     server.signal(Signal::STOP).unwrap();
