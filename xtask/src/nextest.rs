@@ -43,8 +43,9 @@ pub(crate) fn documented_examples(workspace: &Workspace) -> Result<Option<Comman
     let files = sources::rust_files(&workspace.root)?;
     let has_examples = |package: &&Package| {
         let folder = package.manifest_path.parent();
-        let own = files.iter().filter(|file| folder.is_some_and(|at| file.path.starts_with(at)));
-        own.into_iter().any(|file| has_example(&file.text))
+        let mut own =
+            files.iter().filter(|file| folder.is_some_and(|at| file.path.starts_with(at)));
+        own.any(|file| has_example(&file.text))
     };
     let packages: Vec<&Package> = workspace.packages.iter().filter(has_examples).collect();
     if packages.is_empty() {
