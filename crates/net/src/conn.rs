@@ -6,16 +6,16 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::Shutdown;
 use rustls::{CommonState, HandshakeKind};
 
 pub use self::outcome::{Agreed, Closed, ConnError, Flush, Peer, Read};
 pub use self::reading::Scratch;
+use self::socket::Socket;
 pub use self::socket::local_pair;
 use crate::option::limit_unsent;
 use crate::poller::Readiness;
@@ -31,7 +31,7 @@ const OUT_KEEP_BYTES: usize = 32 * 1024;
 
 /// One connection. Dropping it closes the socket.
 pub struct Conn {
-    socket: OwnedFd,
+    socket: Socket,
     tls: Option<Box<Tls>>,
     /// Application bytes to send.
     out: Vec<u8>,
@@ -59,13 +59,13 @@ impl Conn {
     /// An accepted or otherwise connected socket; it must be non-blocking.
     #[must_use]
     pub fn accepted(stream: TcpStream, tls: Option<Tls>) -> Self {
-        Self::new(stream.into(), tls, false).readable()
+        Self::new(Socket::Kernel(stream.into()), tls, false).readable()
     }
 
     /// One end of a [`local_pair`].
     #[must_use]
     pub fn local(stream: UnixStream) -> Self {
-        Self::new(stream.into(), None, false)
+        Self::new(Socket::Kernel(stream.into()), None, false)
     }
 
     /// Starts to connect; the first flush or read that succeeds shows that it worked.
@@ -73,7 +73,21 @@ impl Conn {
     /// # Errors
     /// When it fails at once: no descriptor, no route.
     pub fn connect(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ConnError> {
-        Ok(Self::new(socket::dial(address)?, tls, true))
+        Ok(Self::new(Socket::Kernel(socket::dial(address)?), tls, true))
+    }
+
+    /// An end of an established connection in memory.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub fn accepted_in_memory(end: crate::memory::End) -> Self {
+        Self::new(Socket::Memory(end), None, false).readable()
+    }
+
+    /// An end of a connection in memory that is connecting.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub fn connect_in_memory(end: crate::memory::End) -> Self {
+        Self::new(Socket::Memory(end), None, true)
     }
 
     /// Bytes may have come before the poller knew of it.
@@ -82,7 +96,7 @@ impl Conn {
         self
     }
 
-    fn new(socket: OwnedFd, tls: Option<Tls>, connecting: bool) -> Self {
+    fn new(socket: Socket, tls: Option<Tls>, connecting: bool) -> Self {
         Self {
             socket,
             tls: tls.map(Box::new),
@@ -115,6 +129,14 @@ impl Conn {
         self.keep_bytes = bytes;
     }
 
+    /// How long a round trip takes.
+    ///
+    /// # Errors
+    /// When the connection is none of TCP.
+    pub fn round_trip(&self) -> io::Result<Duration> {
+        self.socket.round_trip()
+    }
+
     /// Has the kernel take about `bytes` that it cannot send yet.
     ///
     /// # Errors
@@ -128,7 +150,7 @@ impl Conn {
     #[must_use]
     pub fn into_stream(self) -> Option<TcpStream> {
         let is_bare = self.tls.is_none() && !self.connecting && self.pending() == 0;
-        is_bare.then(|| self.socket.into())
+        if is_bare { self.socket.into_stream() } else { None }
     }
 
     /// Records what the poller reports.
@@ -229,8 +251,7 @@ impl Conn {
         }
         if self.finishing && self.pending() == 0 {
             self.write_ended = true;
-            // Fails only if the connection is gone, which the next read reports.
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+            self.socket.finish();
         }
         Flush::Done
     }
@@ -239,7 +260,7 @@ impl Conn {
         if !self.writable {
             return Ok(false);
         }
-        if let Err(error) = socket::dialled(&self.socket) {
+        if let Err(error) = self.socket.dialled() {
             self.write_ended = true;
             self.read_ended = true;
             return Err(error);
@@ -279,7 +300,7 @@ impl Conn {
                 self.drop_sent();
                 return Ok(false);
             }
-            match socket::send(&self.socket, rest) {
+            match self.socket.send(rest) {
                 Ok(count) => {
                     self.writable = count == rest.len();
                     self.sent += count;
@@ -328,8 +349,7 @@ impl Conn {
     /// Lets the close of this connection be a reset, so that the peer does not take what it got
     /// for the whole.
     pub fn abort_on_close(&mut self) {
-        // Fails only when the connection is gone already.
-        let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+        self.socket.reset_on_close();
         self.discard_output();
         self.write_ended = true;
     }

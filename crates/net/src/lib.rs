@@ -17,6 +17,8 @@ mod free_port;
 mod heap;
 pub mod link;
 mod listener;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod monotonic;
 pub mod netns;
 mod option;

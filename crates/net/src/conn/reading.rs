@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Closed, Conn, ConnError, Read, socket};
+use super::{Closed, Conn, ConnError, Read};
 use crate::tls::KEPT_BYTES_MAX;
 
 /// Bytes taken from a socket at a time.
@@ -78,7 +78,7 @@ impl Conn {
             raw.extend_from_slice(tls.kept());
         }
         let room = raw.capacity() - raw.len();
-        let count = socket::receive(&self.socket, raw)?;
+        let count = self.socket.receive(raw)?;
         // A short read has drained the socket: the next bytes are a new edge. At the end of
         // the stream the edge has come already, so one more read is due.
         if count > 0 && count < room && !self.close_told {
@@ -98,7 +98,7 @@ impl Conn {
         if let Some(tls) = self.tls.as_deref_mut() {
             tls.alert(&mut self.wire);
             // The connection is over; whether the alert arrives is up to the peer.
-            let _ = socket::send(&self.socket, &self.wire[self.sent..]);
+            let _ = self.socket.send(&self.wire[self.sent..]);
         }
     }
 

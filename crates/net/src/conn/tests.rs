@@ -186,7 +186,7 @@ fn a_close_without_notify_is_reported_as_truncation() {
     let mut pair = Pair::new(Some(client), Some(server));
     pair.a.out().extend_from_slice(b"cut");
     pair.run(|p| p.b_received == b"cut");
-    rustix::net::shutdown(&pair.a, Shutdown::Write).unwrap();
+    rustix::net::shutdown(&pair.a, rustix::net::Shutdown::Write).unwrap();
     pair.run(|p| p.b_closed.is_some());
     assert_eq!(pair.b_closed, Some(Closed::Truncated));
 }
@@ -200,7 +200,7 @@ fn a_record_that_is_cut_off_is_reported_as_truncation() {
     pair.a.encrypt().unwrap();
     pair.a.wire.pop();
     pair.run(|p| p.b.tls.as_ref().is_some_and(|tls| !tls.kept().is_empty()));
-    rustix::net::shutdown(&pair.a, Shutdown::Write).unwrap();
+    rustix::net::shutdown(&pair.a, rustix::net::Shutdown::Write).unwrap();
     pair.run(|p| p.b_closed.is_some());
     assert_eq!(pair.b_closed, Some(Closed::Truncated));
     assert!(pair.b_received.is_empty());
