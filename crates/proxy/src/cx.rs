@@ -3,9 +3,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tollway_model::{Instance, ServiceName};
+use tollway_net::{Conn, ConnError};
 use tollway_routing::Failure;
 use tollway_telemetry::DataPlaneMetrics;
 
@@ -21,6 +22,7 @@ use crate::request_error::RequestError;
 pub(crate) struct Cx {
     /// Read from the clock once a pass.
     pub(crate) now: Instant,
+    pub(crate) clocks: Clocks,
     epoch: Instant,
     pub(crate) config: Arc<LoopConfig>,
     pub(crate) metrics: Arc<DataPlaneMetrics>,
@@ -35,8 +37,24 @@ pub(crate) struct Cx {
     /// The SPIFFE ID of this process; empty without one.
     pub(crate) identity: String,
     pub(crate) effects: Effects,
+    pub(crate) dialler: Dialler,
     random: u64,
 }
+
+/// The clocks that are read when it matters, and not once a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Clocks {
+    /// By which certificates are judged.
+    pub(crate) wall: fn() -> SystemTime,
+    /// The time since the machine began, by which leases are judged.
+    pub(crate) boot: fn() -> Duration,
+}
+
+/// Starts to connect to an address.
+///
+/// # Errors
+/// When it fails at once.
+pub(crate) type Dialler = Box<dyn Fn(SocketAddr) -> Result<Conn, ConnError> + Send>;
 
 impl Cx {
     pub(crate) fn new(
@@ -47,6 +65,7 @@ impl Cx {
     ) -> Self {
         Self {
             now,
+            clocks: Clocks { wall: SystemTime::now, boot: tollway_net::boot_time },
             epoch: now,
             config,
             metrics,
@@ -56,6 +75,7 @@ impl Cx {
             is_front: false,
             identity: String::new(),
             effects: Effects::default(),
+            dialler: Box::new(|address| Conn::connect(address, None)),
             random: seed,
         }
     }

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tollway_identity::Credentials;
@@ -246,9 +246,15 @@ impl DataThreads {
         plane: impl Composition + Send + 'static,
     ) -> Result<(), DataPlaneError> {
         let ThreadStart { number, config, listeners, metrics, observer } = start;
-        let (event_loop, commands) =
-            EventLoop::new(Arc::clone(config), listeners, metrics, seed(number), plane)
-                .map_err(DataPlaneError::EventLoop)?;
+        let (event_loop, commands) = EventLoop::new(
+            Arc::clone(config),
+            listeners,
+            metrics,
+            Instant::now(),
+            seed(number),
+            plane,
+        )
+        .map_err(DataPlaneError::EventLoop)?;
         let event_loop = event_loop.observed_by(observer);
         let thread = std::thread::Builder::new()
             .name(format!("data-{number}"))

@@ -56,7 +56,7 @@ pub(crate) fn on_client_accepted(cx: &mut Cx, conns: &mut Connections, key: Conn
     let Some(conn) = conns.get_mut(key) else { return false };
     let Some(peer) = conn.io.peer() else { return false };
     let is_h2 = peer.alpn == Some(alpn::H2);
-    match read_certificate(peer.certificates) {
+    match read_certificate(peer.certificates, (cx.clocks.wall)()) {
         Ok(certificate) => conn.client = Some(Box::new(Client::new(conn.remote, certificate))),
         Err(cause) => {
             refuse_peer(cx, conns, key, &cause);
@@ -87,11 +87,11 @@ pub(crate) fn retire_clients(cx: &mut Cx, conns: &mut Connections) {
     }
 }
 
-/// Who is at the other end, valid now: a resumed session has skipped the check of the time.
-pub(crate) fn proven_identity(peer: &Peer<'_>) -> Result<PeerIdentity, String> {
+/// Who is at the other end, valid at `now`: a resumed session has skipped the check of the time.
+pub(crate) fn proven_identity(peer: &Peer<'_>, now: SystemTime) -> Result<PeerIdentity, String> {
     let identity =
         tollway_identity::peer_identity(peer.certificates).map_err(|error| error.to_string())?;
-    if identity.valid_at(SystemTime::now()) {
+    if identity.valid_at(now) {
         Ok(identity)
     } else {
         Err(format!("the certificate of {} is not valid now", identity.spiffe))
@@ -101,10 +101,11 @@ pub(crate) fn proven_identity(peer: &Peer<'_>) -> Result<PeerIdentity, String> {
 /// What the client proved; a resumed session has skipped the check of the time.
 fn read_certificate(
     shown: &[tollway_identity::CertificateDer<'_>],
+    now: SystemTime,
 ) -> Result<Option<ClientCertificate>, Cause> {
     let read = ClientCertificate::read(shown)
         .map_err(|error| Cause::coded(ErrorCode::ClientCertificateRefused, error.to_string()))?;
-    let is_over = |certificate: &ClientCertificate| !certificate.valid_at(SystemTime::now());
+    let is_over = |certificate: &ClientCertificate| !certificate.valid_at(now);
     if read.as_ref().is_some_and(is_over) {
         let reason = "the client's certificate has expired since its session began";
         return Err(Cause::coded(ErrorCode::CertificateExpired, reason));

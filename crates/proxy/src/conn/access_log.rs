@@ -1,7 +1,7 @@
 //! The access log of connections: those that carry bytes have one line at their end, and those that are
 //! refused have one at once. Costs a branch where no log is written.
 
-use std::net::TcpStream;
+use std::net::SocketAddr;
 
 use tollway_http::RequestHead;
 use tollway_model::{ErrorCode, ServiceName};
@@ -131,12 +131,11 @@ pub(crate) fn log_refused_connection(
 }
 
 /// Logs a connection that is refused right after it was accepted.
-pub(crate) fn log_unadmitted(cx: &mut Cx, stream: &TcpStream, via: &ListenerKind) {
+pub(crate) fn log_unadmitted(cx: &mut Cx, remote: Option<SocketAddr>, via: &ListenerKind) {
     if !writes_lines(cx) {
         return;
     }
-    let (inbound, remote) = (via.is_inbound(), stream.peer_addr().ok());
-    let mut finished = Finished::refused(Kind::Connection, inbound, remote, cx.now);
+    let mut finished = Finished::refused(Kind::Connection, via.is_inbound(), remote, cx.now);
     finished.fail(ErrorCode::Overloaded);
     cx.end_line(finished);
 }

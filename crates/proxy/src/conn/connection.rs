@@ -10,7 +10,7 @@ use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{Instance, NetworkName, ServiceName};
-use tollway_net::{Conn, tcp_info};
+use tollway_net::Conn;
 
 use super::Listed;
 use crate::conn::ConnKey;
@@ -240,8 +240,7 @@ impl Connection {
             dial.connected = Some(now);
             if matches!(&dial.purpose, Purpose::PoolH2(to) if to.is_of_mesh()) {
                 // Only the kernel's clock does not count how long this thread did something else.
-                let info = tcp_info(&self.io).ok();
-                dial.round_trip = info.map(|info| Duration::from_micros(info.rtt_us));
+                dial.round_trip = self.io.round_trip().ok();
             }
         }
     }

@@ -52,7 +52,7 @@ impl Connections {
     /// called when it enters a state with a shorter time than the one before.
     pub(crate) fn schedule(&mut self, cx: &Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
-        let wait = next_examination(conn, cx.now, cx.clock(), &cx.config.timeouts);
+        let wait = next_examination(conn, cx.now, cx.clock(), cx.clocks.wall, &cx.config.timeouts);
         let at = cx.now + wait.clamp(SWEEP, LONGEST_WAIT);
         if conn.listed.examine_at.is_none_or(|earlier| at < earlier) {
             conn.listed.examine_at = Some(at);
@@ -169,6 +169,7 @@ fn next_examination(
     conn: &Connection,
     now: Instant,
     clock: Duration,
+    wall: fn() -> SystemTime,
     timeouts: &Timeouts,
 ) -> Duration {
     if conn.draining {
@@ -192,19 +193,19 @@ fn next_examination(
         Role::Http1Server(server) if server.in_head => left(true, timeouts.head),
         Role::Http1Server(server) => {
             let idle = left(server.exchange.is_none(), timeouts.downstream_idle);
-            idle.max(slow).min(trusted(conn))
+            idle.max(slow).min(certificate_left(conn, wall()))
         }
         Role::Http1Client(client) => {
             let idle = pooled_idle(conn.peer.is_some(), timeouts);
-            left(client.exchange.is_none(), idle).min(trusted(conn))
+            left(client.exchange.is_none(), idle).min(certificate_left(conn, wall()))
         }
         Role::Http2Server(link) => left(link.streams.is_empty(), timeouts.downstream_idle)
             .min(time_to_read(link, clock))
-            .min(trusted(conn)),
+            .min(certificate_left(conn, wall())),
         Role::Http2Client(link) => left(link.streams.is_empty(), timeouts.mesh_idle)
             .min(link.bulk_pause_left(now, timeouts.bulk_pause).unwrap_or(LONGEST_WAIT))
             .min(time_to_read(link, clock))
-            .min(trusted(conn)),
+            .min(certificate_left(conn, wall())),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
             let undialled = left(relay.other.is_none(), timeouts.discovery);
@@ -223,10 +224,6 @@ fn pooled_idle(is_mesh: bool, timeouts: &Timeouts) -> Duration {
 /// How long until the codec may have something to say; it may not have begun to count.
 fn time_to_read(link: &Http2Link, clock: Duration) -> Duration {
     link.codec.deadline().map_or(LONGEST_WAIT, |at| at.saturating_sub(clock))
-}
-
-fn trusted(conn: &Connection) -> Duration {
-    certificate_left(conn, SystemTime::now())
 }
 
 /// How long until a peer's certificate is in the last twentieth of its life, at most a minute:

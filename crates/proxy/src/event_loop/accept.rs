@@ -1,9 +1,11 @@
 //! Accepting connections, as many as there is room for.
 
+use std::net::SocketAddr;
+
 use super::{ACCEPTS_PER_PASS, Composition, EventLoop};
 
 use tollway_model::ErrorCode;
-use tollway_net::{AcceptError, is_among_last_descriptors};
+use tollway_net::{AcceptError, Conn, is_among_last_descriptors};
 
 use crate::conn::{Connection, ListenerKind, access_log, eviction};
 use crate::cx::Cx;
@@ -23,28 +25,8 @@ impl<C: Composition> EventLoop<C> {
             let via = via.clone();
             match listener.accept() {
                 Ok(stream) => {
-                    let is_full = self.conns.len() >= self.cx.config.limits.connections;
-                    if is_full
-                        && !eviction::make_room(
-                            &mut self.cx,
-                            &mut self.conns,
-                            ErrorCode::Overloaded,
-                        )
-                    {
-                        self.cx.metrics.connections_refused.add(1);
-                        access_log::log_unadmitted(&mut self.cx, &stream, &via);
-                        continue;
-                    }
-                    if is_among_last_descriptors(&stream, SPARE_DESCRIPTORS) {
-                        // This one is accepted; the eviction is for the next descriptor that is needed.
-                        eviction::make_room(
-                            &mut self.cx,
-                            &mut self.conns,
-                            ErrorCode::OutOfDescriptors,
-                        );
-                    }
                     let remote = stream.peer_addr().ok();
-                    self.admit(stream, remote, via);
+                    self.take_connection(Conn::accepted(stream, None), remote, via);
                 }
                 Err(AcceptError::Empty) => return,
                 Err(AcceptError::Exhausted(error)) => {
@@ -65,19 +47,39 @@ impl<C: Composition> EventLoop<C> {
         }
     }
 
-    fn admit(
+    /// Takes an accepted connection if there is room for it, for which an idle one may be evicted.
+    pub(super) fn take_connection(
         &mut self,
-        stream: std::net::TcpStream,
-        remote: Option<std::net::SocketAddr>,
+        io: Conn,
+        remote: Option<SocketAddr>,
         via: ListenerKind,
     ) {
-        let (io, role) = match self.plane.accept(stream, &via) {
+        let Self { cx, conns, .. } = self;
+        let is_full = conns.len() >= cx.config.limits.connections;
+        if is_full && !eviction::make_room(cx, conns, ErrorCode::Overloaded) {
+            cx.metrics.connections_refused.add(1);
+            access_log::log_unadmitted(cx, remote, &via);
+            return;
+        }
+        if is_among_last_descriptors(&io, SPARE_DESCRIPTORS) {
+            // This one is accepted; the eviction is for the next descriptor that is needed.
+            eviction::make_room(cx, conns, ErrorCode::OutOfDescriptors);
+        }
+        self.admit(io, remote, via);
+    }
+
+    /// Registers an accepted connection.
+    fn admit(&mut self, mut io: Conn, remote: Option<SocketAddr>, via: ListenerKind) {
+        let (tls, role) = match self.plane.accept(&via) {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::error!(%error, "an accepted connection cannot start TLS");
                 return;
             }
         };
+        if let Some(tls) = tls {
+            io.start_tls(tls);
+        }
         let mut conn = Connection::new(io, role, self.cx.now);
         conn.remote = remote;
         conn.via = Some(via);

@@ -1,9 +1,7 @@
 //! How the kinds of data planes differ: each is a composition of parts.
 
-use std::net::TcpStream;
-
 use tollway_identity::TlsError;
-use tollway_net::{Closed, Conn, ConnError};
+use tollway_net::{Closed, ConnError, Tls};
 
 use super::Command;
 use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Role};
@@ -15,11 +13,11 @@ pub(crate) trait Composition {
     /// The loop is about to begin.
     fn start(&mut self, _: &mut Cx) {}
 
-    /// The first role of an accepted connection.
+    /// The first role of an accepted connection, and the TLS that it speaks.
     ///
     /// # Errors
     /// The TLS library refuses to begin a handshake.
-    fn accept(&mut self, stream: TcpStream, via: &ListenerKind) -> Result<(Conn, Role), TlsError>;
+    fn accept(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError>;
 
     /// An accepted connection is registered.
     fn on_accepted(&mut self, _: &mut Cx, conns: &mut Connections, key: ConnKey) {

@@ -27,7 +27,7 @@ impl<S: Side> Http<S> {
         let Some(conn) = conns.get_mut(key) else { return false };
         let is_app = matches!(&conn.role, Role::Dialling(dial) if dial.is_app);
         if let Some(peer) = conn.io.peer().filter(|_| !is_app) {
-            match proven_identity(&peer) {
+            match proven_identity(&peer, (cx.clocks.wall)()) {
                 Ok(identity) => conn.peer = Some(Arc::new(identity)),
                 Err(error) => {
                     self.on_dial_failed(cx, conns, key, &DialFailure::Untrusted(&error));

@@ -1,9 +1,7 @@
 //! A gateway: each connection is relayed to what the server name of its ClientHello says.
 
-use std::net::TcpStream;
-
 use tollway_identity::TlsError;
-use tollway_net::{Closed, Conn, ConnError};
+use tollway_net::{Closed, ConnError, Tls};
 
 use super::composition::unexpected;
 use super::{Command, Composition};
@@ -15,8 +13,8 @@ use crate::upstream::dial::DialFailure;
 use crate::upstream::relay_dial;
 
 impl Composition for Gateway {
-    fn accept(&mut self, stream: TcpStream, _: &ListenerKind) -> Result<(Conn, Role), TlsError> {
-        Ok((Conn::accepted(stream, None), Role::Hello(Box::default())))
+    fn accept(&mut self, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
+        Ok((None, Role::Hello(Box::default())))
     }
 
     fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {

@@ -1,11 +1,9 @@
 //! What a sidecar and a front have in common: requests over HTTP/1.1 and HTTP/2, their upstreams,
 //! and the queue to the app.
 
-use std::net::TcpStream;
-
 use tollway_http::{RequestHead, h2};
 use tollway_identity::TlsError;
-use tollway_net::{Closed, Conn, ConnError, Tls};
+use tollway_net::{Closed, ConnError, Tls};
 
 use super::{Command, Composition, Load, ProcessServices};
 use crate::cause::Cause;
@@ -191,12 +189,12 @@ impl<S: Side> Composition for Http<S> {
         self.side.start(cx);
     }
 
-    fn accept(&mut self, stream: TcpStream, via: &ListenerKind) -> Result<(Conn, Role), TlsError> {
+    fn accept(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok(match via {
             ListenerKind::Inbound | ListenerKind::Front => {
-                (Conn::accepted(stream, Some(self.side.server_tls()?)), Role::Accepting)
+                (Some(self.side.server_tls()?), Role::Accepting)
             }
-            _ => (Conn::accepted(stream, None), Role::Detect { input: Vec::new() }),
+            _ => (None, Role::Detect { input: Vec::new() }),
         })
     }
 
@@ -286,7 +284,9 @@ impl<S: Side> Composition for Http<S> {
     }
 
     fn may_send_turns(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
-        let is_late = conns.get(key).is_some_and(|conn| conn.has_late_turn(self.app_queue.lease()));
+        let is_late = conns
+            .get(key)
+            .is_some_and(|conn| conn.has_late_turn(self.app_queue.lease(), cx.clocks));
         if is_late {
             actor_turns::on_lease_over(cx, conns, &mut self.exchanges, key);
         }

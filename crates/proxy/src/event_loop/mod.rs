@@ -20,6 +20,7 @@ mod listeners;
 mod sidecar;
 mod sweep;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -57,15 +58,15 @@ pub(crate) struct EventLoop<C> {
 }
 
 impl<C: Composition> EventLoop<C> {
-    /// A loop on bound listeners; the commands reach it from other threads.
+    /// A loop on bound listeners, that begins at `now`; the commands reach it from other threads.
     pub(crate) fn new(
         config: Arc<LoopConfig>,
         listeners: Vec<(Listener, ListenerKind)>,
         metrics: Arc<DataPlaneMetrics>,
+        now: Instant,
         seed: u64,
         mut plane: C,
     ) -> std::io::Result<(Self, Commands)> {
-        let now = Instant::now();
         let conns = Connections::new(now)?;
         let mut open = Listeners::default();
         open.open(conns.poller(), listeners)?;
@@ -108,28 +109,38 @@ impl<C: Composition> EventLoop<C> {
             };
             let woken = self.conns.wait(timeout, &mut ready)?;
             self.cx.now = Instant::now();
-            if woken {
-                self.take_commands();
+            if self.pass(woken, &ready, &mut scratch).is_break() {
+                return Ok(());
             }
-            for readiness in &ready {
-                self.on_ready(*readiness);
-            }
-            self.read_pass(&mut scratch);
-            self.plane.serve_queues(&mut self.cx, &mut self.conns);
-            if self.cx.now >= self.next_sweep {
-                self.next_sweep = self.cx.now + SWEEP;
-                self.sweep();
-                self.settle();
-                self.flush_pass();
-                self.cx.flush_observer();
-                if self.is_drained() {
-                    access_log::end_lines(&mut self.cx, &mut self.conns);
-                    self.cx.flush_observer();
-                    return Ok(());
-                }
-            }
-            self.flush_pass();
         }
+    }
+
+    /// One pass, after the wait, at the time of `cx.now`: takes commands if it was `woken`, and does
+    /// what is `ready` or due. Breaks once the loop is drained.
+    #[inline(always)]
+    fn pass(&mut self, woken: bool, ready: &[Readiness], scratch: &mut Scratch) -> ControlFlow<()> {
+        if woken {
+            self.take_commands();
+        }
+        for readiness in ready {
+            self.on_ready(*readiness);
+        }
+        self.read_pass(scratch);
+        self.plane.serve_queues(&mut self.cx, &mut self.conns);
+        if self.cx.now >= self.next_sweep {
+            self.next_sweep = self.cx.now + SWEEP;
+            self.sweep();
+            self.settle();
+            self.flush_pass();
+            self.cx.flush_observer();
+            if self.is_drained() {
+                access_log::end_lines(&mut self.cx, &mut self.conns);
+                self.cx.flush_observer();
+                return ControlFlow::Break(());
+            }
+        }
+        self.flush_pass();
+        ControlFlow::Continue(())
     }
 
     fn settle(&mut self) {

@@ -67,7 +67,7 @@ impl Side for Sidecar {
         let Some(conn) = conns.get_mut(key) else { return false };
         let Some(peer) = conn.io.peer() else { return false };
         let agreed = peer.alpn.map(<[u8]>::to_vec);
-        let identity = match proven_identity(&peer) {
+        let identity = match proven_identity(&peer, (cx.clocks.wall)()) {
             Ok(identity) => identity,
             Err(reason) => {
                 let cause = Cause::coded(ErrorCode::TlsFailed, reason);

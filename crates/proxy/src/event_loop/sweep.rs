@@ -1,8 +1,6 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
-use std::time::SystemTime;
-
 use tollway_model::ErrorCode;
 
 use super::{Composition, EventLoop, Load};
@@ -52,7 +50,7 @@ impl<C: Composition> EventLoop<C> {
     /// Looks at the connections that are due, and at nothing else.
     fn sweep_connections(&mut self) {
         let Self { cx, conns, plane, .. } = self;
-        let wall = SystemTime::now();
+        let wall = (cx.clocks.wall)();
         for key in conns.due(cx.now) {
             match conns.expired(cx, key, wall) {
                 Expired::No => {}

@@ -1,12 +1,13 @@
-//! Two sidecars and a gateway as threads, a foreign app (hyper) and foreign clients (raw sockets,
-//! hyper), without a control plane: the states of services are handed over directly.
+//! Sidecars, gateways, a foreign app and foreign clients (hyper) on a network in memory, with a clock
+//! of the test's own ([`sim`]). There is no control plane: the states of services are handed over
+//! directly.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
@@ -19,7 +20,6 @@ use tollway_model::{
     AppProtocol, Endpoint, Label, Remote, Revision, ServiceName, ServiceState, ServiceUpdate,
     TrustDomain,
 };
-use tollway_net::{Listener, ListenerOptions};
 use tollway_telemetry::DataPlaneMetrics;
 use tollway_wire::NetworkUpdate;
 
@@ -36,6 +36,7 @@ mod policy;
 mod pooled;
 mod public;
 mod runtime_backlog;
+mod sim;
 mod times;
 mod trust;
 
@@ -44,6 +45,11 @@ use crate::exchange::Destination;
 use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
+use app_unreachable::start_tcp_echo;
+use sim::{
+    NodeId, Stream, advance, block_on, connect, listen, listen_with, now, spawn, until,
+    unused_address,
+};
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -62,7 +68,7 @@ struct Network {
 impl Network {
     fn new(name: &str) -> Self {
         let trust_domain = TrustDomain::default_for(&label(name));
-        let authority = Authority::create(&trust_domain, &label(name), SystemTime::now()).unwrap();
+        let authority = Authority::create(&trust_domain, &label(name), sim::wall()).unwrap();
         Self { authority, trust_domain }
     }
 
@@ -76,13 +82,12 @@ impl Network {
     }
 
     fn credentials(&self, name: &ServiceName, instance: &str, peers: &[&Self]) -> Arc<Credentials> {
-        let ttl = Duration::from_secs(3600);
-        self.credentials_from(SystemTime::now(), ttl, name, instance, peers)
+        self.credentials_for(Duration::from_secs(24 * 3600), name, instance, peers)
     }
 
-    fn credentials_from(
+    /// Credentials that are valid for so long.
+    fn credentials_for(
         &self,
-        issued: SystemTime,
         ttl: Duration,
         name: &ServiceName,
         instance: &str,
@@ -95,29 +100,46 @@ impl Network {
             instance: label(instance),
             ttl,
         };
-        let issued = self.authority.issue(&request, issued).unwrap();
+        let issued = self.authority.issue(&request, sim::wall()).unwrap();
         let bundles =
             TrustBundles::new(1, peers.iter().map(|p| p.bundle()).chain([self.bundle()])).unwrap();
         Arc::new(Credentials::new(&key, issued.chain, bundles).unwrap())
     }
 }
 
-/// Counts the services that a worker lets go, and hands what is for the runtime to it if there is
-/// one.
+/// Notes what a loop asks of the rest of its process, and hands what is for the runtime to it if there
+/// is one.
 #[derive(Clone, Default)]
 struct Around {
+    asked: Arc<Mutex<Vec<ServiceName>>>,
     unsubscribed: Arc<AtomicUsize>,
-    runtime: Arc<OnceLock<Sender<ApiStream>>>,
+    runtime: Arc<Mutex<Option<Runtime>>>,
+}
+
+type Runtime = Box<dyn FnMut(ApiStream) + Send>;
+
+impl Around {
+    fn times_asked(&self, service: &ServiceName) -> usize {
+        self.asked.lock().unwrap().iter().filter(|asked| *asked == service).count()
+    }
+
+    fn set_runtime(&self, runtime: impl FnMut(ApiStream) + Send + 'static) {
+        *self.runtime.lock().unwrap() = Some(Box::new(runtime));
+    }
 }
 
 impl ProcessServices for Around {
-    fn subscribe(&self, _: &ServiceName) {}
+    fn subscribe(&self, service: &ServiceName) {
+        self.asked.lock().unwrap().push(service.clone());
+    }
     fn unsubscribe(&self, _: &ServiceName) {
         self.unsubscribed.fetch_add(1, Ordering::SeqCst);
     }
     fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
-        let runtime = self.runtime.get().ok_or(NotServed::Nobody)?;
-        runtime.send(stream).map_err(|_| NotServed::Nobody)
+        let mut runtime = self.runtime.lock().unwrap();
+        let serve = runtime.as_mut().ok_or(NotServed::Nobody)?;
+        serve(stream);
+        Ok(())
     }
     fn app_unreachable(&self) {}
 }
@@ -127,26 +149,13 @@ fn patient() -> Timeouts {
     Timeouts { discovery: Duration::from_secs(1), ..Timeouts::default() }
 }
 
-type LoopThread = std::thread::JoinHandle<std::io::Result<()>>;
-
-fn start_loop(
-    config: Arc<LoopConfig>,
-    listeners: Vec<(Listener, ListenerKind)>,
-    metrics: &Arc<DataPlaneMetrics>,
-    plane: impl Composition + Send + 'static,
-) -> (Commands, LoopThread) {
-    let (event_loop, commands) =
-        EventLoop::new(config, listeners, Arc::clone(metrics), 42, plane).unwrap();
-    (commands, std::thread::spawn(move || event_loop.run()))
-}
-
-/// An event loop on its own thread.
+/// An event loop of the simulation.
 struct Running {
+    node: NodeId,
     commands: Commands,
     addresses: Vec<SocketAddr>,
     metrics: Arc<DataPlaneMetrics>,
     around: Around,
-    thread: Option<LoopThread>,
 }
 
 impl Running {
@@ -157,20 +166,13 @@ impl Running {
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
-        let any = "127.0.0.1:0".parse().unwrap();
-        Self::start_at(
-            any,
-            (Limits::default(), patient()),
-            home,
-            credentials,
-            listeners,
-            app,
-            gateway,
-        )
+        let bounds = (Limits::default(), patient());
+        Self::start_at(None, bounds, home, credentials, listeners, app, gateway)
     }
 
+    /// Its first listener is at `address` if there is one.
     fn start_at(
-        address: SocketAddr,
+        address: Option<SocketAddr>,
         bounds: (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
@@ -198,9 +200,9 @@ impl Running {
         self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
     }
 
-    /// A worker that has not been sent its policies.
+    /// A loop that has not been sent its policies.
     fn start_without_policies(
-        address: SocketAddr,
+        address: Option<SocketAddr>,
         (limits, timeouts): (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
@@ -208,48 +210,40 @@ impl Running {
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
-        let listeners: Vec<_> = listeners
-            .iter()
-            .map(|via| (Listener::bind(address, ListenerOptions::default()).unwrap(), via.clone()))
-            .collect();
-        let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let config = LoopConfig { app, limits, timeouts, ..LoopConfig::of_test(home) };
-        let metrics = Arc::new(DataPlaneMetrics::default());
+        let config = Arc::new(LoopConfig { app, limits, timeouts, ..LoopConfig::of_test(home) });
         let around = Around::default();
-        let config = Arc::new(config);
-        let (commands, thread) = match gateway {
-            Some(routes) => start_loop(config, listeners, &metrics, Gateway::new(routes)),
+        match gateway {
+            Some(routes) => Self::of(address, config, listeners, around, Gateway::new(routes)),
             None => {
                 let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
-                start_loop(config, listeners, &metrics, sidecar)
+                Self::of(address, config, listeners, around, sidecar)
             }
-        };
-        Self { commands, addresses, metrics, around, thread: Some(thread) }
+        }
     }
 
-    /// Sends the state of a service, over and over until the worker ends.
+    fn of(
+        address: Option<SocketAddr>,
+        config: Arc<LoopConfig>,
+        listeners: &[ListenerKind],
+        around: Around,
+        plane: impl Composition + 'static,
+    ) -> Self {
+        let metrics = Arc::new(DataPlaneMetrics::default());
+        let of_loop = Arc::clone(&metrics);
+        let (event_loop, commands) =
+            EventLoop::new(config, Vec::new(), of_loop, now(), 42, plane).unwrap();
+        let (node, addresses) = sim::start(event_loop, address, listeners);
+        Self { node, commands, addresses, metrics, around }
+    }
+
+    /// Sends the state of a service, now and whenever the loop asks for it.
     fn send_state(&self, service: &ServiceName, state: ServiceState) {
-        let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
-        let commands = self.commands.clone();
-        let send = move || commands.send(Command::Services(vec![update.clone()]));
-        // A gateway gets the state before the first caller connects: it refuses unknown services.
-        send();
-        // States reach a worker only for services it has asked for: send until it has.
-        std::thread::spawn(move || {
-            while send() {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
+        sim::keep_informed(self, service, state);
     }
 
     /// Gives `web` other settings.
     fn configure(&self, mesh_protocol: MeshProtocol, bounds: (Limits, Timeouts)) {
         self.commands.send(Command::Configure(Arc::new(web_config(mesh_protocol, bounds))));
-    }
-
-    fn drain(&mut self) {
-        self.commands.send(Command::Drain);
-        self.thread.take().unwrap().join().unwrap().unwrap();
     }
 }
 
@@ -260,7 +254,7 @@ fn web_config(mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.commands.send(Command::Drain);
+        sim::kill(self.node);
     }
 }
 
@@ -275,26 +269,15 @@ fn serve<A>(answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static) ->
 where
     A: Future<Output = Result<Response<Body>, hyper::Error>> + Send + 'static,
 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let service = service_fn(answer.clone());
-                tokio::spawn(async move {
-                    // A connection that breaks is what some tests want.
-                    let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
-                        .serve_connection_with_upgrades(TokioIo::new(stream), service)
-                        .await;
-                });
-            }
+    listen_with(move |peer| {
+        let service = service_fn(answer.clone());
+        spawn(async move {
+            // A connection that breaks is what some tests want.
+            let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                .serve_connection_with_upgrades(TokioIo::new(peer), service)
+                .await;
         });
-    });
-    address
+    })
 }
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -460,62 +443,6 @@ impl World {
     }
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream
-}
-
-/// Passes connections on to `target`, and counts those that are open. Each piece waits for `there`
-/// or `back`, which get the number of bytes before it.
-fn relay_to(
-    target: SocketAddr,
-    open: &Arc<AtomicUsize>,
-    there: impl Fn(usize) + Clone + Send + 'static,
-    back: impl Fn(usize) + Clone + Send + 'static,
-) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, open) = (listener.local_addr().unwrap(), Arc::clone(open));
-    std::thread::spawn(move || {
-        for near in listener.incoming() {
-            let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
-            let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-            let (there, back, open) = (there.clone(), back.clone(), Arc::clone(&open));
-            std::thread::spawn(move || copy(near_end, far_end, there));
-            std::thread::spawn(move || {
-                open.fetch_add(1, Ordering::SeqCst);
-                copy(far, near, back);
-                open.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-    });
-    address
-}
-
-/// Copies to the end; before each piece `pass` gets the number of bytes so far.
-fn copy(mut from: TcpStream, mut to: TcpStream, pass: impl Fn(usize)) {
-    let mut buffer = vec![0; 65536];
-    let mut carried = 0;
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        pass(carried);
-        carried += count;
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    // Gone already is as well.
-    let _ = to.shutdown(std::net::Shutdown::Write);
-}
-
-#[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Sends bytes, reads until `enough` is found.
 fn talk(stream: &mut (impl Read + Write), request: &[u8], enough: &[u8]) -> String {
     stream.write_all(request).unwrap();
@@ -528,6 +455,9 @@ fn talk(stream: &mut (impl Read + Write), request: &[u8], enough: &[u8]) -> Stri
     }
     String::from_utf8_lossy(&answer).into_owned()
 }
+
+/// An HTTP/2 frame: the peer's settings are taken.
+const SETTINGS_ACK: &[u8] = b"\0\0\0\x04\x01\0\0\0\0";
 
 const INVOKE: &str = "/v1.0/invoke/stock.default.east/method";
 
@@ -622,7 +552,7 @@ fn a_slow_reader_holds_its_sender_back() {
     let world = World::new(AppProtocol::Http);
     let mut slow = connect(world.http());
     slow.write_all(format!("GET {INVOKE}/large HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    advance(Duration::from_secs(5));
     // Others are not disturbed while it does not read.
     let mut other = connect(world.http());
     let request = format!("GET {INVOKE}/x HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -679,23 +609,11 @@ fn the_outbound_port_takes_hosts_absolute_targets_and_connect() {
 
 #[test]
 fn tcp_passes_with_half_close() {
-    let echo = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = echo.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in echo.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut all = Vec::new();
-                stream.read_to_end(&mut all).unwrap();
-                stream.write_all(&all).unwrap();
-            });
-        }
-    });
-    let world = World::with_app(AppProtocol::Tcp, address);
+    let world = World::with_app(AppProtocol::Tcp, start_tcp_echo());
     let mut stream = connect(world.caller.addresses[3]);
     let sent = vec![b'q'; 2_000_000];
-    stream.write_all(&sent).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.send_meanwhile(&sent[..]);
+    stream.finish();
     let mut back = Vec::new();
     stream.read_to_end(&mut back).unwrap();
     assert!(back == sent, "{} of {}", back.len(), sent.len());
@@ -708,9 +626,8 @@ fn tcp_passes_with_half_close() {
 fn http2_multiplexes_over_the_same_path() {
     let world = World::new(AppProtocol::H2c);
     let address = world.caller.addresses[1];
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async move {
-        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let stream = sim::network().connect(address);
+    block_on(async move {
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
                 .await
@@ -776,30 +693,19 @@ fn malformed_requests_are_refused_before_anything_is_forwarded() {
 
 #[test]
 fn a_drain_finishes_what_is_under_way() {
-    let mut world = World::new(AppProtocol::Http);
+    let world = World::new(AppProtocol::Http);
     let mut stream = connect(world.http());
     let start = format!("POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
     stream.write_all(start.as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
     let address = world.http();
-    let mut caller = std::mem::replace(
-        &mut world.caller,
-        Running {
-            commands: world.callee.commands.clone(),
-            addresses: Vec::new(),
-            metrics: Arc::default(),
-            around: Around::default(),
-            thread: None,
-        },
-    );
-    let drained = std::thread::spawn(move || caller.drain());
-    std::thread::sleep(Duration::from_millis(600));
-    assert!(TcpStream::connect(address).is_err(), "no new connections while draining");
+    assert!(world.caller.commands.send(Command::Drain));
+    advance(Timeouts::default().withdraw);
+    assert!(sim::is_refused(address), "no new connections while draining");
     let answer = talk(&mut stream, b"cd", b"abcd");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
     drop(stream);
-    drained.join().unwrap();
+    until("the end of the loop", || sim::has_ended(world.caller.node));
 }
 
 #[test]
@@ -819,7 +725,7 @@ fn a_plain_client_is_refused_at_the_inbound_listener_and_the_gateway() {
 #[test]
 fn a_gateway_sends_names_of_joined_networks_to_their_gateways() {
     let west = Network::new("west");
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = listen();
     let routes = GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
     let name = service("gateway");
     let gateway = Running::start(
@@ -834,7 +740,7 @@ fn a_gateway_sends_names_of_joined_networks_to_their_gateways() {
         revision: Revision(1),
         state: tollway_wire::NetworkState::Joined {
             trust_domain: TrustDomain::default_for(&label("east")),
-            gateways: [other.local_addr().unwrap()].into(),
+            gateways: [other.address].into(),
             reachable: true,
         },
     }]));
@@ -850,7 +756,7 @@ fn a_gateway_sends_names_of_joined_networks_to_their_gateways() {
         tls.write_tls(&mut hello).unwrap();
         let mut client = connect(gateway.addresses[0]);
         client.write_all(&hello).unwrap();
-        let (mut arrived, _) = other.accept().unwrap();
+        let mut arrived = other.accept();
         let mut bytes = vec![0; hello.len()];
         arrived.read_exact(&mut bytes).unwrap();
         assert!(bytes == hello, "the ClientHello for {server_name} goes on unchanged");

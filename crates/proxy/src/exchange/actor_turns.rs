@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use tollway_net::boot_time;
-
 use super::{Exchange, Exchanges, Side};
 use crate::conn::Connection;
+use crate::cx::Clocks;
 use crate::exchange::ExchangeKey;
 use crate::limits::Limits;
 use crate::runtime_protocol::TurnLease;
@@ -52,11 +51,11 @@ impl Connection {
     }
 
     /// Whether it is too late for a turn that waits here.
-    pub(crate) fn has_late_turn(&self, present: TurnLease) -> bool {
+    pub(crate) fn has_late_turn(&self, present: TurnLease, clocks: Clocks) -> bool {
         if self.turns.is_empty() {
             return false;
         }
-        let now = boot_time();
+        let now = (clocks.boot)();
         self.turns.iter().any(|(_, turn)| turn.is_over(present, now))
     }
 

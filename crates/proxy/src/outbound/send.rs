@@ -8,7 +8,6 @@ use crate::inbound::AppQueue;
 use crate::request_error::RequestError;
 use tollway_http::h1;
 use tollway_http::h2::StreamId;
-use tollway_net::boot_time;
 use tollway_routing::Failure;
 
 /// Sends the request on an open connection.
@@ -28,7 +27,7 @@ pub(crate) fn send(
         // The time that it has waited here is not left for the next hop.
         headers::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
     }
-    if exchange.turn.is_some_and(|turn| turn.is_over(app_queue.lease(), boot_time())) {
+    if exchange.turn.is_some_and(|turn| turn.is_over(app_queue.lease(), (cx.clocks.boot)())) {
         return fail::fail(cx, conns, exchanges, key, &RequestError::TooLate);
     }
     let Some(conn) = conns.get_mut(conn_key) else { return };

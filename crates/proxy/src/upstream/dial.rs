@@ -104,8 +104,7 @@ pub(crate) fn dial(
         _ => None,
     };
     let unready = || RequestError::unready(service, instance);
-    let state =
-        pools::pool_in_use(cx, upstreams, destination)?.1.state.clone().ok_or_else(unready)?;
+    let state = pools::pool(cx, upstreams, destination).state.clone().ok_or_else(unready)?;
     let candidates = Candidates::of(&state);
     let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
     let address =
@@ -208,12 +207,12 @@ fn connect(
     address: SocketAddr,
     tls: Option<Tls>,
 ) -> Result<Conn, Cause> {
-    let dial = || Conn::connect(address, None).map_err(|error| Cause::from(&error));
-    let mut dialled = dial();
+    let dial = |cx: &Cx| (cx.dialler)(address).map_err(|error| Cause::from(&error));
+    let mut dialled = dial(cx);
     if let Err(Cause { code: Some(code @ ErrorCode::OutOfDescriptors), .. }) = dialled
         && eviction::make_room(cx, conns, code)
     {
-        dialled = dial();
+        dialled = dial(cx);
     }
     let mut io = dialled.inspect_err(|_| cx.metrics.dial_failures.add(1))?;
     // The kernel knows this option of every TCP socket.

@@ -62,9 +62,10 @@ fn scale_service(
 ) {
     let Some(pool) = upstreams.pools.get(destination) else { return };
     let Some(state) = &pool.state else { return };
-    // Connections that end for want of use are not made again.
+    // Connections that end for want of use, here or at their peer, are not made again.
     let idle = cx.now.saturating_duration_since(pool.used);
-    if pool.waiting.is_empty() && idle > cx.config.timeouts.mesh_idle {
+    let timeouts = &cx.config.timeouts;
+    if pool.waiting.is_empty() && idle > timeouts.mesh_idle.min(timeouts.downstream_idle) {
         return;
     }
     let candidates = Candidates::of(state);

@@ -1,12 +1,10 @@
 //! Calls of actors: what the runtime of a sidecar asks of the data loop, and only it may.
 
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::channel;
 
 use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
 
-use super::app_unreachable::{Fleet, unused_address};
+use super::app_unreachable::{Fleet, read_answer};
 use super::*;
 use crate::runtime_protocol::TurnLease;
 
@@ -19,23 +17,25 @@ fn long() -> Timeouts {
 
 impl Running {
     /// A connection from within the process.
-    fn inside(&self) -> UnixStream {
+    fn inside(&self) -> Stream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert!(self.commands.send(Command::Adopt(theirs)));
-        ours
+        Stream::local(ours)
     }
 
     /// A request on a connection of its own, and the whole answer; `head` is the line and the fields,
     /// each with its end.
     fn call_inside(&self, head: &str) -> String {
+        read_answer(self.begin_inside(head))
+    }
+
+    /// Asks on a connection of its own and does not wait for the answer.
+    fn begin_inside(&self, head: &str) -> Stream {
         let mut stream = self.inside();
         let rest = "host: runtime\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi";
         stream.write_all(format!("{head}{rest}").as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        stream
     }
 
     /// Has a foreign server answer what is for the runtime: with what it was asked, in fields, and
@@ -52,22 +52,16 @@ impl Running {
     ) where
         A: Future<Output = Result<Response<Full<Bytes>>, hyper::Error>> + Send + 'static,
     {
-        let (sender, streams) = channel::<ApiStream>();
-        assert!(self.around.runtime.set(sender).is_ok());
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            for ApiStream { kind, stream } in streams {
-                assert_eq!(kind, expected);
-                let answer = service_fn(answer.clone());
-                runtime.block_on(async move {
-                    let stream = tokio::net::UnixStream::from_std(stream).unwrap();
-                    // It ends with the worker.
-                    let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                        .serve_connection(TokioIo::new(stream), answer)
-                        .await;
-                });
-            }
+        self.around.set_runtime(move |ApiStream { kind, stream }| {
+            assert_eq!(kind, expected);
+            let answer = service_fn(answer.clone());
+            spawn(async move {
+                let stream = tokio::net::UnixStream::from_std(stream).unwrap();
+                // It ends with the loop.
+                let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), answer)
+                    .await;
+            });
         });
     }
 }
@@ -91,24 +85,10 @@ async fn as_runtime(request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
     Ok(answer.body(Full::new([b"ran: ", &body[..]].concat().into())).unwrap())
 }
 
-/// Sends the state of the service to the caller until `ask` has its answer: states reach a worker
-/// only for services it has asked for.
-fn while_sent<T: Send>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T + Send) -> T {
-    let (service, state) = (fleet.stock.clone(), state.clone());
-    let update = ServiceUpdate { service, revision: Revision(1), state };
-    let send = || {
-        fleet.caller.commands.send(Command::Services(vec![update.clone()]));
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    std::thread::scope(|scope| {
-        // A worker that follows the service already gets the state before the request.
-        send();
-        let asked = scope.spawn(ask);
-        while !asked.is_finished() {
-            send();
-        }
-        asked.join().unwrap()
-    })
+/// Asks once the caller has, or gets when it asks, this state of the service.
+fn with_state<T>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T) -> T {
+    fleet.caller.send_state(&fleet.stock, state.clone());
+    ask()
 }
 
 fn served(fleet: &Fleet) -> Vec<u64> {
@@ -132,7 +112,7 @@ fn a_replica_is_called_by_its_name_and_no_other() {
     let all = fleet.local(&fleet.addresses());
     for _ in 0..10 {
         let request = format!("POST /v1.0/actors/T/a%20b/method/m?x=1 HTTP/1.1\r\n{TO_SECOND}");
-        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = with_state(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
         assert!(answer.contains("x-path: /v1.0/actors/T/a%20b/method/m?x=1\r\n"), "{answer}");
         assert!(answer.contains("x-own: \r\n"), "{answer}");
@@ -147,7 +127,7 @@ fn a_missing_replica_is_reported_at_once_and_found_when_it_is_back() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
     let ask = |addresses: &[SocketAddr]| {
-        while_sent(&fleet, &fleet.local(addresses), || fleet.caller.call_inside(&request))
+        with_state(&fleet, &fleet.local(addresses), || fleet.caller.call_inside(&request))
     };
     let both = fleet.addresses();
     let check_gone = |answer: &str| {
@@ -166,18 +146,16 @@ fn a_missing_replica_is_reported_at_once_and_found_when_it_is_back() {
     check_failed(&answer, "503", "ERR_WRONG_IDENTITY", true);
     assert!(ask(&both).starts_with("HTTP/1.1 200 "));
     assert_eq!(served(&fleet), [0, 3]);
-    let remote = while_sent(&fleet, &fleet.remote(both[0]), || fleet.caller.call_inside(&request));
+    let remote = with_state(&fleet, &fleet.remote(both[0]), || fleet.caller.call_inside(&request));
     check_gone(&remote);
 }
 
 #[test]
 fn a_workload_without_calls_is_forgotten_and_then_its_service() {
-    let short = Duration::from_millis(100);
-    let timeouts = Timeouts { mesh_idle: short, service_idle: short, ..long() };
-    let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app(), start_app()]);
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
     let all = fleet.local(&fleet.addresses());
-    let ask = || while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
+    let ask = || with_state(&fleet, &all, || fleet.caller.call_inside(&request));
     for round in 1..3 {
         assert!(ask().starts_with("HTTP/1.1 200 "));
         let let_go = || fleet.caller.around.unsubscribed.load(Ordering::SeqCst) == round;
@@ -195,7 +173,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
             "POST /v1.0/actors/T/1/method/m HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n\
              x-tollway-caller: spiffe://forged/ns/a/b\r\ndapr-caller-app-id: forged\r\n"
         );
-        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = with_state(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ran: hi"), "{answer}");
         for part in [
             "x-path: /v1.0/actors/T/1/method/m\r\n",
@@ -219,7 +197,7 @@ fn an_unprocessed_answer_of_a_runtime_is_forwarded_and_not_retried() {
         let request = format!(
             "PUT /v1.0/actors/status/{status} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n"
         );
-        let answer = while_sent(&fleet, &all, || fleet.caller.call_inside(&request));
+        let answer = with_state(&fleet, &all, || fleet.caller.call_inside(&request));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("x-tollway-unprocessed: 1\r\n"), "{answer}");
         assert!(answer.ends_with("ran: hi"), "{answer}");
@@ -240,7 +218,7 @@ fn a_sidecar_runs_actors_without_an_app_but_not_without_a_runtime() {
             "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-actor: host\r\n\
              x-tollway-instance: {to}\r\n"
         );
-        while_sent(&fleet, &both, || fleet.caller.call_inside(&request))
+        with_state(&fleet, &both, || fleet.caller.call_inside(&request))
     };
     check_failed(&ask("s-0"), "404", "ERR_NOT_SERVED", true);
     check_failed(&ask("s-1"), "404", "ERR_NOT_SERVED", true);
@@ -267,7 +245,7 @@ fn a_call_that_a_policy_denies_reaches_no_runtime() {
     let all = fleet.local(&fleet.addresses());
     let ask = |path: &str| {
         let request = format!("POST {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n");
-        while_sent(&fleet, &all, || fleet.caller.call_inside(&request))
+        with_state(&fleet, &all, || fleet.caller.call_inside(&request))
     };
     let denied = ask("/v1.0/actors/Cart/1/method/m");
     check_failed(&denied, "403", "ERR_POLICY_DENIED", true);
@@ -315,40 +293,26 @@ fn the_own_app_is_called_with_path_method_and_token() {
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// A sidecar beside an app whose connections are served like this; how many requests it was asked.
-fn beside_app(
-    serve: impl Fn(&mut TcpStream, &AtomicUsize) + Copy + Send + 'static,
-) -> (Running, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = AppTarget { address: listener.local_addr().unwrap(), protocol: AppProtocol::Http };
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, asked) = (stream.unwrap(), Arc::clone(&counted));
-            std::thread::spawn(move || serve(&mut stream, &asked));
-        }
-    });
-    let network = Network::new("west");
-    let credentials = network.credentials(&service("stock"), "s-0", &[]);
-    (Running::start(service("stock"), credentials, &[], Some(target), None), asked)
-}
-
 /// A reused connection that closes under a request of HTTP may be repeated if its method is; a turn
 /// of an actor not.
 #[test]
 fn a_turn_that_an_app_may_have_begun_is_not_begun_again() {
-    let (sidecar, asked) = beside_app(|stream, asked| {
-        talk(stream, b"", b"hi");
-        asked.fetch_add(1, Ordering::SeqCst);
-        talk(stream, ANSWER, b"hi");
-        asked.fetch_add(1, Ordering::SeqCst);
-    });
+    let app = listen();
+    let network = Network::new("west");
+    let credentials = network.credentials(&service("stock"), "s-0", &[]);
+    let target = AppTarget { address: app.address, protocol: AppProtocol::Http };
+    let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
     let request = "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\n";
-    assert!(sidecar.call_inside(request).ends_with("ok"));
-    let answer = sidecar.call_inside(request);
-    check_failed(&answer, "502", "ERR_CLOSED_EARLY", false);
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    let first = sidecar.begin_inside(request);
+    let mut asked = app.accept();
+    talk(&mut asked, b"", b"hi");
+    asked.write_all(ANSWER).unwrap();
+    assert!(read_answer(first).ends_with("ok"));
+    let second = sidecar.begin_inside(request);
+    talk(&mut asked, b"", b"hi");
+    drop(asked);
+    check_failed(&read_answer(second), "502", "ERR_CLOSED_EARLY", false);
+    assert_eq!(app.waiting(), 0, "it is asked no more");
 }
 
 /// A sidecar beside an app that speaks `protocol`, and how many requests that app got whole.
@@ -389,20 +353,18 @@ fn a_turn_whose_body_is_too_late_is_not_sent() {
         let (sidecar, asked) = beside_counting_app(protocol);
         let call = |body: &str, patience: Duration| {
             let mut stream = sidecar.inside();
-            let by = tollway_net::boot_time() + Duration::from_millis(200);
+            let by = sim::boot() + Duration::from_secs(2);
             let rest =
                 format!("host: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
             stream.write_all(format!("{}{rest}", turn_by(by)).as_bytes()).unwrap();
             let (first, last) = body.split_at(body.len() - 2);
             stream.write_all(first.as_bytes()).unwrap();
-            std::thread::sleep(patience);
+            advance(patience);
             // It may have been answered already.
             let _ = stream.write_all(last.as_bytes());
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            answer
+            read_answer(stream)
         };
-        let (late, in_time) = (Duration::from_millis(300), Duration::from_millis(5));
+        let (late, in_time) = (Duration::from_secs(3), Duration::from_secs(1));
         let large = format!("{}hi", "-".repeat(40_000));
         assert!(call("hi", in_time).ends_with("ok") && call(&large, in_time).ends_with("ok"));
         // Nothing of the one has gone out, and much of the other.
@@ -417,46 +379,39 @@ fn a_turn_whose_body_is_too_late_is_not_sent() {
 /// and under no other.
 #[test]
 fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
-    const BYTES: usize = 16 << 20;
+    const BYTES: usize = 4 << 20;
+    const LEASE: Duration = Duration::from_secs(2);
     for (protocol, renewed) in SPOKEN.into_iter().flat_map(|spoken| [(spoken, 7), (spoken, 8)]) {
-        let app = serve(|request| async {
-            tokio::time::sleep(Duration::from_millis(600)).await;
-            let body = request.into_body().collect().await?.to_bytes();
-            let length = Bytes::from(body.len().to_string());
-            Ok(Response::new(Full::new(length).map_err(|e| match e {}).boxed()))
+        let (reads, may_read) = tokio::sync::watch::channel(false);
+        let app = serve(move |request| {
+            let mut may_read = may_read.clone();
+            async move {
+                may_read.wait_for(|may_read| *may_read).await.unwrap();
+                let body = request.into_body().collect().await?.to_bytes();
+                let length = Bytes::from(body.len().to_string());
+                Ok(Response::new(Full::new(length).map_err(|e| match e {}).boxed()))
+            }
         });
         let network = Network::new("west");
         let credentials = network.credentials(&service("stock"), "s-0", &[]);
         let target = AppTarget { address: app, protocol };
         let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
-        let by = tollway_net::boot_time() + Duration::from_millis(300);
         let head = format!(
             "{}x-tollway-lease: 7\r\nhost: a\r\nconnection: close\r\ncontent-length: {BYTES}\r\n\r\n",
-            turn_by(by)
+            turn_by(sim::boot() + LEASE)
         );
-        let mut stream = sidecar.inside();
-        let answer = std::thread::scope(|scope| {
-            let mut sink = stream.try_clone().unwrap();
-            scope.spawn(move || {
-                sink.write_all(head.as_bytes()).unwrap();
-                // It may be cut off.
-                let _ = sink.write_all(&vec![b'-'; BYTES]);
-            });
-            let asked = scope.spawn(move || {
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).map(|_| answer)
-            });
-            while !asked.is_finished() {
-                let until = tollway_net::boot_time() + Duration::from_millis(200);
-                let lease = TurnLease { number: renewed, until };
-                assert!(sidecar.commands.send(Command::Renewed(lease)));
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            asked.join().unwrap()
-        });
+        let stream = sidecar.inside();
+        stream.send_meanwhile([head.as_bytes(), &vec![b'-'; BYTES]].concat());
+        for _ in 0..10 {
+            let lease = TurnLease { number: renewed, until: sim::boot() + LEASE };
+            assert!(sidecar.commands.send(Command::Renewed(lease)));
+            advance(LEASE / 2);
+        }
+        reads.send(true).unwrap();
+        let answer = read_answer(stream);
         match renewed {
-            7 => assert!(answer.unwrap().ends_with(&BYTES.to_string()), "{protocol:?}"),
-            _ => check_failed(&answer.unwrap(), "502", "ERR_CLOSED_EARLY", false),
+            7 => assert!(answer.ends_with(&BYTES.to_string()), "{protocol:?}: {answer}"),
+            _ => check_failed(&answer, "502", "ERR_CLOSED_EARLY", false),
         }
     }
 }
@@ -469,8 +424,8 @@ fn a_turn_that_is_too_late_is_not_sent() {
         let (sidecar, asked) = beside_counting_app(protocol);
         let call = |by: Duration| sidecar.call_inside(&turn_by(by));
         let (mut sent, mut refused) = (0, 0);
-        for nth in 0..400 {
-            let by = tollway_net::boot_time() + Duration::from_micros(nth);
+        for nth in 0..100 {
+            let by = sim::boot() + Duration::from_micros(nth);
             let answer = call(by);
             if answer.ends_with("ok") {
                 sent += 1;
@@ -479,8 +434,8 @@ fn a_turn_that_is_too_late_is_not_sent() {
                 refused += 1;
             }
         }
-        assert!(refused > 0, "the first was late from the beginning");
-        assert!(call(tollway_net::boot_time() + LONG).ends_with("ok"));
+        assert!(refused > 0 && sent > 0, "{refused} refused, {sent} sent");
+        assert!(call(sim::boot() + LONG).ends_with("ok"));
         assert_eq!(asked.load(Ordering::SeqCst), sent + 1, "{refused} were refused");
     }
 }
@@ -490,17 +445,13 @@ fn a_turn_that_is_too_late_is_not_sent() {
 #[test]
 fn unsent_turns_beside_a_late_one_are_reported_as_unprocessed() {
     let (sidecar, asked) = beside_counting_app(AppProtocol::H2c);
-    let far = tollway_net::boot_time() + LONG;
+    let far = sim::boot() + LONG;
     assert!(sidecar.call_inside(&turn_by(far)).ends_with("ok"));
     let (mut ran, mut unprocessed) = (1, 0);
     for nth in 0..100 {
-        let by = tollway_net::boot_time() + Duration::from_micros(20 * nth);
-        let answers = std::thread::scope(|scope| {
-            let late = scope.spawn(|| sidecar.call_inside(&turn_by(by)));
-            let timely = scope.spawn(|| sidecar.call_inside(&turn_by(far)));
-            [late.join().unwrap(), timely.join().unwrap()]
-        });
-        for answer in answers {
+        let by = sim::boot() + Duration::from_micros(nth);
+        let asked = [turn_by(by), turn_by(far)].map(|head| sidecar.begin_inside(&head));
+        for answer in asked.map(read_answer) {
             if answer.ends_with("ok") {
                 ran += 1;
             } else {
@@ -514,42 +465,32 @@ fn unsent_turns_beside_a_late_one_are_reported_as_unprocessed() {
     assert!(ran <= asked && unprocessed > 0 && all <= 201, "{ran} {asked} {unprocessed}");
 }
 
-/// Calls the first replica, and calls that off once it `may` be.
-fn called_off(fleet: &Fleet, state: &ServiceState, may: impl Fn() -> bool + Sync + Send) -> String {
+/// Calls the first replica, which is called off after `meanwhile`.
+fn called_off(fleet: &Fleet, meanwhile: impl FnOnce()) -> String {
     const NUMBER: u64 = 7;
-    let request = format!(
+    let asked = fleet.caller.begin_inside(&format!(
         "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-instance: S-0\r\n\
          x-tollway-call: {NUMBER}\r\n"
-    );
-    while_sent(fleet, state, || {
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| fleet.caller.call_inside(&request));
-            fleet.caller.commands.send(Command::CallOff(NUMBER + 1));
-            until("it may be called off", may);
-            assert!(!asked.is_finished(), "{}", asked.join().unwrap());
-            while !asked.is_finished() {
-                fleet.caller.commands.send(Command::CallOff(NUMBER));
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            asked.join().unwrap()
-        })
-    })
+    ));
+    fleet.caller.commands.send(Command::CallOff(NUMBER + 1));
+    meanwhile();
+    assert!(!asked.has_arrived(), "{}", read_answer(asked));
+    fleet.caller.commands.send(Command::CallOff(NUMBER));
+    assert!(asked.has_arrived(), "it waits on");
+    read_answer(asked)
 }
 
 #[test]
 fn a_call_that_is_called_off_reports_whether_any_of_it_was_sent() {
     // It takes connections, and says nothing.
-    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = mute.local_addr().unwrap();
-    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
-    let began = Instant::now();
-    let waits = called_off(&fleet, &fleet.local(&[address]), || {
-        began.elapsed() > Duration::from_millis(100)
-    });
+    let mute = listen();
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[mute.address]);
+    fleet.caller.send_state(&fleet.stock, fleet.local(&[mute.address]));
+    let waits = called_off(&fleet, || advance(Duration::from_secs(30)));
     check_failed(&waits, "504", "ERR_SILENT", true);
-    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
-    let all = fleet.local(&fleet.addresses());
-    let sent = called_off(&fleet, &all, || served(&fleet) == [1]);
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[mute.address]);
+    fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
+    let sent = called_off(&fleet, || until("it is sent", || served(&fleet) == [1]));
     check_failed(&sent, "504", "ERR_SILENT", false);
 }
 

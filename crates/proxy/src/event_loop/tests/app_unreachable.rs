@@ -1,27 +1,18 @@
 //! Apps, endpoints and gateways that refuse connections, for good or for a moment.
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::*;
 
-/// An address without a listener, which no other test takes.
-pub(super) fn unused_address() -> SocketAddr {
-    tollway_testkit::free_address().unwrap()
-}
-
 /// Answers every connection with the bytes it sent.
-fn start_tcp_echo() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut all = Vec::new();
-                stream.read_to_end(&mut all).unwrap();
-                stream.write_all(&all).unwrap();
-            });
-        }
-    });
-    address
+pub(super) fn start_tcp_echo() -> SocketAddr {
+    listen_with(|mut peer| {
+        spawn(async move {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).await.unwrap();
+            peer.write_all(&all).await.unwrap();
+        });
+    })
 }
 
 /// `stock` in the caller's own network, with a sidecar for each app, or behind a gateway.
@@ -49,9 +40,8 @@ impl Fleet {
         let callees = apps.iter().enumerate().map(start).collect();
         let doors = [ListenerKind::HttpApi, ListenerKind::Tcp(stock.clone())];
         let credentials = network.credentials(&web, "w-1", &[]);
-        let any = "127.0.0.1:0".parse().unwrap();
         let bounds = (Limits::default(), timeouts);
-        let caller = Running::start_at(any, bounds, web, credentials, &doors, None, None);
+        let caller = Running::start_at(None, bounds, web, credentials, &doors, None, None);
         Self { network, stock, protocol, callees, caller }
     }
 
@@ -92,7 +82,11 @@ impl Fleet {
         }
     }
 
-    pub(super) fn start_gateway(&self, address: SocketAddr, endpoints: &[SocketAddr]) -> Running {
+    pub(super) fn start_gateway(
+        &self,
+        address: Option<SocketAddr>,
+        endpoints: &[SocketAddr],
+    ) -> Running {
         let name = service("gateway");
         let routes = GatewayRoutes { network: label("west"), control: unused_address() };
         let credentials = self.network.credentials(&name, "g-1", &[]);
@@ -115,25 +109,35 @@ impl Fleet {
     }
 
     pub(super) fn ask(&self, method: &str) -> String {
+        read_answer(self.begin(method))
+    }
+
+    /// Asks and does not wait for the answer.
+    pub(super) fn begin(&self, method: &str) -> Stream {
         let request = format!(
             "{method} /v1.0/invoke/stock/method/echo HTTP/1.1\r\nhost: a\r\n\
              connection: close\r\ncontent-length: 2\r\n\r\nhi"
         );
         let mut stream = connect(self.caller.addresses[0]);
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        stream
     }
 
     fn echo_tcp(&self) -> Vec<u8> {
         let mut stream = connect(self.caller.addresses[1]);
         stream.write_all(b"over and back").unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.finish();
         let mut back = Vec::new();
         stream.read_to_end(&mut back).unwrap();
         back
     }
+}
+
+/// What comes on a connection until it ends.
+pub(super) fn read_answer(mut stream: Stream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]
@@ -155,8 +159,7 @@ fn a_replica_without_its_app_costs_no_request() {
 #[test]
 fn a_replica_behind_a_gateway_without_its_app_costs_no_request() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app(), unused_address()]);
-    let any = "127.0.0.1:0".parse().unwrap();
-    let gateway = fleet.start_gateway(any, &fleet.addresses());
+    let gateway = fleet.start_gateway(None, &fleet.addresses());
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     for _ in 0..30 {
         let answer = fleet.post();
@@ -179,21 +182,17 @@ fn an_app_without_a_listener_is_reported_with_the_hop_that_dialled() {
 
 #[test]
 fn an_app_cannot_claim_that_it_did_not_process_a_request() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let app = listener.local_addr().unwrap();
-    let served = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let answer = "HTTP/1.1 503 No\r\nx-tollway-unprocessed: 1\r\ncontent-length: 2\r\n\r\nno";
-        talk(&mut stream, b"", b"hi");
-        stream.write_all(answer.as_bytes()).unwrap();
-        listener
-    });
-    let fleet = Fleet::new(AppProtocol::Http, &[app]);
+    let app = listen();
+    let fleet = Fleet::new(AppProtocol::Http, &[app.address]);
     fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
-    let answer = fleet.post();
+    let asked = fleet.begin("POST");
+    let mut stream = app.accept();
+    let answer = "HTTP/1.1 503 No\r\nx-tollway-unprocessed: 1\r\ncontent-length: 2\r\n\r\nno";
+    talk(&mut stream, b"", b"hi");
+    stream.write_all(answer.as_bytes()).unwrap();
+    let answer = read_answer(asked);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("no"), "{answer}");
     assert_eq!(fleet.caller.metrics.retries.value(), 0);
-    drop(served.join().unwrap());
 }
 
 #[test]
@@ -213,41 +212,29 @@ fn a_request_waits_for_a_gateway_that_is_replaced() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let address = unused_address();
     fleet.caller.send_state(&fleet.stock, fleet.remote(address));
-    std::thread::scope(|scope| {
-        let asked = scope.spawn(|| fleet.post());
-        std::thread::sleep(Duration::from_millis(400));
-        assert!(!asked.is_finished(), "it waits");
-        let _gateway = fleet.start_gateway(address, &fleet.addresses());
-        let answer = asked.join().unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    });
+    let asked = fleet.begin("POST");
+    advance(Duration::from_millis(400));
+    assert!(!asked.has_arrived(), "it waits");
+    let _gateway = fleet.start_gateway(Some(address), &fleet.addresses());
+    let answer = read_answer(asked);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[test]
 fn a_dial_to_an_address_that_is_no_longer_named_is_not_waited_for() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     // A listener that never takes its connections: the TLS handshake hangs.
-    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let update = ServiceUpdate {
-        service: fleet.stock.clone(),
-        revision: Revision(1),
-        state: fleet.remote(hangs.local_addr().unwrap()),
-    };
-    std::thread::scope(|scope| {
-        let begun = Instant::now();
-        let asked = scope.spawn(|| fleet.post());
-        while fleet.caller.metrics.dials.value() == 0 {
-            fleet.caller.commands.send(Command::Services(vec![update.clone()]));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let any = "127.0.0.1:0".parse().unwrap();
-        let gateway = fleet.start_gateway(any, &fleet.addresses());
-        fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
-        let answer = asked.join().unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        let took = begun.elapsed();
-        assert!(took < Timeouts::default().connect, "it waited for the old one: {took:?}");
-    });
+    let hangs = listen();
+    fleet.caller.send_state(&fleet.stock, fleet.remote(hangs.address));
+    let begun = now();
+    let asked = fleet.begin("POST");
+    until("the dial", || fleet.caller.metrics.dials.value() > 0);
+    let gateway = fleet.start_gateway(None, &fleet.addresses());
+    fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    let answer = read_answer(asked);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let took = now() - begun;
+    assert!(took < Timeouts::default().connect, "it waited for the old one: {took:?}");
 }
 
 #[test]
@@ -263,9 +250,8 @@ fn a_tcp_connection_finds_the_endpoint_that_is_there() {
 #[test]
 fn a_gateway_passes_over_an_endpoint_that_is_away() {
     let fleet = Fleet::new(AppProtocol::Tcp, &[start_tcp_echo()]);
-    let any = "127.0.0.1:0".parse().unwrap();
     let gateway =
-        fleet.start_gateway(any, &[unused_address(), fleet.addresses()[0], unused_address()]);
+        fleet.start_gateway(None, &[unused_address(), fleet.addresses()[0], unused_address()]);
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     for _ in 0..9 {
         assert_eq!(fleet.echo_tcp(), b"over and back");
@@ -275,19 +261,16 @@ fn a_gateway_passes_over_an_endpoint_that_is_away() {
 
 #[test]
 fn informational_heads_leave_their_hop_by_hop_fields_behind() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let app = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        talk(&mut stream, b"", b"hi");
-        let answer = "HTTP/1.1 103 Early Hints\r\nconnection: x-hop\r\nx-hop: 1\r\nlink: </a>\r\n\r\n\
-                      HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
-        stream.write_all(answer.as_bytes()).unwrap();
-        stream.read_to_end(&mut Vec::new()).unwrap();
-    });
-    let fleet = Fleet::new(AppProtocol::Http, &[app]);
+    let app = listen();
+    let fleet = Fleet::new(AppProtocol::Http, &[app.address]);
     fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
-    let answer = fleet.post();
+    let asked = fleet.begin("POST");
+    let mut stream = app.accept();
+    talk(&mut stream, b"", b"hi");
+    let answer = "HTTP/1.1 103 Early Hints\r\nconnection: x-hop\r\nx-hop: 1\r\nlink: </a>\r\n\r\n\
+                  HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
+    stream.write_all(answer.as_bytes()).unwrap();
+    let answer = read_answer(asked);
     assert!(answer.starts_with("HTTP/1.1 103 "), "{answer}");
     assert!(answer.contains("link: </a>\r\n"), "{answer}");
     assert!(!answer.contains("x-hop"), "{answer}");
@@ -296,8 +279,7 @@ fn informational_heads_leave_their_hop_by_hop_fields_behind() {
 #[test]
 fn a_gateway_that_comes_later_gets_its_share() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    let any = "127.0.0.1:0".parse().unwrap();
-    let first = fleet.start_gateway(any, &fleet.addresses());
+    let first = fleet.start_gateway(None, &fleet.addresses());
     let later = unused_address();
     let ServiceState::Remote { mut remote, protocol, trust_domain } =
         fleet.remote(first.addresses[0])
@@ -308,18 +290,14 @@ fn a_gateway_that_comes_later_gets_its_share() {
     fleet.caller.send_state(&fleet.stock, ServiceState::Remote { remote, protocol, trust_domain });
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while first.metrics.gateway_connections.value() < 4 {
-        assert!(Instant::now() < deadline, "all go through the gateway that answers");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let second = fleet.start_gateway(later, &fleet.addresses());
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while second.metrics.gateway_connections.value() == 0 {
-        assert!(Instant::now() < deadline, "no connection goes through the other gateway");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    std::thread::sleep(Duration::from_millis(300));
+    until("all go through the gateway that answers", || {
+        first.metrics.gateway_connections.value() == 4
+    });
+    let second = fleet.start_gateway(Some(later), &fleet.addresses());
+    until("a connection through the other gateway", || {
+        second.metrics.gateway_connections.value() > 0
+    });
+    advance(Duration::from_secs(60));
     assert_eq!(second.metrics.gateway_connections.value(), 1, "one is enough");
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -1,22 +1,35 @@
 //! Services far away: how many connections their requests share.
 
+use std::cell::RefCell;
+
+use tollway_net::memory::Hold;
+
 use super::app_unreachable::Fleet;
 use super::*;
 
-/// With this caller every service is far away.
-fn far() -> Timeouts {
-    Timeouts { far: Duration::ZERO, ..patient() }
+/// A round trip from which on a service is far away.
+const FAR: Duration = Duration::from_millis(10);
+
+/// The connections of a gateway.
+#[derive(Clone, Default)]
+struct Lines(Rc<RefCell<Vec<Hold>>>);
+
+impl Lines {
+    fn open(&self) -> usize {
+        self.0.borrow().iter().filter(|line| line.is_open()).count()
+    }
 }
 
-/// A gateway, and how many connections it has.
-fn start_gateway(target: SocketAddr) -> (Arc<AtomicUsize>, SocketAddr) {
-    let open = Arc::new(AtomicUsize::new(0));
-    let address = relay_to(target, &open, |_| {}, |_| {});
-    (open, address)
+/// An address that stands for a gateway to `target`, and its connections.
+fn start_gateway(target: SocketAddr, round_trip: Duration) -> (Lines, SocketAddr) {
+    let lines = Lines::default();
+    let taken = lines.clone();
+    let address = sim::forward(target, round_trip, move |line| taken.0.borrow_mut().push(line));
+    (lines, address)
 }
 
 /// Requests that are not answered, each on a connection of its own.
-fn hold(fleet: &Fleet, count: usize) -> Vec<TcpStream> {
+fn hold(fleet: &Fleet, count: usize) -> Vec<Stream> {
     let request = "GET /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\n\r\n";
     let ask = |_| {
         let mut stream = connect(fleet.caller.addresses[0]);
@@ -37,19 +50,20 @@ fn call(fleet: &Fleet, count: usize) {
 
 /// Goes on making one call after another until there are so many connections.
 #[track_caller]
-fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<usize>) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !wanted.contains(&open.load(Ordering::SeqCst)) {
-        let is = open.load(Ordering::SeqCst);
-        assert!(Instant::now() < deadline, "{is} connections, not {wanted:?}");
+fn becomes(fleet: &Fleet, lines: &Lines, wanted: std::ops::RangeInclusive<usize>) {
+    let begun = now();
+    while !wanted.contains(&lines.open()) {
+        let is = lines.open();
+        assert!(now() < begun + sim::PATIENCE, "{is} connections, not {wanted:?}");
         call(fleet, 1);
+        advance(SWEEP);
     }
 }
 
 #[test]
 fn two_requests_under_way_share_a_connection_over_distance() {
-    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
-    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0], FAR);
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     becomes(&fleet, &open, 4..=4);
     let held = hold(&fleet, 40);
@@ -60,8 +74,8 @@ fn two_requests_under_way_share_a_connection_over_distance() {
 
 #[test]
 fn bulk_beside_them_has_none_of_them_made_again_and_again() {
-    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
-    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0], FAR);
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 15..=16);
@@ -80,22 +94,22 @@ fn bulk_beside_them_has_none_of_them_made_again_and_again() {
 
 #[test]
 fn over_distance_there_are_no_more_connections_than_allowed() {
-    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let limits = Limits { mesh_connections: 3, ..Limits::default() };
-    fleet.caller.configure(MeshProtocol::Http2, (limits, far()));
-    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.configure(MeshProtocol::Http2, (limits, patient()));
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0], FAR);
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 3..=3);
     call(&fleet, 20);
-    assert_eq!(open.load(Ordering::SeqCst), 3);
+    assert_eq!(open.open(), 3);
     assert_eq!(fleet.caller.metrics.dials.value(), 3);
 }
 
 #[test]
 fn each_endpoint_far_away_has_its_part_and_keeps_it() {
-    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app(), start_app()]);
-    let stands = fleet.callees.iter().map(|callee| start_gateway(callee.addresses[0]));
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app(), start_app()]);
+    let stands = fleet.callees.iter().map(|callee| start_gateway(callee.addresses[0], FAR));
     let (open, addresses): (Vec<_>, Vec<_>) = stands.unzip();
     fleet.caller.send_state(&fleet.stock, fleet.local(&addresses));
     let _held = hold(&fleet, 20);
@@ -109,9 +123,9 @@ fn each_endpoint_far_away_has_its_part_and_keeps_it() {
 #[test]
 fn near_by_one_connection_carries_all() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    let (open, endpoint) = start_gateway(fleet.callees[0].addresses[0]);
+    let (open, endpoint) = start_gateway(fleet.callees[0].addresses[0], FAR / 2);
     fleet.caller.send_state(&fleet.stock, fleet.local(&[endpoint]));
     let _held = hold(&fleet, 30);
     call(&fleet, 40);
-    assert_eq!(open.load(Ordering::SeqCst), 1);
+    assert_eq!(open.open(), 1);
 }

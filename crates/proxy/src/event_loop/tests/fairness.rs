@@ -1,8 +1,10 @@
 //! One connection whose requests hang leaves others their part of the connections to the app.
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::sim::Peer;
 use super::*;
 
-const SOON: Duration = Duration::from_millis(500);
 /// More than any connection gets here.
 const MANY: usize = 20;
 
@@ -20,24 +22,19 @@ struct Hung {
 
 impl HangingApp {
     fn start() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let hung = Arc::new(Hung::default());
         let count = Arc::clone(&hung);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (stream, count) = (stream.unwrap(), Arc::clone(&count));
-                std::thread::spawn(move || serve(stream, &count));
-            }
+        let address = listen_with(move |peer| {
+            spawn(serve(peer, Arc::clone(&count)));
         });
         Self { address, hung }
     }
 }
 
-fn serve(mut stream: TcpStream, hung: &Hung) {
+async fn serve(mut peer: Peer, hung: Arc<Hung>) {
     let mut input = Vec::new();
     let mut buffer = [0; 4096];
-    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+    while let Ok(count @ 1..) = peer.read(&mut buffer).await {
         input.extend_from_slice(&buffer[..count]);
         if !input.ends_with(b"\r\n\r\n") {
             continue;
@@ -45,11 +42,11 @@ fn serve(mut stream: TcpStream, hung: &Hung) {
         if input.starts_with(b"GET /stuck ") {
             hung.ever.fetch_add(1, Ordering::SeqCst);
             hung.now.fetch_add(1, Ordering::SeqCst);
-            while matches!(stream.read(&mut buffer), Ok(1..)) {}
+            while matches!(peer.read(&mut buffer).await, Ok(1..)) {}
             hung.now.fetch_sub(1, Ordering::SeqCst);
             return;
         }
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         input.clear();
     }
 }
@@ -69,10 +66,9 @@ impl Shared {
         let target = Some(AppTarget { address: app.address, protocol: AppProtocol::Http });
         let credentials = network.credentials(&stock, "s-1", &[]);
         let limits = Limits { app_connections, ..Limits::default() };
-        let any = "127.0.0.1:0".parse().unwrap();
         let doors = [ListenerKind::Inbound];
         let callee =
-            Running::start_at(any, (limits, timeouts), stock, credentials, &doors, target, None);
+            Running::start_at(None, (limits, timeouts), stock, credentials, &doors, target, None);
         let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
         let trust_domain = network.trust_domain.clone();
         let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
@@ -90,7 +86,7 @@ impl Shared {
 
     /// Has `count` requests of a caller hang, of which `stuck` get to the app; with those that did
     /// before.
-    fn hang(&self, caller: &Running, count: usize, stuck: usize) -> Vec<TcpStream> {
+    fn hang(&self, caller: &Running, count: usize, stuck: usize) -> Vec<Stream> {
         let before = self.callee.metrics.inbound_requests.value();
         let ask = || {
             let mut stream = connect(caller.addresses[0]);
@@ -157,19 +153,19 @@ fn a_caller_that_waits_for_the_last_connection_gets_it() {
             caller.configure(protocol, (Limits::default(), patient()));
         }
         let hanging = shared.hang(&first, 1, 1);
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| check_served(&second));
-            until("two requests", || shared.callee.metrics.inbound_requests.value() == 2);
-            assert!(!waits.is_finished());
-            drop(hanging);
-        });
+        let mut waits = connect(second.addresses[0]);
+        waits.write_all(request("x").as_bytes()).unwrap();
+        until("two requests", || shared.callee.metrics.inbound_requests.value() == 2);
+        assert!(!waits.has_arrived());
+        drop(hanging);
+        assert!(talk(&mut waits, b"", b"\r\n\r\n").starts_with("HTTP/1.1 200 "));
         check_served(&first);
     }
 }
 
 #[test]
 fn a_vain_wait_for_a_share_ends_as_overloaded() {
-    let shared = Shared::new(4, Timeouts { connect: SOON, discovery: SOON, ..patient() });
+    let shared = Shared::new(4, patient());
     let attacker = shared.caller();
     let _hanging = shared.hang(&attacker, 2, 2);
     let answer = talk(&mut connect(attacker.addresses[0]), request("x").as_bytes(), b"}");

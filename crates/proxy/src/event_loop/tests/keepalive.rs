@@ -1,72 +1,54 @@
 //! Connections whose peer is silent or gone: which requests are sent again, and which wait.
 
-use std::sync::atomic::AtomicBool;
+use std::cell::{Cell, RefCell};
 
-use super::app_unreachable::Fleet;
+use tollway_net::memory::Hold;
+
+use super::app_unreachable::{Fleet, read_answer};
 use super::*;
 
-/// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Relays bytes like a gateway, and can stop like a stopped process: the kernel still accepts
-/// connections and bytes, and nothing comes back.
+/// Stands for an address, as a gateway does, and can stop like a stopped process: the kernel still
+/// accepts connections and bytes, and nothing comes back.
 struct Relay {
     address: SocketAddr,
-    is_stopped: Arc<AtomicBool>,
-    taken: Arc<AtomicUsize>,
+    state: Rc<RelayState>,
+}
+
+#[derive(Default)]
+struct RelayState {
+    is_stopped: Cell<bool>,
+    taken: RefCell<Vec<Hold>>,
 }
 
 impl Relay {
     fn to(callee: SocketAddr) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (is_stopped, taken) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let relay = Self { address, is_stopped, taken };
-        let (is_stopped, taken) = (relay.is_stopped.clone(), relay.taken.clone());
-        std::thread::spawn(move || {
-            for near in listener.incoming() {
-                let near = near.unwrap();
-                let far = TcpStream::connect(callee).unwrap();
-                pass(near.try_clone().unwrap(), far.try_clone().unwrap(), is_stopped.clone());
-                pass(far, near, is_stopped.clone());
-                taken.fetch_add(1, Ordering::SeqCst);
-            }
+        let state = Rc::<RelayState>::default();
+        let taken = Rc::clone(&state);
+        let address = sim::forward(callee, Duration::ZERO, move |line| {
+            line.hold(taken.is_stopped.get());
+            taken.taken.borrow_mut().push(line);
         });
-        relay
+        Self { address, state }
     }
 
     fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
+        self.state.hold(true);
     }
 
     fn go_on(&self) {
-        self.is_stopped.store(false, Ordering::SeqCst);
+        self.state.hold(false);
     }
 
     fn taken(&self) -> usize {
-        self.taken.load(Ordering::SeqCst)
+        self.state.taken.borrow().len()
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, is_stopped: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        let mut buffer = [0; 16 * 1024];
-        // Either side may go at any time.
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
-            while is_stopped.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            if to.write_all(&buffer[..count]).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(std::net::Shutdown::Write);
-    });
-}
-
-fn attentive() -> Timeouts {
-    let (ping_after, ping_answer) = (Duration::from_millis(100), Duration::from_millis(400));
-    Timeouts { ping_after, ping_answer, silence: PATIENCE * 3, ..patient() }
+impl RelayState {
+    fn hold(&self, is_stopped: bool) {
+        self.is_stopped.set(is_stopped);
+        self.taken.borrow().iter().for_each(|line| line.hold(is_stopped));
+    }
 }
 
 #[track_caller]
@@ -76,7 +58,7 @@ fn assert_ok(answer: &str) {
 
 #[test]
 fn a_silent_relay_delays_only_what_must_not_be_sent_twice() {
-    let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let callee = fleet.addresses()[0];
     let (stopped, other) = (Relay::to(callee), Relay::to(callee));
     let state = fleet.remote_through(&[stopped.address, other.address], &[]);
@@ -86,51 +68,42 @@ fn a_silent_relay_delays_only_what_must_not_be_sent_twice() {
     // Every connection stands and has carried something.
     (0..20).for_each(|_| assert_ok(&fleet.post()));
     stopped.stop();
-    std::thread::scope(|scope| {
-        let fleet = &fleet;
-        let ask = |method| move || fleet.ask(method);
-        let posts: Vec<_> = (0..16).map(|_| scope.spawn(ask("POST"))).collect();
-        let puts: Vec<_> = (0..16).map(|_| scope.spawn(ask("PUT"))).collect();
-        for put in puts {
-            assert_ok(&put.join().unwrap());
-        }
-        assert!(fleet.caller.metrics.keepalive_timeouts.value() > 0);
-        assert!(fleet.caller.metrics.retries.value() > 0, "what may be repeated goes elsewhere");
-        // New requests use the other relay.
-        (0..20).for_each(|_| assert_ok(&fleet.post()));
-        let waiting = posts.iter().filter(|post| !post.is_finished()).count();
-        assert!((1..16).contains(&waiting), "{waiting} of 16 wait on the silent relay");
-        stopped.go_on();
-        posts.into_iter().for_each(|post| assert_ok(&post.join().unwrap()));
-    });
+    let begin = |method| (0..16).map(|_| fleet.begin(method)).collect::<Vec<_>>();
+    let (posts, puts) = sim::at_once(|| (begin("POST"), begin("PUT")));
+    puts.into_iter().for_each(|put| assert_ok(&read_answer(put)));
+    assert!(fleet.caller.metrics.keepalive_timeouts.value() > 0);
+    assert!(fleet.caller.metrics.retries.value() > 0, "what may be repeated goes elsewhere");
+    // New requests use the other relay.
+    (0..20).for_each(|_| assert_ok(&fleet.post()));
+    let waiting = posts.iter().filter(|post| !post.has_arrived()).count();
+    assert!((1..16).contains(&waiting), "{waiting} of 16 wait on the silent relay");
+    stopped.go_on();
+    posts.into_iter().for_each(|post| assert_ok(&read_answer(post)));
     assert_eq!(fleet.caller.metrics.request_failures.value(), 0);
 }
 
 #[test]
 fn requests_wait_for_the_only_relay_although_it_is_silent() {
-    let timeouts = Timeouts { connect: Duration::from_millis(500), ..attentive() };
-    let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
     relay.stop();
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| fleet.post());
-        until("it is found silent", || fleet.caller.metrics.keepalive_timeouts.value() > 0);
-        let later = scope.spawn(|| fleet.post());
-        std::thread::sleep(Duration::from_secs(3));
-        assert!(!first.is_finished() && !later.is_finished(), "both wait");
-        relay.go_on();
-        assert_ok(&first.join().unwrap());
-        assert_ok(&later.join().unwrap());
-    });
+    let first = fleet.begin("POST");
+    until("it is found silent", || fleet.caller.metrics.keepalive_timeouts.value() > 0);
+    let later = fleet.begin("POST");
+    advance(patient().connect * 2);
+    assert!(!first.has_arrived() && !later.has_arrived(), "both wait");
+    relay.go_on();
+    assert_ok(&read_answer(first));
+    assert_ok(&read_answer(later));
 }
 
 /// What is queued cannot be taken back, so calling off does not free it.
 #[test]
 fn cancelled_requests_do_not_pile_up_on_a_silent_relay() {
     const CALLS: u64 = 200;
-    let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     fleet.caller.send_state(&fleet.stock, fleet.local(&[relay.address]));
     assert_ok(&fleet.post());
@@ -146,57 +119,52 @@ fn cancelled_requests_do_not_pile_up_on_a_silent_relay() {
     assert!(fleet.caller.metrics.backpressure_pauses.value() > 0, "it is given no more requests");
     relay.go_on();
     assert_ok(&fleet.post());
-    // Those that were queued, and those that the kernel had taken.
+    // Those that were queued, and those that were on the way.
     let sent = fleet.callees[0].metrics.inbound_requests.value();
     assert!((1..CALLS / 3).contains(&sent), "{sent} requests of 50 KB were sent");
 }
 
 #[test]
 fn a_silent_connection_is_given_up_and_its_request_fails() {
-    let timeouts = Timeouts { silence: Duration::from_secs(1), ..attentive() };
-    let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
     relay.stop();
+    let begun = now();
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\"errorCode\":\"ERR_SILENT\""), "{answer}");
-    assert!(answer.contains("no sign of life for 1 s"), "{answer}");
+    assert!(answer.contains("no sign of life for 20 s"), "{answer}");
+    let waited = now() - begun;
+    assert!((patient().silence..patient().silence * 3 / 2).contains(&waited), "{waited:?}");
 }
 
 #[test]
 fn an_app_that_takes_its_time_is_not_taken_for_dead() {
-    let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     let stuck = "POST /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\n\
                  content-length: 0\r\n\r\n";
     let mut stream = connect(fleet.caller.addresses[0]);
     stream.write_all(stuck.as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    advance(patient().request / 2);
     assert_eq!(fleet.caller.metrics.keepalive_timeouts.value(), 0);
+    assert!(!stream.has_arrived(), "it waits for its app");
     assert_ok(&fleet.post());
 }
 
 #[test]
 fn connections_are_made_anew_when_the_remote_gateways_change() {
-    let fleet = Fleet::with(patient(), AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let relay = Relay::to(fleet.addresses()[0]);
     let [gone, stays] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
     let send = |beyond: &[SocketAddr]| {
-        let state = fleet.remote_through(&[relay.address], beyond);
-        let update = ServiceUpdate { service: fleet.stock.clone(), revision: Revision(1), state };
-        fleet.caller.commands.send(Command::Services(vec![update]));
+        fleet.caller.send_state(&fleet.stock, fleet.remote_through(&[relay.address], beyond));
     };
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| fleet.post());
-        until("it is answered", || {
-            send(&[gone, stays]);
-            first.is_finished()
-        });
-        assert_ok(&first.join().unwrap());
-    });
+    send(&[gone, stays]);
+    assert_ok(&fleet.post());
     until("there are as many as there should be", || relay.taken() == 4);
     send(&[stays]);
     until("each is made anew", || {
@@ -208,7 +176,7 @@ fn connections_are_made_anew_when_the_remote_gateways_change() {
         assert_ok(&fleet.post());
         relay.taken() >= 12
     });
-    std::thread::sleep(Duration::from_millis(500));
+    advance(Duration::from_secs(60));
     assert_eq!(relay.taken(), 12, "once is enough");
     assert_eq!(fleet.caller.metrics.request_failures.value(), 0);
 }

@@ -7,10 +7,9 @@ const OUTBOUND: usize = 1;
 
 fn sidecar(limits: Limits) -> Running {
     let (network, web) = (Network::new("west"), service("web"));
-    let any = "127.0.0.1:0".parse().unwrap();
     let credentials = network.credentials(&web, "w-1", &[]);
     let listeners = [ListenerKind::HttpApi, ListenerKind::Outbound];
-    Running::start_at(any, (limits, patient()), web, credentials, &listeners, None, None)
+    Running::start_at(None, (limits, patient()), web, credentials, &listeners, None, None)
 }
 
 fn call(sidecar: &Running, app: &str) -> String {
@@ -19,18 +18,18 @@ fn call(sidecar: &Running, app: &str) -> String {
 }
 
 /// A request that waits for the state of a service that is not known.
-fn begin(sidecar: &Running) -> TcpStream {
+fn begin(sidecar: &Running) -> Stream {
     let mut stream = connect(sidecar.addresses[0]);
     stream.write_all(b"GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     stream
 }
 
 /// A reset is an end as well.
-fn is_closed(stream: &mut TcpStream) -> bool {
+fn is_closed(stream: &mut Stream) -> bool {
     stream.read(&mut [0; 8]).unwrap_or(0) == 0
 }
 
-fn is_served(stream: &mut TcpStream) -> bool {
+fn is_served(stream: &mut Stream) -> bool {
     let request = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     talk(stream, request.as_bytes(), b"}").starts_with("HTTP/1.1 400 ")
 }
@@ -148,7 +147,7 @@ fn what_a_caller_that_has_gone_asked_for_is_called_off() {
         if round == 1 {
             drop(stream);
         } else {
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            stream.finish();
             assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "no answer, and no connection");
         }
         until("the caller's sidecar seeing it", || caller.requests_cancelled.value() == round);
@@ -163,14 +162,14 @@ fn a_complete_answer_reaches_a_caller_that_sends_no_more() {
     let mut stream = connect(world.http());
     let head = format!("POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\ncontent-length: {BYTES}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
-    stream.write_all(&vec![b'x'; BYTES]).unwrap();
+    stream.send_meanwhile(vec![b'x'; BYTES]);
     let served = || world.caller.metrics.outbound_requests.value() == 1;
     until("the request being taken", served);
     let mut answer = vec![0; 1];
     stream.read_exact(&mut answer).unwrap();
     // It has nothing left to come from the app a moment later; the client has read one byte of it.
-    std::thread::sleep(Duration::from_millis(300));
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    advance(SWEEP);
+    stream.finish();
     stream.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(&vec![b'x'; BYTES]), "{} bytes", answer.len());
 }
@@ -179,13 +178,10 @@ fn a_complete_answer_reaches_a_caller_that_sends_no_more() {
 /// for more: here much more of it waits than the kernel takes for a peer that does not read yet.
 #[test]
 fn a_slow_reader_gets_the_last_answer_whole() {
-    const MEGABYTES: usize = 16;
-    const MOMENT: Duration = Duration::from_millis(100);
+    const MEGABYTES: usize = 4;
     let world = World::new(AppProtocol::Http);
     let limits = Limits { out_bytes: MEGABYTES * 1_000_000, ..Limits::default() };
-    let timeouts =
-        Timeouts { linger: MOMENT, linger_longest: MOMENT, downstream_idle: MOMENT, ..patient() };
-    world.caller.configure(MeshProtocol::default(), (limits, timeouts));
+    world.caller.configure(MeshProtocol::default(), (limits, patient()));
     let read_slowly = |fields: &str| {
         let mut stream = connect(world.http());
         let line = format!("GET {INVOKE}/large/{MEGABYTES} HTTP/1.1\r\n");
@@ -193,16 +189,14 @@ fn a_slow_reader_gets_the_last_answer_whole() {
         let mut answer = vec![0; 1];
         stream.read_exact(&mut answer).unwrap();
         // Long enough for the rest to wait here, and for a caller that counts to lose patience.
-        std::thread::sleep(MOMENT * 10);
+        advance(patient().linger_longest);
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer.ends_with(b"\r\n0\r\n\r\n"), "{fields}: {} bytes", answer.len());
         assert!(answer.len() > MEGABYTES * 1_000_000);
         let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
         String::from_utf8(answer[..end].to_vec()).unwrap()
     };
-    std::thread::scope(|scope| {
-        let last = scope.spawn(|| read_slowly("connection: close\r\n"));
-        read_slowly("");
-        assert!(last.join().unwrap().contains("close"), "it says that it is the last one");
-    });
+    read_slowly("");
+    let last = read_slowly("connection: close\r\n");
+    assert!(last.contains("close"), "it says that it is the last one");
 }

@@ -4,11 +4,9 @@ use tollway_net::Token;
 
 use crate::conn::{ConnKey, Connection, Role};
 use crate::upstream::{dial, pick};
-use std::sync::Barrier;
-
 use tollway_net::{Conn, local_pair};
 
-use super::app_unreachable::{Fleet, unused_address};
+use super::app_unreachable::{Fleet, read_answer};
 use super::*;
 
 /// A fleet whose caller pools its connections.
@@ -16,25 +14,6 @@ fn pooled(protocol: AppProtocol, apps: &[SocketAddr]) -> Fleet {
     let fleet = Fleet::new(protocol, apps);
     fleet.caller.configure(MeshProtocol::Http1, (Limits::default(), patient()));
     fleet
-}
-
-/// An app that answers no request before `at_once` have come.
-fn start_crowd_app(at_once: usize) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let crowd = Arc::new(Barrier::new(at_once));
-        for stream in listener.incoming() {
-            let (mut stream, crowd) = (stream.unwrap(), Arc::clone(&crowd));
-            std::thread::spawn(move || {
-                talk(&mut stream, b"", b"hi");
-                crowd.wait();
-                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
-                stream.write_all(answer).unwrap();
-            });
-        }
-    });
-    address
 }
 
 fn handshakes(fleet: &Fleet) -> u64 {
@@ -52,13 +31,18 @@ fn check_all_answered(fleet: &Fleet, count: usize) {
 #[test]
 fn requests_at_once_have_connections_of_their_own() {
     const AT_ONCE: usize = 5;
-    let fleet = pooled(AppProtocol::Http, &[start_crowd_app(AT_ONCE)]);
+    let app = listen();
+    let fleet = pooled(AppProtocol::Http, &[app.address]);
     fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| check_all_answered(&fleet, 1));
-        }
-    });
+    let asked = [(); AT_ONCE].map(|()| fleet.begin("POST"));
+    // None is answered before all have come.
+    for mut stream in [(); AT_ONCE].map(|()| app.accept()) {
+        talk(&mut stream, b"", b"hi");
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").unwrap();
+    }
+    for answer in asked.map(read_answer) {
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+    }
     assert_eq!(handshakes(&fleet), AT_ONCE as u64);
 }
 
@@ -114,18 +98,16 @@ pub(super) fn event_loop_of_web(network: &Network) -> SidecarLoop {
     let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
     let credentials = network.credentials(&config.home, "1", &[]);
     let sidecar = Http::sidecar(&config, credentials, Box::new(Around::default()));
-    EventLoop::new(Arc::new(config), Vec::new(), Arc::default(), 42, sidecar).unwrap().0
+    EventLoop::new(Arc::new(config), Vec::new(), Arc::default(), now(), 42, sidecar).unwrap().0
 }
 
 #[test]
 fn what_is_not_http1_is_multiplexed_all_the_same() {
     let fleet = pooled(AppProtocol::H2c, &[start_app()]);
     fleet.caller.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
-    std::thread::scope(|scope| {
-        for _ in 0..5 {
-            scope.spawn(|| check_all_answered(&fleet, 4));
-        }
-    });
+    for answer in [(); 20].map(|()| fleet.begin("POST")).map(read_answer) {
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+    }
     assert_eq!(handshakes(&fleet), 1);
 }
 
@@ -143,8 +125,7 @@ fn a_pool_reaches_all_replicas_and_none_that_is_without_its_app() {
 #[test]
 fn a_pool_leads_through_a_gateway() {
     let fleet = pooled(AppProtocol::Http, &[start_app(), unused_address()]);
-    let any = "127.0.0.1:0".parse().unwrap();
-    let gateway = fleet.start_gateway(any, &fleet.addresses());
+    let gateway = fleet.start_gateway(None, &fleet.addresses());
     fleet.caller.send_state(&fleet.stock, fleet.remote(gateway.addresses[0]));
     check_all_answered(&fleet, 20);
 }
@@ -154,21 +135,10 @@ fn new_credentials_and_other_endpoints_end_idle_connections() {
     let fleet = pooled(AppProtocol::Http, &[start_app(), start_app()]);
     let [first, second] = fleet.addresses()[..] else { unreachable!("two were started") };
     let send = |address: SocketAddr| {
-        let update = ServiceUpdate {
-            service: fleet.stock.clone(),
-            revision: Revision(1),
-            state: fleet.local(&[address]),
-        };
-        fleet.caller.commands.send(Command::Services(vec![update]));
+        fleet.caller.send_state(&fleet.stock, fleet.local(&[address]));
     };
-    std::thread::scope(|scope| {
-        let asked = scope.spawn(|| check_all_answered(&fleet, 3));
-        // States reach a worker only for services it has asked for.
-        while !asked.is_finished() {
-            send(first);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
+    send(first);
+    check_all_answered(&fleet, 3);
     assert_eq!(handshakes(&fleet), 1);
     let credentials = fleet.network.credentials(&service("web"), "w-1", &[]);
     fleet.caller.commands.send(Command::Credentials(credentials));
@@ -184,9 +154,8 @@ fn new_credentials_and_other_endpoints_end_idle_connections() {
 
 /// Calls go on without a failure until `is_so`.
 fn ask_until(fleet: &Fleet, what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
+    until(what, || {
         check_all_answered(fleet, 1);
-    }
+        is_so()
+    });
 }

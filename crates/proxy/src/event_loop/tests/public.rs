@@ -72,19 +72,17 @@ fn bodies() -> Vec<(&'static str, String, u16)> {
     ]
 }
 
-fn public(timeouts: Timeouts) -> Running {
+fn public() -> Running {
     let (network, web) = (Network::new("west"), service("web"));
     let credentials = network.credentials(&web, "w-1", &[]);
-    let any = "127.0.0.1:0".parse().unwrap();
-    let bounds = (Limits::default(), timeouts);
-    Running::start_at(any, bounds, web, credentials, &[ListenerKind::Public], None, None)
+    Running::start(web, credentials, &[ListenerKind::Public], None, None)
 }
 
 /// All that comes back until the connection closes.
 fn exchange(public: &Running, request: &str) -> String {
     let mut stream = connect(public.addresses[0]);
     // What is over a limit is not read to its end.
-    let _ = stream.write_all(request.as_bytes());
+    stream.send_meanwhile(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
@@ -92,7 +90,7 @@ fn exchange(public: &Running, request: &str) -> String {
 
 #[test]
 fn the_public_listener_refuses_malformed_requests() {
-    let public = public(patient());
+    let public = public();
     public.run(ApiKind::Own, echo_request);
     let cases = [heads(), bodies()].concat();
     for (nth, (name, request, status)) in cases.iter().enumerate() {
@@ -127,7 +125,7 @@ const CLOSE: &str = "connection: close\r\n";
 
 #[test]
 fn bytes_behind_an_upgrade_at_the_public_listener_are_a_request() {
-    let public = public(patient());
+    let public = public();
     public.run(ApiKind::Own, echo_request);
     let next = get(CLOSE).replace("healthz", "metadata");
     const UPGRADE: &str = "connection: upgrade\r\nupgrade: raw\r\n";
@@ -145,7 +143,7 @@ fn bytes_behind_an_upgrade_at_the_public_listener_are_a_request() {
 
 #[test]
 fn trailers_and_connection_change_nothing_at_the_public_listener() {
-    let public = public(patient());
+    let public = public();
     public.run(ApiKind::Own, echo_request);
     let fields = format!(
         "{CLOSE}{CHUNKED}connection: x-forwarded-identity, x-tollway-caller, host\r\n\
@@ -167,8 +165,7 @@ fn trailers_and_connection_change_nothing_at_the_public_listener() {
 
 #[test]
 fn the_public_listener_waits_a_limited_time_for_an_announced_body() {
-    let stream_idle = Duration::from_millis(300);
-    let public = public(Timeouts { stream_idle, ..patient() });
+    let public = public();
     public.run(ApiKind::Own, echo_request);
     let answer = exchange(&public, &get("expect: 100-continue\r\ncontent-length: 5\r\n"));
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
