@@ -233,3 +233,35 @@ fn discovery_times_out_however_many_requests_follow() {
     let answer = talk(&mut first, b"", b"}");
     assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "{answer}");
 }
+
+/// Whatever has ended for want of use meanwhile, here or at the peer.
+#[test]
+fn a_request_is_answered_after_any_pause() {
+    let t = patient();
+    let ends = [t.app_idle, t.downstream_idle / 2, t.downstream_idle, t.mesh_idle];
+    let about = |end: Duration| [end - SWEEP, end, end + SWEEP];
+    let pauses = ends.into_iter().flat_map(about).chain([t.service_idle + SWEEP]);
+    for (mesh, app, is_remote) in [
+        (MeshProtocol::Http2, AppProtocol::Http, false),
+        (MeshProtocol::Http2, AppProtocol::H2c, true),
+        (MeshProtocol::Http1, AppProtocol::Http, false),
+        (MeshProtocol::Http1, AppProtocol::Http, true),
+    ] {
+        let fleet = Fleet::new(app, &[start_app(), start_app()]);
+        fleet.caller.configure(mesh, (Limits::default(), patient()));
+        let gateway = fleet.start_gateway(None, &fleet.addresses());
+        let state = match is_remote {
+            true => fleet.remote(gateway.addresses[0]),
+            false => fleet.local(&fleet.addresses()),
+        };
+        fleet.caller.send_state(&fleet.stock, state);
+        for pause in pauses.clone() {
+            let answer = fleet.post();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{mesh:?} {app:?} {pause:?}: {answer}");
+            advance(pause);
+        }
+        let metrics = &fleet.caller.metrics;
+        assert_eq!(metrics.request_failures.value(), 0);
+        assert_eq!(metrics.retries.value(), 0, "{mesh:?} {app:?}: a connection had ended before");
+    }
+}
