@@ -33,7 +33,7 @@ struct Line {
     state: State,
     /// Nothing that is sent arrives for now.
     is_held: bool,
-    /// What an end is told; nothing takes that long.
+    /// What is reported as its round trip; nothing takes that long.
     round_trip: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Side {
         })
     }
 
-    /// Tells the owner of this side that something has changed.
+    /// Reports a change of this side to its owner.
     fn report(&mut self) {
         // Each addition is an edge for the poller; the counter does not fill up in the life of a test.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
@@ -140,7 +140,7 @@ impl End {
         }
     }
 
-    /// Has the ends told that a round trip takes so long. Nothing takes longer for it.
+    /// Reports this as the round trip of both ends. Nothing takes longer for it.
     pub fn set_round_trip(&self, round_trip: Duration) {
         self.line().round_trip = round_trip;
     }
@@ -149,7 +149,7 @@ impl End {
         self.line().round_trip
     }
 
-    /// By which this connection can be held up, whoever has its ends.
+    /// By which this connection can be held up apart from its ends.
     #[must_use]
     pub fn to_hold(&self) -> Hold {
         Hold(Arc::clone(&self.line))
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_dial_says_so() {
+    fn a_refused_dial_reports_it() {
         let (near, far) = dial(4).unwrap();
         assert!(near.dialled().is_ok() && !near.is_refused());
         far.refuse();

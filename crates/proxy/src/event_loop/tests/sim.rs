@@ -119,7 +119,7 @@ pub(super) fn unused_address() -> SocketAddr {
 /// An address whose connections the test accepts.
 pub(super) fn listen() -> Listening {
     let queue = Rc::default();
-    Listening { address: sim().open(Place::Queue(Rc::clone(&queue))), queue }
+    Listening { address: sim().open(Listener::Queue(Rc::clone(&queue))), queue }
 }
 
 pub(super) struct Listening {
@@ -144,7 +144,7 @@ impl Listening {
 
 /// An address whose connections are handed to `serve`.
 pub(super) fn listen_with(serve: impl Fn(Peer) + 'static) -> SocketAddr {
-    sim().open(Place::Served(Rc::new(serve)))
+    sim().open(Listener::Served(Rc::new(serve)))
 }
 
 /// An address that stands for `target`, as far away as `round_trip` says. `taken` gets a hold on each
@@ -154,7 +154,7 @@ pub(super) fn forward(
     round_trip: Duration,
     taken: impl Fn(Hold) + 'static,
 ) -> SocketAddr {
-    sim().open(Place::Forward { target, round_trip, taken: Rc::new(taken) })
+    sim().open(Listener::Forward { target, round_trip, taken: Rc::new(taken) })
 }
 
 /// A connection to an address.
@@ -212,8 +212,8 @@ pub(super) fn start<C: Composition + 'static>(
     let mut address = address;
     let open = |via: &ListenerKind| {
         let at = address.take().unwrap_or_else(unused_address);
-        let place = Place::Node { id, via: via.clone() };
-        simulation.places.borrow_mut().insert(at, place);
+        let listener = Listener::Node { id, via: via.clone() };
+        simulation.listeners.borrow_mut().insert(at, listener);
         at
     };
     (id, listeners.iter().map(open).collect())
@@ -248,7 +248,7 @@ struct Informed {
     commands: Commands,
     around: Around,
     update: ServiceUpdate,
-    /// How often the loop had asked for the service when it was told last.
+    /// How often the loop had asked for the service when it was sent to it last.
     at: Cell<usize>,
 }
 
@@ -266,7 +266,7 @@ impl Informed {
 
 /// What is at an address.
 #[derive(Clone)]
-enum Place {
+enum Listener {
     Node { id: NodeId, via: ListenerKind },
     Queue(Rc<RefCell<VecDeque<End>>>),
     Served(Rc<dyn Fn(Peer)>),
@@ -319,7 +319,7 @@ struct Simulation {
     began_wall: SystemTime,
     now: Cell<Instant>,
     nodes: RefCell<Vec<Option<Box<dyn Node>>>>,
-    places: RefCell<HashMap<SocketAddr, Place>>,
+    listeners: RefCell<HashMap<SocketAddr, Listener>>,
     network: Network,
     /// What is sent as there is room for it.
     unsent: RefCell<Vec<(Weak<Wire>, VecDeque<u8>)>>,
@@ -342,7 +342,7 @@ impl Simulation {
             began_wall: SystemTime::now(),
             now: Cell::new(began),
             nodes: RefCell::default(),
-            places: RefCell::default(),
+            listeners: RefCell::default(),
             network: Network::default(),
             unsent: RefCell::default(),
             informed: RefCell::default(),
@@ -355,9 +355,9 @@ impl Simulation {
         }
     }
 
-    fn open(&self, place: Place) -> SocketAddr {
+    fn open(&self, listener: Listener) -> SocketAddr {
         let address = unused_address();
-        self.places.borrow_mut().insert(address, place);
+        self.listeners.borrow_mut().insert(address, listener);
         address
     }
 
@@ -402,9 +402,9 @@ impl Simulation {
     }
 
     fn arrive(&self, address: SocketAddr, end: End) {
-        let place = self.places.borrow().get(&address).cloned();
-        match place {
-            Some(Place::Node { id, via }) => {
+        let listener = self.listeners.borrow().get(&address).cloned();
+        match listener {
+            Some(Listener::Node { id, via }) => {
                 let remote = unused_address();
                 let mut nodes = self.nodes.borrow_mut();
                 let refused = match &mut nodes[id.0] {
@@ -415,15 +415,15 @@ impl Simulation {
                     end.refuse();
                 }
             }
-            Some(Place::Queue(queue)) => {
+            Some(Listener::Queue(queue)) => {
                 end.accept();
                 queue.borrow_mut().push_back(end);
             }
-            Some(Place::Served(serve)) => {
+            Some(Listener::Served(serve)) => {
                 end.accept();
                 serve(Peer(end));
             }
-            Some(Place::Forward { target, round_trip, taken }) => {
+            Some(Listener::Forward { target, round_trip, taken }) => {
                 end.set_round_trip(round_trip);
                 taken(end.to_hold());
                 self.arrive(target, end);
