@@ -1,9 +1,11 @@
 //! Connections in the memory of one process, for tests that drive event loops with a clock of their
-//! own: no network, no thread, no time passes by itself.
+//! own. There is no network and no thread, and no time passes by itself.
 //!
-//! An [`End`] behaves as a non-blocking TCP socket does: what was sent waits up to a capacity, both
-//! directions end apart, and to close over unread bytes is a reset. Its descriptor (an eventfd)
-//! reports changes to a [`Poller`](crate::Poller).
+//! An [`End`] behaves as a non-blocking TCP socket does. What was sent waits up to a capacity. Each
+//! direction has an end of its own. To close over unread bytes is a reset, and so is the answer to bytes
+//! that come after a close; what arrived before a reset can still be read. The descriptor (an eventfd)
+//! reports changes to a [`Poller`](crate::Poller), each as readable and writable: an end is found by the
+//! next read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -50,8 +52,12 @@ struct Side {
     arrived: VecDeque<u8>,
     /// Nothing follows what has arrived.
     is_ended: bool,
-    /// The other side is reset, or closed over bytes that it had not received.
+    /// The other side has reset the connection.
     is_reset: bool,
+    /// That was reported.
+    has_failed: bool,
+    /// It sends no more.
+    has_finished: bool,
     /// The other side is closed.
     is_alone: bool,
     /// It resets the connection where it closes.
@@ -67,6 +73,8 @@ impl Side {
             arrived: VecDeque::new(),
             is_ended: false,
             is_reset: false,
+            has_failed: false,
+            has_finished: false,
             is_alone: false,
             resets_on_close: false,
             waker: None,
@@ -194,17 +202,24 @@ impl End {
     /// Sends as much of `bytes` as there is room for, and says how much.
     ///
     /// # Errors
-    /// `EAGAIN`: there is no room. `ECONNRESET`, `EPIPE`: nothing can be sent any more.
+    /// `EAGAIN`: there is no room. `ECONNRESET`, once, and `EPIPE`: nothing can be sent any more.
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let mut line = self.line();
-        let own = &line.sides[self.side];
-        if own.is_reset {
+        let (capacity, is_held) = (line.capacity, line.is_held);
+        let own = &mut line.sides[self.side];
+        if own.has_finished || own.has_failed {
+            return Err(Errno::PIPE);
+        }
+        if own.is_reset && !is_held {
+            own.has_failed = true;
             return Err(Errno::CONNRESET);
         }
         if own.is_alone {
-            return Err(Errno::PIPE);
+            // The first bytes after the other end has closed are answered by a reset.
+            own.is_reset = true;
+            own.report();
+            return Ok(bytes.len());
         }
-        let capacity = line.capacity;
         let other = &mut line.sides[1 - self.side];
         let count = bytes.len().min(capacity.saturating_sub(other.arrived.len()));
         if count == 0 && !bytes.is_empty() {
@@ -219,32 +234,46 @@ impl End {
     /// end.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there. `ECONNRESET`: the other end has closed over unread bytes.
+    /// `EAGAIN`: nothing is there. `ECONNRESET`, once: the other end has closed over unread bytes, or
+    /// before what was sent last.
     pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
         let mut line = self.line();
         if line.is_held {
             return Err(Errno::AGAIN);
         }
-        let own = &mut line.sides[self.side];
-        if own.is_reset {
-            return Err(Errno::CONNRESET);
+        if line.state == State::Refused {
+            return Err(Errno::CONNREFUSED);
         }
+        let capacity = line.capacity;
+        let own = &mut line.sides[self.side];
+        let was_full = own.arrived.len() == capacity;
         let count = own.arrived.len().min(buffer.capacity() - buffer.len());
         if count == 0 {
-            return if own.is_ended { Ok(0) } else { Err(Errno::AGAIN) };
+            // A reset is reported once, after what arrived before it; then there is an end.
+            return match (own.is_reset && !own.has_failed, own.is_ended || own.has_failed) {
+                (true, _) => {
+                    own.has_failed = true;
+                    Err(Errno::CONNRESET)
+                }
+                (false, true) => Ok(0),
+                (false, false) => Err(Errno::AGAIN),
+            };
         }
         buffer.extend(own.arrived.drain(..count));
         // What is left, be it an end, is a new edge.
-        if !own.arrived.is_empty() || own.is_ended {
+        if !own.arrived.is_empty() || own.is_ended || own.is_reset {
             own.report();
         }
-        line.sides[1 - self.side].report();
+        if was_full {
+            line.sides[1 - self.side].report();
+        }
         Ok(count)
     }
 
     /// Ends this side: what has been sent arrives, and an end after it.
     pub fn finish(&self) {
         let mut line = self.line();
+        line.sides[self.side].has_finished = true;
         let other = &mut line.sides[1 - self.side];
         other.is_ended = true;
         other.report();
@@ -337,15 +366,29 @@ mod tests {
         drop(far);
         assert_eq!(text(&near).unwrap(), "last");
         assert_eq!(text(&near).unwrap(), "");
-        assert_eq!(kind(near.write(b"x")), Some(io::ErrorKind::BrokenPipe));
         let (near, far) = pair(64).unwrap();
         near.write(b"unread").unwrap();
+        far.write(b"answer").unwrap();
         drop(far);
+        assert_eq!(text(&near).unwrap(), "answer", "what came before it is read first");
         assert_eq!(kind(text(&near)), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!(text(&near).unwrap(), "", "it is reported once");
         let (near, far) = pair(64).unwrap();
         far.reset_on_close();
         drop(far);
         assert_eq!(kind(near.write(b"x")), Some(io::ErrorKind::ConnectionReset));
+        assert_eq!(kind(near.write(b"x")), Some(io::ErrorKind::BrokenPipe));
+    }
+
+    #[test]
+    fn the_first_bytes_after_a_close_are_lost_and_answered_by_a_reset() {
+        let (near, far) = pair(64).unwrap();
+        drop(far);
+        assert_eq!(near.write(b"lost").unwrap(), 4);
+        assert_eq!(kind(text(&near)), Some(io::ErrorKind::ConnectionReset));
+        let (near, _far) = pair(64).unwrap();
+        near.finish();
+        assert_eq!(kind(near.write(b"x")), Some(io::ErrorKind::BrokenPipe));
     }
 
     #[test]
@@ -379,10 +422,12 @@ mod tests {
         assert_eq!(look(), None);
         far.write(b"x").unwrap();
         assert!(look().unwrap().readable);
-        near.write(b"full").unwrap();
-        assert_eq!(look(), None);
-        text(&far).unwrap();
+        text(&near).unwrap();
+        near.write(b"part").unwrap();
+        assert_eq!(far.read(&mut [0; 1]).unwrap(), 1);
         assert!(look().unwrap().writable, "there is room again");
+        text(&far).unwrap();
+        assert_eq!(look(), None, "there was room already");
         drop(far);
         assert!(look().unwrap().readable, "the end is there to be read");
     }
@@ -393,6 +438,7 @@ mod tests {
         assert!(near.dialled().is_ok() && !near.is_refused());
         far.refuse();
         assert_eq!(near.dialled(), Err(Errno::CONNREFUSED));
+        assert_eq!(kind(text(&near)), Some(io::ErrorKind::ConnectionRefused));
         assert!(near.is_refused());
     }
 }

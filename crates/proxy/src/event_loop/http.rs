@@ -366,7 +366,7 @@ impl<S: Side> Composition for Http<S> {
     }
 
     fn is_due(&self) -> bool {
-        self.app_queue.is_due()
+        self.app_queue.is_due(self.exchanges.ended())
     }
 
     /// Dispatches requests to the app that wait for their share of its connections, or for the app to

@@ -55,7 +55,7 @@ impl Exchange {
             UpstreamState::Open(stream) => Some(stream),
             UpstreamState::Waiting
             | UpstreamState::FairQueue
-            | UpstreamState::Slot
+            | UpstreamState::Permit
             | UpstreamState::Gathering
             | UpstreamState::Gone => None,
         }

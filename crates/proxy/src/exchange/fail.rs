@@ -26,7 +26,7 @@ pub(crate) fn fail(
     let unsent = [
         UpstreamState::Waiting,
         UpstreamState::FairQueue,
-        UpstreamState::Slot,
+        UpstreamState::Permit,
         UpstreamState::Gathering,
     ];
     let is_unsent = exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
@@ -141,7 +141,7 @@ pub(crate) fn cancel_upstream(
             return cx.effects.push(Effect::LeaveFairQueue { exchange: key, conn: down });
         }
         UpstreamState::Waiting
-        | UpstreamState::Slot
+        | UpstreamState::Permit
         | UpstreamState::Gathering
         | UpstreamState::Gone => return,
     };

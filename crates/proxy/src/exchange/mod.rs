@@ -68,6 +68,8 @@ pub(crate) struct Exchanges {
     spare_heads: HeadPool,
     /// Where the next pass over a part of the exchanges begins.
     swept: usize,
+    /// How many are over.
+    ended: u64,
 }
 
 impl Exchanges {
@@ -87,6 +89,11 @@ impl Exchanges {
 
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
+    }
+
+    /// How many exchanges are over since the loop began.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ExchangeKey, &Exchange)> {
@@ -119,6 +126,7 @@ impl Exchanges {
     #[inline]
     fn forget_bytes(&mut self, key: ExchangeKey) {
         let Some(exchange) = self.slab.get_mut(key) else { return };
+        self.ended += 1;
         self.buffered_bytes -= exchange.request.len() + exchange.response.len();
         self.spare_bodies.keep(exchange.replay.take());
     }

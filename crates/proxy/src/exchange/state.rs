@@ -116,7 +116,7 @@ pub(crate) enum UpstreamState {
     /// Waits until its caller's connection may have another one to the app.
     FairQueue,
     /// Waits until the app has fewer requests.
-    Slot,
+    Permit,
     /// Waits until all of it has come.
     Gathering,
     Open(StreamRef),

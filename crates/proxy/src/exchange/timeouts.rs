@@ -36,7 +36,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
             late.push(key);
         } else if quiet > timeouts.stream_idle {
             silent.push(key);
-        } else if exchange.up == UpstreamState::Slot && quiet > timeouts.request {
+        } else if exchange.up == UpstreamState::Permit && quiet > timeouts.request {
             unserved.push(key);
         } else if matches!(exchange.up, UpstreamState::Waiting | UpstreamState::FairQueue)
             && quiet > timeouts.discovery + timeouts.connect

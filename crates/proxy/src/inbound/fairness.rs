@@ -18,6 +18,15 @@ pub(crate) struct FairQueue {
     conns: VecDeque<ConnKey>,
     /// How many there are.
     count: usize,
+    /// How many exchanges were over when it was served last.
+    served: u64,
+}
+
+impl FairQueue {
+    /// Whether a request may have got its share since the queue was served: `ended` exchanges are over.
+    pub(crate) fn is_due(&self, ended: u64) -> bool {
+        self.count > 0 && self.served != ended
+    }
 }
 
 /// Whether a request to the app must wait, since its caller's connection has its share.
@@ -123,6 +132,7 @@ pub(crate) fn next(
     upstreams: &Upstreams,
     app_queue: &mut AppQueue,
 ) -> Option<ExchangeKey> {
+    app_queue.fair_queue.served = exchanges.ended();
     for _ in 0..app_queue.fair_queue.conns.len() {
         let free = free_connections(cx, upstreams);
         if free == 0 {
@@ -155,4 +165,20 @@ fn take(conns: &mut Connections, app_queue: &mut AppQueue, down: ConnKey) -> Opt
     };
     app_queue.fair_queue.count -= 1;
     Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_due_once_for_each_end_of_an_exchange() {
+        let mut queue = FairQueue::default();
+        assert!(!queue.is_due(1), "nothing waits");
+        queue.count = 1;
+        assert!(!queue.is_due(0));
+        assert!(queue.is_due(1));
+        queue.served = 1;
+        assert!(!queue.is_due(1), "the loop would spin");
+    }
 }

@@ -1,5 +1,5 @@
 //! Inbound requests: who may call the app, how many requests it has at one time, and which caller is
-//! next.
+//! next. The stages of every request, in `outbound`, call these for requests of the inbound listener.
 //!
 //! The stages in order: [`policy`] (and, for call traces, [`admission`]), [`concurrency`],
 //! [`fairness`]; [`tcp`] for connections that carry bytes. [`PolicyGate`] owns what is known of policies,
@@ -40,8 +40,9 @@ impl AppQueue {
         self.lease = lease;
     }
 
-    /// Whether a request may go to the app without waiting for anything to happen.
-    pub(crate) fn is_due(&self) -> bool {
-        self.concurrency.is_due()
+    /// Whether a request may go to the app without waiting for anything to happen. `ended` exchanges are
+    /// over.
+    pub(crate) fn is_due(&self, ended: u64) -> bool {
+        self.concurrency.is_due() || self.fair_queue.is_due(ended)
     }
 }

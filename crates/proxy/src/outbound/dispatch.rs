@@ -75,7 +75,7 @@ pub(crate) fn dispatch(
             }
             Err(error) => return fail::fail(cx, conns, exchanges, key, &error),
         }
-    } else if !concurrency::admit(cx, conns, exchanges, upstreams, app_queue, key) {
+    } else if !concurrency::take_permit(cx, conns, exchanges, upstreams, app_queue, key) {
         return;
     }
     let Some(exchange) = exchanges.get(key) else { return };

@@ -164,13 +164,6 @@ pub(super) fn connect(address: SocketAddr) -> Stream {
     stream
 }
 
-/// Whether a connection to an address is refused now.
-pub(super) fn is_refused(address: SocketAddr) -> bool {
-    let end = network().dial(address);
-    sim().settle();
-    end.is_refused()
-}
-
 /// By which foreign code connects.
 pub(super) fn network() -> Network {
     sim().network.clone()
@@ -282,8 +275,8 @@ enum Passed {
 
 trait Node {
     fn pass(&mut self, now: Instant, scratch: &mut Scratch) -> Passed;
-    /// Takes a connection of a listener; gives it back where the listener is closed.
-    fn take(&mut self, end: End, remote: SocketAddr, via: ListenerKind) -> Option<End>;
+    /// Takes a connection of a listener.
+    fn take(&mut self, end: End, remote: SocketAddr, via: ListenerKind);
 }
 
 impl<C: Composition> Node for EventLoop<C> {
@@ -295,22 +288,20 @@ impl<C: Composition> Node for EventLoop<C> {
             || self.conns.reads() > 0
             || self.plane.is_due()
             || now >= self.next_sweep;
+        if !is_busy {
+            // The loop of a process would sleep now.
+            return Passed::Quiet;
+        }
         self.cx.now = now;
         match EventLoop::pass(self, woken, &ready, scratch) {
             ControlFlow::Break(()) => Passed::Ended,
-            ControlFlow::Continue(()) if is_busy => Passed::Busy,
-            ControlFlow::Continue(()) => Passed::Quiet,
+            ControlFlow::Continue(()) => Passed::Busy,
         }
     }
 
-    fn take(&mut self, end: End, remote: SocketAddr, via: ListenerKind) -> Option<End> {
-        let withdraw = self.cx.config.timeouts.withdraw;
-        if self.cx.draining.is_some_and(|since| self.cx.now >= since + withdraw) {
-            return Some(end);
-        }
+    fn take(&mut self, end: End, remote: SocketAddr, via: ListenerKind) {
         end.accept();
         self.take_connection(Conn::accepted_in_memory(end), Some(remote), via);
-        None
     }
 }
 
@@ -407,12 +398,9 @@ impl Simulation {
             Some(Listener::Node { id, via }) => {
                 let remote = unused_address();
                 let mut nodes = self.nodes.borrow_mut();
-                let refused = match &mut nodes[id.0] {
+                match &mut nodes[id.0] {
                     Some(node) => node.take(end, remote, via),
-                    None => Some(end),
-                };
-                if let Some(end) = refused {
-                    end.refuse();
+                    None => end.refuse(),
                 }
             }
             Some(Listener::Queue(queue)) => {
