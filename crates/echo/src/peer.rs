@@ -15,8 +15,8 @@ use crate::shared::Shared;
 /// A connection is not read, and nothing is generated for it, while this much waits to be sent.
 pub(crate) const HIGH_WATER_BYTES: usize = 256 * 1024;
 
-/// Reads of one connection before the others are read.
-const READS_PER_TURN: u32 = 16;
+/// Reads of one connection in a pass, before the others are read.
+const READS_PER_PASS: u32 = 16;
 /// How long a closed connection is read on, so that the last answer is not lost to a reset.
 const LINGER: Duration = Duration::from_secs(1);
 /// The timer that ends lingering.
@@ -42,9 +42,9 @@ enum Protocol {
     Closed,
 }
 
-/// What is to become of a connection after its turn.
+/// What is to become of a connection once it has been served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
+pub(crate) enum Next {
     /// An event continues it.
     Wait,
     /// There is more to read; serve it again after the others.
@@ -77,33 +77,33 @@ impl Peer {
         shared: &Shared,
         delays: &mut Delays,
         scratch: &mut Scratch,
-    ) -> Turn {
-        for _ in 0..READS_PER_TURN {
-            if let Some(turn) = self.write(shared, delays) {
-                return turn;
+    ) -> Next {
+        for _ in 0..READS_PER_PASS {
+            if let Some(next) = self.write(shared, delays) {
+                return next;
             }
             if !self.lingering && !self.protocol.wants_input() {
-                return Turn::Wait;
+                return Next::Wait;
             }
             match self.conn.read(scratch) {
-                Read::Blocked => return Turn::Wait,
+                Read::Blocked => return Next::Wait,
                 Read::Data(_) if self.lingering => {}
                 Read::Data(bytes) => {
                     self.protocol.receive(bytes, shared, delays, self.conn.out());
                     if matches!(self.protocol, Protocol::Bulk(..)) {
-                        return Turn::HandOver;
+                        return Next::HandOver;
                     }
                 }
-                Read::Closed(_) if self.lingering => return Turn::Over,
+                Read::Closed(_) if self.lingering => return Next::Over,
                 Read::Closed(_) => return self.peer_closed(shared, delays),
-                Read::Failed(_) => return Turn::Over,
+                Read::Failed(_) => return Next::Over,
             }
         }
-        self.write(shared, delays).unwrap_or(Turn::Again)
+        self.write(shared, delays).unwrap_or(Next::Again)
     }
 
     /// Writes pending output; `None` if there is room for more and nothing to be written.
-    fn write(&mut self, shared: &Shared, delays: &mut Delays) -> Option<Turn> {
+    fn write(&mut self, shared: &Shared, delays: &mut Delays) -> Option<Next> {
         loop {
             self.protocol.pump(shared, delays, self.conn.out());
             if self.protocol.is_closed() && !self.lingering {
@@ -112,12 +112,12 @@ impl Peer {
                 delays.set(LINGER, LINGER_TIMER);
             }
             match self.conn.flush() {
-                Flush::Failed(_) => return Some(Turn::Over),
+                Flush::Failed(_) => return Some(Next::Over),
                 Flush::Blocked if self.conn.pending() >= HIGH_WATER_BYTES => {
-                    return Some(Turn::Wait);
+                    return Some(Next::Wait);
                 }
                 Flush::Blocked => return None,
-                Flush::Done if self.lingering && self.conn.read_ended() => return Some(Turn::Over),
+                Flush::Done if self.lingering && self.conn.read_ended() => return Some(Next::Over),
                 Flush::Done => {}
             }
             if !self.protocol.has_more() {
@@ -127,18 +127,18 @@ impl Peer {
     }
 
     /// The peer has closed its sending side: its requests are still answered.
-    fn peer_closed(&mut self, shared: &Shared, delays: &mut Delays) -> Turn {
+    fn peer_closed(&mut self, shared: &Shared, delays: &mut Delays) -> Next {
         self.protocol.input_ended(self.conn.out());
-        self.write(shared, delays).unwrap_or(Turn::Wait)
+        self.write(shared, delays).unwrap_or(Next::Wait)
     }
 
     /// A timer of this connection is due.
-    pub(crate) fn wake(&mut self, timer: u32, shared: &Shared, delays: &mut Delays) -> Turn {
+    pub(crate) fn wake(&mut self, timer: u32, shared: &Shared, delays: &mut Delays) -> Next {
         if timer == LINGER_TIMER {
-            return Turn::Over;
+            return Next::Over;
         }
         self.protocol.wake(timer, shared, delays, self.conn.out());
-        Turn::Again
+        Next::Again
     }
 
     /// The socket of a peer in bulk mode, the mode, and how many bytes of it have come.

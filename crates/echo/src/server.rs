@@ -15,7 +15,7 @@ use crate::bulk;
 use crate::delays::Delays;
 use crate::error::EchoError;
 use crate::options::{EchoOptions, Ports, Stall};
-use crate::peer::{Peer, Turn};
+use crate::peer::{Next, Peer};
 use crate::shared::Shared;
 use crate::stop::Stop;
 
@@ -27,8 +27,8 @@ const FIRST_LISTENER: u64 = 1 << 63;
 const TICK: Duration = Duration::from_secs(1);
 /// Time for answers under way after a stop.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Connections taken from one listener in a turn.
-const ACCEPTS_PER_TURN: usize = 64;
+/// Connections taken from one listener in a pass.
+const ACCEPTS_PER_PASS: usize = 64;
 /// Connections of bulk at once; further ones are closed.
 const MAX_BULK_THREADS: usize = 256;
 
@@ -129,7 +129,7 @@ struct Serving {
     peers: Slab<Peer>,
     delays: Delays,
     scratch: Scratch,
-    /// Connections that had more to read than their turn allowed.
+    /// Connections that had more to read than a pass allows.
     again: Vec<Key<Peer>>,
     origin: Instant,
     next_tick: Duration,
@@ -145,7 +145,7 @@ impl Serving {
     fn run(&mut self, stop: &Stop) -> Result<(), EchoError> {
         self.accept_again()?;
         while !stop.is_requested() {
-            self.turn()?;
+            self.pass()?;
             self.stand_still();
         }
         self.stopped.store(true, Ordering::Relaxed);
@@ -159,12 +159,12 @@ impl Serving {
         }
         let deadline = self.origin.elapsed() + DRAIN;
         while !self.peers.is_empty() && self.origin.elapsed() < deadline {
-            self.turn()?;
+            self.pass()?;
         }
         Ok(())
     }
 
-    fn turn(&mut self) -> Result<(), EchoError> {
+    fn pass(&mut self) -> Result<(), EchoError> {
         let mut ready = Vec::new();
         let timeout = self.timeout();
         self.poller.wait(Some(timeout), &mut ready).map_err(EchoError::Loop)?;
@@ -209,7 +209,7 @@ impl Serving {
     }
 
     fn accept(&mut self, index: u64) -> Result<(), EchoError> {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_PASS {
             if self.peers.len() >= MAX_CONNECTIONS {
                 return self.pause_accepting();
             }
@@ -246,7 +246,7 @@ impl Serving {
         let key = self.peers.insert(peer);
         let Some(peer) = self.peers.get(key) else { return };
         if self.poller.add(peer.conn(), Token(key.to_u64())).is_err() {
-            // Out of kernel memory for watches: this one is turned away.
+            // Out of kernel memory for watches: this one is closed.
             self.peers.remove(key);
         }
     }
@@ -276,10 +276,10 @@ impl Serving {
         let Some(peer) = self.peers.get_mut(key) else { return };
         self.delays.serve(key);
         match peer.serve(&self.shared, &mut self.delays, &mut self.scratch) {
-            Turn::Wait => {}
-            Turn::Again => self.again.push(key),
-            Turn::HandOver => self.hand_over(key),
-            Turn::Over => {
+            Next::Wait => {}
+            Next::Again => self.again.push(key),
+            Next::HandOver => self.hand_over(key),
+            Next::Over => {
                 self.peers.remove(key);
             }
         }
@@ -306,10 +306,10 @@ impl Serving {
             let Some(peer) = self.peers.get_mut(key) else { continue };
             self.delays.serve(key);
             match peer.wake(timer, &self.shared, &mut self.delays) {
-                Turn::Wait => {}
-                Turn::Again => self.serve(key),
-                Turn::HandOver => self.hand_over(key),
-                Turn::Over => {
+                Next::Wait => {}
+                Next::Again => self.serve(key),
+                Next::HandOver => self.hand_over(key),
+                Next::Over => {
                     self.peers.remove(key);
                 }
             }

@@ -25,7 +25,7 @@ use crate::cancel::{Cancel, Cancelled};
 pub const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long the next process waits for one that is stopping. A process that takes longer goes on
 /// stopping meanwhile: often it waits for connections of those that come after it.
-const STOP_TURN: Duration = Duration::from_millis(250);
+const STOP_INTERVAL: Duration = Duration::from_millis(250);
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 20;
 
@@ -197,7 +197,7 @@ impl Supervisor {
     /// Returns a sentence for each that did not end cleanly.
     pub fn stop(&mut self) -> Vec<String> {
         let started = self.processes.drain(..).map(|started| (started.name, started.process));
-        let outcomes = stop_in_order(started.collect(), STOP_TURN, STOP_LIMIT);
+        let outcomes = stop_in_order(started.collect(), STOP_INTERVAL, STOP_LIMIT);
         outcomes.into_iter().filter_map(|(name, outcome)| complaint(&name, outcome)).collect()
     }
 

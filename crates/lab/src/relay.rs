@@ -28,7 +28,7 @@ use tollway_net::ports_file::{self as ports, Ports, PortsError};
 /// Stream pairs carried at a time; beyond it, connections wait in the listener's backlog.
 pub const RELAY_PAIRS_LIMIT: usize = 4_096;
 /// Longest wait for events, so that a signal is seen soon.
-const TURN: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// Set in the tokens of listeners. A pair's key has it only after its slot was used 2^30 times.
 const LISTENER_BIT: u64 = 1 << 62;
 /// Set in the token of a pair's upstream side.
@@ -152,7 +152,7 @@ pub fn run_relay(args: &RelayArgs) -> Result<(), RelayError> {
     let mut relay = Relay::bind(args)?;
     ports::write(&args.ports_file, &relay.ports)?;
     while stop.check().is_ok() {
-        relay.turn()?;
+        relay.pass()?;
     }
     Ok(())
 }
@@ -193,7 +193,7 @@ impl Relay {
     }
 
     /// Waits for what comes first, a socket or a due byte, and deals with all there is.
-    fn turn(&mut self) -> Result<(), RelayError> {
+    fn pass(&mut self) -> Result<(), RelayError> {
         let mut ready = Vec::new();
         self.poller.wait(Some(self.next_timeout()), &mut ready).map_err(RelayError::Events)?;
         for readiness in ready {
@@ -215,7 +215,9 @@ impl Relay {
 
     fn next_timeout(&self) -> Duration {
         let next = self.due.first().map(|&(at, _)| at);
-        next.map_or(TURN, |at| at.saturating_duration_since(Instant::now()).min(TURN))
+        next.map_or(LONGEST_WAIT, |at| {
+            at.saturating_duration_since(Instant::now()).min(LONGEST_WAIT)
+        })
     }
 
     fn carry_due(&mut self) {

@@ -269,7 +269,7 @@ impl Conn {
         Ok(true)
     }
 
-    /// Turns queued application bytes into records. Before the handshake is over they wait.
+    /// Makes records of queued application bytes. Before the handshake is over they wait.
     fn encrypt(&mut self) -> Result<(), rustls::Error> {
         let Some(tls) = self.tls.as_deref_mut() else { return Ok(()) };
         if tls.is_handshaking() {

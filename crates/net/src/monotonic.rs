@@ -30,8 +30,8 @@ mod tests {
         let (began, instant) = (monotonic_ns(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(5));
         let passed = instant.elapsed();
-        let told = Duration::from_nanos(monotonic_ns() - began);
-        assert!(told >= passed, "{told:?} {passed:?}");
+        let elapsed = Duration::from_nanos(monotonic_ns() - began);
+        assert!(elapsed >= passed, "{elapsed:?} {passed:?}");
         assert!(boot_time() >= Duration::from_nanos(began));
     }
 }

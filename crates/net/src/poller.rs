@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-/// Events taken from the kernel in one turn.
-const EVENTS_PER_TURN: usize = 256;
+/// Events taken from the kernel in one wait.
+const EVENTS_PER_WAIT: usize = 256;
 
 /// What a registration is known by; the owner chooses the number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,7 +48,7 @@ impl Poller {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_PER_TURN), wake })
+        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_PER_WAIT), wake })
     }
 
     /// Registers a connection for both directions, edge-triggered.
@@ -164,7 +164,7 @@ mod tests {
         thread.join().unwrap();
         assert!(woken);
         assert!(ready.is_empty());
-        assert!(!poller.wait(Some(Duration::ZERO), &mut ready).unwrap(), "one wake, one turn");
+        assert!(!poller.wait(Some(Duration::ZERO), &mut ready).unwrap(), "one wake ends one wait");
     }
 
     #[test]

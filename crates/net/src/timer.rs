@@ -47,8 +47,8 @@ impl<T> Wheel<T> {
         if target <= self.done {
             return;
         }
-        let turns = (target - self.done).min(SLOTS as u64);
-        for tick in target - turns + 1..=target {
+        let ticks = (target - self.done).min(SLOTS as u64);
+        for tick in target - ticks + 1..=target {
             let slot = slot_of(tick);
             if self.occupied[slot / 64] & (1 << (slot % 64)) == 0 {
                 continue;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wheel_turns_on_after_a_year() {
+    fn a_wheel_goes_on_after_a_year() {
         let origin = Instant::now();
         let mut wheel = Wheel::new(origin, TICK);
         let later = origin + TICK * u32::MAX + TICK * 10;

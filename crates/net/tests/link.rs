@@ -53,11 +53,11 @@ fn keeps_time() -> bool {
 }
 
 /// Timing tests run one at a time: two at once on a small machine measure each other.
-static TURN: Mutex<()> = Mutex::new(());
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
 fn one_way_delay_is_as_asked_plus_at_most_0_3_ms() {
-    let _turn = turn();
+    let _alone = alone();
     for delay_us in [0, 400, 69_000] {
         let delay = Duration::from_micros(delay_us);
         let pair = or_skip!(Pair::create(Shape::delaying(delay)));
@@ -76,7 +76,7 @@ fn one_way_delay_is_as_asked_plus_at_most_0_3_ms() {
 
 #[test]
 fn loss_is_rolled_for_each_packet_and_the_rest_keeps_its_order() {
-    let _turn = turn();
+    let _alone = alone();
     let shape = Shape {
         loss: 0.1,
         jitter: Duration::from_micros(500),
@@ -93,7 +93,7 @@ fn loss_is_rolled_for_each_packet_and_the_rest_keeps_its_order() {
 
 #[test]
 fn rate_bounds_a_tcp_stream() {
-    let _turn = turn();
+    let _alone = alone();
     let shape =
         Shape { rate_bits_per_s: Some(50_000_000), ..Shape::delaying(Duration::from_millis(2)) };
     let pair = or_skip!(Pair::create(shape));
@@ -105,7 +105,7 @@ fn rate_bounds_a_tcp_stream() {
 
 #[test]
 fn offloaded_segments_cross_intact() {
-    let _turn = turn();
+    let _alone = alone();
     let pair = or_skip!(Pair::create(Shape::delaying(Duration::from_millis(1))));
     let mbit_per_s = pair.tcp_mbit_per_s(64 << 20);
     let [forth, _] = pair.link.counts();
@@ -142,8 +142,8 @@ fn a_device_name_the_kernel_cannot_hold_is_refused_with_its_name() {
     assert!(text.contains("a-name-of-16-byte"), "{text}");
 }
 
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A namespace, or the reason why this machine gives none.

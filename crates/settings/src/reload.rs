@@ -1,9 +1,9 @@
 //! A settings file that changes while its part runs: noticed, checked, put to work, or refused.
 //!
 //! The file is inspected twice a second and at SIGHUP. To inspect what the path leads to covers
-//! all ways in which files change: written in place, replaced by renaming, a link that is turned
-//! (as in a Kubernetes volume). A change counts once the file is the same at two inspections, so
-//! that half a file is not taken for a whole one.
+//! all ways in which files change: written in place, replaced by renaming, a link that gets
+//! another target (as in a Kubernetes volume). A change counts once the file is the same at two
+//! inspections, so that half a file is not taken for a whole one.
 
 use std::convert::Infallible;
 use std::os::unix::fs::MetadataExt;

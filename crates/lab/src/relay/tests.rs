@@ -174,7 +174,7 @@ impl Running {
             let mut relay = Relay::bind(&args).unwrap();
             sender.send(relay.ports["only"]).unwrap();
             while !flag.load(Ordering::Relaxed) {
-                relay.turn().unwrap();
+                relay.pass().unwrap();
             }
         });
         Self { address: receiver.recv().unwrap(), stop, thread: Some(thread) }

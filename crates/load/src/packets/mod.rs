@@ -32,9 +32,9 @@ use crate::progress::{Phase, Progress, Watch};
 /// Longest frame that is made, in bytes: that of a usual Ethernet.
 pub const MAX_FRAME_BYTES: usize = 1514;
 /// Made at a time: first, and then as many as take about so long.
-const FIRST_TURN: u32 = 1 << 14;
-const TURN: Duration = Duration::from_millis(100);
-const MOST_IN_TURN: u32 = 1 << 22;
+const FIRST_BURST: u32 = 1 << 14;
+const BURST_TIME: Duration = Duration::from_millis(100);
+const MOST_IN_BURST: u32 = 1 << 22;
 /// Handed to the device at a time.
 const BATCH: u32 = 64;
 /// Between two reports of the progress.
@@ -113,7 +113,7 @@ pub enum PacketsError {
 
 /// Makes packets for as long as the options set, as fast as one processor can, and returns how many
 /// came out. Those that did not are its errors. There are no latencies. The window is the time in
-/// which packets were made, in turns between which the kernel rests.
+/// which packets were made, in bursts; the kernel's pauses between bursts are not part of it.
 ///
 /// # Errors
 /// [`PacketsError`]: a device that is not there, or a kernel that does not let us.
@@ -163,10 +163,10 @@ fn measure(
     let frame = vec![0; options.frame_bytes];
     let failed = |source| PacketsError::Make { device: options.device.clone(), source };
     let (clock, begun) = (Clock::start(), Instant::now());
-    let mut turn = FIRST_TURN;
+    let mut burst = FIRST_BURST;
     while begun.elapsed() < options.warm_up && !watch.stop.is_requested() {
-        let took = programs.make(&frame, turn, BATCH).map_err(failed)?;
-        turn = next_turn(turn, took);
+        let took = programs.make(&frame, burst, BATCH).map_err(failed)?;
+        burst = next_burst(burst, took);
     }
     let before = settle(programs)?;
     let (mut cost, start_ns) = (Cost::default(), clock.now_ns());
@@ -174,8 +174,8 @@ fn measure(
     let (mut sent, mut took) = (0u64, Duration::ZERO);
     let mut reported = Instant::now();
     while took < options.lasting && !watch.stop.is_requested() {
-        took += programs.make(&frame, turn, BATCH).map_err(failed)?;
-        sent += u64::from(turn);
+        took += programs.make(&frame, burst, BATCH).map_err(failed)?;
+        sent += u64::from(burst);
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
             let progress = Progress {
@@ -212,10 +212,10 @@ fn measure(
     Ok(Window { traffic, cost })
 }
 
-/// As many as take about a turn, when `packets` took so long.
-fn next_turn(packets: u32, took: Duration) -> u32 {
-    let turns = TURN.div_duration_f64(took.max(Duration::from_nanos(1)));
-    ((f64::from(packets) * turns) as u32).clamp(BATCH, MOST_IN_TURN)
+/// As many as take about [`BURST_TIME`], when `packets` took so long.
+fn next_burst(packets: u32, took: Duration) -> u32 {
+    let bursts = BURST_TIME.div_duration_f64(took.max(Duration::from_nanos(1)));
+    ((f64::from(packets) * bursts) as u32).clamp(BATCH, MOST_IN_BURST)
 }
 
 /// How many have come out once no more do.
@@ -237,10 +237,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_has_as_many_packets_as_take_its_time() {
-        assert_eq!(next_turn(1_000, Duration::from_millis(1)), 100_000);
-        assert_eq!(next_turn(1_000_000, Duration::from_secs(2)), 50_000);
-        assert_eq!(next_turn(1_000, Duration::ZERO), MOST_IN_TURN);
-        assert_eq!(next_turn(64, Duration::from_secs(9)), BATCH);
+    fn a_burst_has_as_many_packets_as_take_its_time() {
+        assert_eq!(next_burst(1_000, Duration::from_millis(1)), 100_000);
+        assert_eq!(next_burst(1_000_000, Duration::from_secs(2)), 50_000);
+        assert_eq!(next_burst(1_000, Duration::ZERO), MOST_IN_BURST);
+        assert_eq!(next_burst(64, Duration::from_secs(9)), BATCH);
     }
 }

@@ -20,13 +20,13 @@ pub enum Stopped {
     EndedBefore,
 }
 
-/// Stops processes, the last first: each gets SIGTERM, then the next one `turn` later at the
-/// latest, and SIGKILL when `limit` has passed since its SIGTERM. A process that takes longer than
-/// `turn` goes on stopping meanwhile: often it waits for connections of those that come after it.
+/// Stops processes, the last first: each gets SIGTERM, then the next one `interval` later at
+/// the latest, and SIGKILL when `limit` has passed since its SIGTERM. A process that takes longer than
+/// `interval` goes on stopping meanwhile: often it waits for connections of those that come after it.
 /// The outcomes are in the order in which the processes ended.
 pub fn stop_in_order<N>(
     processes: Vec<(N, Process)>,
-    turn: Duration,
+    interval: Duration,
     limit: Duration,
 ) -> Vec<(N, Stopped)> {
     let mut outcomes = Vec::new();
@@ -39,7 +39,7 @@ pub fn stop_in_order<N>(
         // Fails only if it has ended meanwhile, which the wait then sees.
         let _ = process.signal(Signal::TERM);
         let asked = Instant::now();
-        match process.wait_until(asked + turn, None) {
+        match process.wait_until(asked + interval, None) {
             Waited::Ended => outcomes.push((name, ended(&mut process))),
             Waited::Interrupted | Waited::TimedOut => slow.push((name, process, asked)),
         }

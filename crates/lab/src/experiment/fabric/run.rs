@@ -179,7 +179,7 @@ fn block_of(site: &Site, first: Before, run: RunResult) -> Block {
     let units = (per_s * window_s).max(1.0);
     let mut used = FabricBlock::default();
     let busy = first.close(site, units as u64, &mut used);
-    // Packets are made in turns; what they take of a processor is their time.
+    // Packets are made in bursts; what they take of a processor is their time.
     let is_packets = run.arrival == Arrival::Packets;
     let of_machine = busy.filter(|_| !is_packets).map(|busy| busy.as_secs_f64() * 1e6 / units);
     let of_processes = used.cpu_us_per_entry;

@@ -26,7 +26,7 @@ fn the_quick_plan_fits_its_budget_with_shorter_windows() {
 }
 
 #[test]
-fn blocks_hold_every_cell_once_and_turn_the_subjects_round() {
+fn blocks_hold_every_cell_once_and_rotate_the_subjects() {
     let plan = demo(3, 100.0).unwrap();
     let reported: Vec<String> = plan
         .runs
