@@ -218,7 +218,7 @@ fn the_generators_own_cost_is_what_the_kernel_charged_it() {
     assert!((-20_000.0..most_us).contains(&rest_us), "charged {charged_us} µs: {generator:?}");
     let busy_us = generator.busiest_thread_fraction * result.traffic.duration_s * 1e6;
     assert!((busy_us / generator.cpu_us - 1.0).abs() < 0.05, "one thread did it: {generator:?}");
-    assert!(generator.cpu_us > 100_000.0, "a closed loop rests little: {generator:?}");
+    assert!(generator.cpu_us > 100_000.0, "a closed loop is seldom idle: {generator:?}");
 }
 
 /// Not a test: the process whose processor time is looked up.

@@ -154,9 +154,9 @@ impl FollowedFile {
     /// The first time, it has: since it was read at the start, it may.
     fn has_changed(&mut self) -> bool {
         let now = Some(stamp(&self.path));
-        let rests = self.before == now;
+        let is_stable = self.before == now;
         self.before = now;
-        let changed = rests && self.taken != now;
+        let changed = is_stable && self.taken != now;
         if changed {
             self.taken = now;
         }

@@ -15,8 +15,8 @@ use crate::options::{LoadOptions, Reuse};
 use crate::recorder::Failure;
 use crate::tls::{Handshake, TlsDialler};
 
-/// Pause before another attempt after one that failed.
-const REDIAL_PAUSE_NS: u64 = 100_000_000;
+/// Backoff after an attempt that failed.
+const BACKOFF_NS: u64 = 100_000_000;
 /// Bytes that a server may send in the same read that ends the handshake; more is refused.
 const MAX_EARLY_BYTES: usize = 64 * 1024;
 
@@ -266,12 +266,12 @@ impl Links {
             ConnError::Connect(_) | ConnError::Socket(_) => Failure::Connect,
         };
         self.last_error = Some(error.into());
-        self.rest(index, failure, io);
+        self.back_off(index, failure, io);
     }
 
     /// Stops dialling for a while, and fails the requests that wait.
-    fn rest(&mut self, index: usize, failure: Failure, io: &mut Io) {
-        let redial_ns = io.clock.now_ns() + REDIAL_PAUSE_NS;
+    fn back_off(&mut self, index: usize, failure: Failure, io: &mut Io) {
+        let redial_ns = io.clock.now_ns() + BACKOFF_NS;
         self.links[index].state = State::Down { redial_ns: Some(redial_ns) };
         self.links[index].settled = true;
         if self.dials_on_demand() {
@@ -301,19 +301,19 @@ impl Links {
         if self.dials_on_demand() {
             return;
         }
-        if was_used { self.dial(index, io) } else { self.rest(index, Failure::Connect, io) }
+        if was_used { self.dial(index, io) } else { self.back_off(index, Failure::Connect, io) }
     }
 
     /// Ends attempts that take too long and begins those that are due. With a limited reuse
-    /// nothing is dialled here: `rested` gets the links that may be dialled again.
-    pub(super) fn tick(&mut self, io: &mut Io, mut rested: impl FnMut(usize)) {
+    /// nothing is dialled here: `may_dial` gets the links that may be dialled again.
+    pub(super) fn tick(&mut self, io: &mut Io, mut may_dial: impl FnMut(usize)) {
         let now_ns = io.clock.now_ns();
         for index in 0..self.links.len() {
             match &self.links[index].state {
                 State::Down { redial_ns: Some(redial_ns) } if now_ns >= *redial_ns => {
                     self.links[index].state = State::Down { redial_ns: None };
                     if self.dials_on_demand() {
-                        rested(index);
+                        may_dial(index);
                     } else {
                         self.dial(index, io);
                     }

@@ -258,7 +258,7 @@ impl Client for H1Client {
             }
         }
         let idle = &mut self.idle;
-        self.links.tick(io, |rested| idle.push_back(rested));
+        self.links.tick(io, |index| idle.push_back(index));
         self.settle_failed(io);
     }
 

@@ -403,7 +403,7 @@ impl<S: Session> Client for H2Client<S> {
             }
         }
         let open = &mut self.open;
-        self.links.tick(io, |rested| open.push_back(rested));
+        self.links.tick(io, |index| open.push_back(index));
         self.settle_failed(io);
     }
 

@@ -8,7 +8,7 @@ use super::{Cell, CellArrival, Circumstances};
 use crate::scenario::{ArrivalSpec, Case, MessagesSpec, Scenario};
 use crate::subject::Leg;
 
-/// Round trips of load before a window: connections that rested open their congestion windows
+/// Round trips of load before a window: connections that were idle open their congestion windows
 /// again, and what queued meanwhile has to be worked off.
 const WARM_UP_ROUND_TRIPS: u32 = 6;
 
