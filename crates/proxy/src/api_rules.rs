@@ -56,8 +56,8 @@ const GRPC_PARTS: &[(&str, &str, &[&str])] = &[
 impl ApiRules {
     /// Whether a request at a listener may have an answer. `is_call`: it is for another service, whatever
     /// its path.
-    pub(crate) fn admit(&self, door: &ListenerKind, head: &RequestHead, is_call: bool) -> bool {
-        match door {
+    pub(crate) fn admit(&self, listener: &ListenerKind, head: &RequestHead, is_call: bool) -> bool {
+        match listener {
             ListenerKind::HttpApi if is_call => self.admit_http(b"v1.0/invoke/"),
             ListenerKind::HttpApi => asks_for_health(head) || self.admit_http(route(&head.path)),
             ListenerKind::GrpcApi => {
@@ -140,9 +140,9 @@ mod tests {
     /// What of the API may be used: paths of the sidecar's own, calls as `call`.
     fn admitted(allowed: &[&str], denied: &[&str]) -> String {
         let rules = ApiRules { allowed: rules(allowed), denied: rules(denied) };
-        let check = |door: &ListenerKind, path: &str, is_call| {
+        let check = |listener: &ListenerKind, path: &str, is_call| {
             let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
-            rules.admit(door, &head, is_call)
+            rules.admit(listener, &head, is_call)
         };
         let mut admitted = Vec::new();
         for path in ["/v1.0/metadata", "//v1.0/metadata?a", "/v1.0/metadata-x", "/v1.0/healthz"] {

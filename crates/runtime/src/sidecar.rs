@@ -170,8 +170,8 @@ impl Sidecar {
 
     /// The address of a listener, by its name in the ports file.
     #[must_use]
-    pub fn port(&self, door: &str) -> Option<SocketAddr> {
-        self.plane.port(door)
+    pub fn port(&self, listener: &str) -> Option<SocketAddr> {
+        self.plane.port(listener)
     }
 
     /// The client of the control plane.

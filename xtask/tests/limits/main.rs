@@ -112,13 +112,13 @@ fn every_limit_of_the_code_is_on_the_page() {
 fn a_limit_that_is_added_is_missed() {
     let (mut source, page) = (Source::read(&root()), page());
     let before = missing(&source, &page);
-    source.add("control::listener", "const OPEN_DOORS_LIMIT: usize = 7;\n");
+    source.add("control::listener", "const OPEN_LISTENERS_LIMIT: usize = 7;\n");
     source.add(
         "control::listener",
-        "pub(crate) const DOOR_TIMEOUT: Duration =\n    Duration::from_secs(3);\n",
+        "pub(crate) const LISTENER_TIMEOUT: Duration =\n    Duration::from_secs(3);\n",
     );
-    source.add("control::listener", "const DOORS: usize = 7;\n");
-    source.add("lab::doors", "const DOORS_LIMIT: usize = 7;\n");
+    source.add("control::listener", "const LISTENERS: usize = 7;\n");
+    source.add("lab::listeners", "const LISTENERS_LIMIT: usize = 7;\n");
     source.add(
         "control::listener::tests",
         "#[cfg(test)]\nmod tests {\n    const TEST_LIMIT: usize = 7;\n}\n",
@@ -127,8 +127,8 @@ fn a_limit_that_is_added_is_missed() {
     assert_eq!(
         found.collect::<Vec<_>>(),
         [
-            "control::listener::OPEN_DOORS_LIMIT (7)",
-            "control::listener::DOOR_TIMEOUT (Duration::from_secs(3))"
+            "control::listener::OPEN_LISTENERS_LIMIT (7)",
+            "control::listener::LISTENER_TIMEOUT (Duration::from_secs(3))"
         ]
     );
 }

@@ -15,7 +15,7 @@ use tollway_testkit::{
 };
 
 use super::attacks::{Named, attacks};
-use super::{DOORS, Opened, STARVED, Stand};
+use super::{LISTENERS, Opened, STARVED, Stand};
 use crate::listeners::listener::REFUSED;
 use tollway_tests::h2_attacker::{Spent, attack};
 use tollway_tests::network::metric;
@@ -336,7 +336,7 @@ impl Outcome {
 /// All attacks on one listener; each as short as it may be.
 #[track_caller]
 pub(super) fn check(listener: &str) {
-    let (name, open) = DOORS.into_iter().find(|(name, _)| *name == listener).unwrap();
+    let (name, open) = LISTENERS.into_iter().find(|(name, _)| *name == listener).unwrap();
     let (outcomes, honest) = open().bear(name, SHORT);
     let wrong: Vec<_> = outcomes.iter().filter(|outcome| !outcome.wrong.is_empty()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -354,7 +354,7 @@ struct Record {
 #[ignore = "minutes, alone on the machine: `cargo xtask proof transport` runs it"]
 fn everything() {
     let of_listener = |(name, open): Opened| open().bear(name, LONG).0;
-    let outcomes: Vec<_> = DOORS.into_iter().flat_map(of_listener).collect();
+    let outcomes: Vec<_> = LISTENERS.into_iter().flat_map(of_listener).collect();
     let failed = outcomes.iter().filter(|outcome| !outcome.wrong.is_empty()).count();
     let record = Record { schema: "tollway.attacks/1", outcomes };
     if let Some(path) = std::env::var_os(RECORD) {

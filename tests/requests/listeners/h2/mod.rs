@@ -246,7 +246,7 @@ fn grpc_head(path: &str) -> Vec<u8> {
 type Opened = (&'static str, fn() -> Stand);
 
 /// Every HTTP/2 listener.
-const DOORS: [Opened; 8] = [
+const LISTENERS: [Opened; 8] = [
     ("HTTP API", || Stand::open(Kind::HttpApi, "http")),
     ("gRPC API", || Stand::open(Kind::GrpcApi, "grpc")),
     ("outbound", || Stand::open(Kind::Outbound, "http")),

@@ -38,10 +38,10 @@ impl Fleet {
             Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None)
         };
         let callees = apps.iter().enumerate().map(start).collect();
-        let doors = [ListenerKind::HttpApi, ListenerKind::Tcp(stock.clone())];
+        let listeners = [ListenerKind::HttpApi, ListenerKind::Tcp(stock.clone())];
         let credentials = network.credentials(&web, "w-1", &[]);
         let bounds = (Limits::default(), timeouts);
-        let caller = Running::start_at(None, bounds, web, credentials, &doors, None, None);
+        let caller = Running::start_at(None, bounds, web, credentials, &listeners, None, None);
         Self { network, stock, protocol, callees, caller }
     }
 

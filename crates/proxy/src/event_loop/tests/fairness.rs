@@ -66,9 +66,16 @@ impl Shared {
         let target = Some(AppTarget { address: app.address, protocol: AppProtocol::Http });
         let credentials = network.credentials(&stock, "s-1", &[]);
         let limits = Limits { app_connections, ..Limits::default() };
-        let doors = [ListenerKind::Inbound];
-        let callee =
-            Running::start_at(None, (limits, timeouts), stock, credentials, &doors, target, None);
+        let listeners = [ListenerKind::Inbound];
+        let callee = Running::start_at(
+            None,
+            (limits, timeouts),
+            stock,
+            credentials,
+            &listeners,
+            target,
+            None,
+        );
         let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
         let trust_domain = network.trust_domain.clone();
         let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
