@@ -35,7 +35,7 @@ impl Listener {
             Self::Api => "api",
             Self::Grpc => "grpc api",
             Self::Outbound => "outbound",
-            Self::Mesh => "mesh door",
+            Self::Mesh => "inbound listener",
             Self::Gateway => "gateway",
             Self::Front => "front",
             Self::Control => "control plane",

@@ -73,7 +73,7 @@ fn page(record: &Value) -> String {
 /// The table of one matrix: a row a cell.
 fn matrix(cells: &Value) -> String {
     let mut text = String::from(
-        "| struck | how | sent | lost in flight | refused at the door | lost later | slow | full service after | back after | may cost | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| struck | how | sent | lost in flight | refused at the listener | lost later | slow | full service after | back after | may cost | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for cell in cells.as_array().into_iter().flatten() {
         let _ = writeln!(
@@ -83,7 +83,7 @@ fn matrix(cells: &Value) -> String {
             word(&cell["blow"]),
             cell["sent"],
             cell["lost_in_flight"],
-            cell["refused_at_door"],
+            cell["refused_at_listener"],
             cell["lost_after"],
             cell["slow"],
             seconds(&cell["full_service_after_ms"]),
@@ -155,7 +155,7 @@ mod tests {
         let cell = |passed| {
             json!({
                 "victim": "gateway far", "blow": "SIGKILL", "sent": 800, "lost_in_flight": 2,
-                "refused_at_door": 0, "lost_after": 0, "slow": 0, "full_service_after_ms": 12,
+                "refused_at_listener": 0, "lost_after": 0, "slow": 0, "full_service_after_ms": 12,
                 "back_after_ms": 510, "bound": "in flight: 3", "passed": passed,
             })
         };

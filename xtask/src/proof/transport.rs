@@ -175,13 +175,13 @@ fn dearest(attacks: &[Value]) -> String {
     let Some(dearest) = attacks.iter().max_by(|a, b| ratio(a).total_cmp(&ratio(b))) else {
         return "There is no record of them.".to_owned();
     };
-    let (attack, door) = (word(&dearest["attack"]), word(&dearest["door"]));
-    format!("The dearest caused {:.0} times its own cost: {attack} ({door}).", ratio(dearest))
+    let (attack, listener) = (word(&dearest["attack"]), word(&dearest["listener"]));
+    format!("The dearest caused {:.0} times its own cost: {attack} ({listener}).", ratio(dearest))
 }
 
 fn borne(attacks: &[Value]) -> String {
     let mut table = String::from(
-        "| attack | door | sent | a second | connections | ended | processor time | the attacker's | ratio | memory | honest answers | median | slowest | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| attack | listener | sent | a second | connections | ended | processor time | the attacker's | ratio | memory | honest answers | median | slowest | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for attack in attacks {
         let number = |name: &str| attack[name].as_f64().unwrap_or_default();
@@ -191,7 +191,7 @@ fn borne(attacks: &[Value]) -> String {
             table,
             "| {} | {} | {} {} | {:.0} | {} | {} | {:.0} ms | {:.1} ms | {:.1} | {} | {} | {} | {} | {} |",
             word(&attack["attack"]),
-            word(&attack["door"]),
+            word(&attack["listener"]),
             attack["sent"],
             word(&attack["unit"]),
             number("sent_per_second"),
@@ -235,7 +235,7 @@ mod tests {
             "opened_per_second": if passed { 20_000.0 } else { 19_999.0 },
         });
         let attack = json!({
-            "attack": "rapid reset", "door": "front", "unit": "resets", "sent": 5000,
+            "attack": "rapid reset", "listener": "front", "unit": "resets", "sent": 5000,
             "sent_per_second": 120_000.4, "connections": 3, "ended": 2, "cpu_ms": 60.0,
             "attacker_cpu_ms": 15.0, "grown_bytes": 1 << 20,
             "honest": { "answers": 80, "median_ms": 0.4, "slowest_ms": 9.0 },
