@@ -194,7 +194,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "framing-app",
-        why: "Go's own HTTP server, which tells what it read",
+        why: "Go's own HTTP server, which reports what it read",
         source: Source::Go("."),
     },
     Tool {

@@ -85,7 +85,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         "dapr-block-shutdown-duration",
         Kind::Duration,
         "0",
-        "Serve on for so long when told to end, or until the app takes no calls",
+        "Serve on for so long after a request to end, or until the app takes no calls",
     ),
     flag(
         "dapr-graceful-shutdown-seconds",

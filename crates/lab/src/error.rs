@@ -117,7 +117,7 @@ pub enum LabError {
 impl LabError {
     /// Its entry in the catalogue of failures.
     #[must_use]
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest tells of one run only")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others concern one run only")]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::WorkDir { source, .. } | Self::Write { source, .. } => {

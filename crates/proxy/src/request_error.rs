@@ -26,7 +26,7 @@ pub(crate) enum RequestError {
     NoReadyEndpoint { service: ServiceName },
     #[error("service {service} has no ready workload {instance}")]
     NoReadyWorkload { service: ServiceName, instance: Instance },
-    #[error("the control plane did not tell of service {service} in time")]
+    #[error("the control plane did not send the state of service {service} in time")]
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
     Unreachable { code: ErrorCode, peer: String, reason: String },
@@ -58,7 +58,7 @@ pub(crate) enum RequestError {
     PolicyUnknown { service: ServiceName },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
-    #[error("this port tells of health and metadata alone; use a port of the API")]
+    #[error("this port serves health and metadata alone; use a port of the API")]
     NotPublic,
     #[error("this part of the API is not allowed to the app; ask whoever wrote its Configuration")]
     NotAllowed,

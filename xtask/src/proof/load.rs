@@ -88,7 +88,7 @@ fn memory(bench: &Bench) -> Result<Value> {
         let arguments = ["load", "http", "-c", "32", "-z", lasting, "--json", "-", &url];
         let printed = process::output(Command::new(&bench.tollway).args(arguments))?;
         let result: Value = serde_json::from_str(&printed)?;
-        result["generator"]["rss_bytes"].as_u64().context("the result tells no memory")
+        result["generator"]["rss_bytes"].as_u64().context("the result has no memory")
     };
     let (short, long) = (after("10s")?, after("60s")?);
     println!("\nmemory after 10 s {} KB, after 60 s {} KB", short >> 10, long >> 10);

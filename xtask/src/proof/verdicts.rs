@@ -167,7 +167,7 @@ fn noise(measured: &Record) -> String {
     };
     let told = |spread: Option<f64>| match spread.filter(|pct| pct.is_finite()) {
         Some(pct) => format!("{pct:.1} %"),
-        None => "what cannot be told".to_owned(),
+        None => "what is not known".to_owned(),
     };
     format!(
         "The two runs of a block differed by {} where they are the same and by {} beside the 3 % \

@@ -95,7 +95,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "A text is cut there where it is told; nothing is refused.",
+        "A text is cut there where it is reported; nothing is refused.",
         &[
             "control::connected::VERSION_BYTES",
             "control::policy::LAGGING_NAMED_LIMIT",

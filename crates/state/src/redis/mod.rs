@@ -156,7 +156,7 @@ impl RedisStore {
                 let found = Some(found.clone()).filter(|found| !found.is_empty());
                 Err(StateError::mismatch(step.map_or("", |step| step.key), found))
             }
-            _ => Err(self.foreign("", format!("the script told {told:?}"))),
+            _ => Err(self.foreign("", format!("the script returned {told:?}"))),
         }
     }
 

@@ -114,11 +114,9 @@ fn rounds(case: &Case, bench: &Bench) -> Result<Vec<Value>> {
             true => bench.print_ours(&ours, case.seconds).map(|printed| our_quantiles(&printed))?,
             false => {
                 let printed = bench.print_theirs(case.other, &theirs)?;
-                Some(
-                    (case.read)(bench, &printed).with_context(|| {
-                        format!("`{}` told no percentiles:\n{printed}", case.other)
-                    })?,
-                )
+                Some((case.read)(bench, &printed).with_context(|| {
+                    format!("`{}` printed no percentiles:\n{printed}", case.other)
+                })?)
             }
         };
         let Quantiles { p50, p99 } = found.context("too few requests for a 99th percentile")?;

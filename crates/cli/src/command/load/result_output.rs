@@ -96,7 +96,7 @@ impl OutputArgs {
                 } else {
                     ("requests are", "fortio, k6, k6-data, k6-summary or hdr")
                 };
-                bail!("{} cannot hold this run; {kind} told as {formats}", out.path.display());
+                bail!("{} cannot hold this run; {kind} written as {formats}", out.path.display());
             }
         }
         Ok(())
