@@ -1,11 +1,11 @@
 //! `tollway check` against real parts: what is well, what is not, and what to do about it.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use tollway_testkit::{TempDir, need_tool, retry_until};
+use tollway_testkit::{ClosedPort, EtcdServer, TempDir, need_tool, retry_until};
 use tollway_tests::mesh::{Mesh, PATIENCE, start_tollway};
 use tollway_tests::program;
 use tollway_tests::user::{User, kill};
@@ -232,6 +232,54 @@ fn a_store_is_read_and_left_as_it_is() {
     let no_directory = file.join("below");
     let options = ["control", "--store", no_directory.to_str().unwrap()];
     expect(&options, "store", "fail", "", "ERR_STORE_UNWRITABLE");
+}
+
+#[test]
+fn a_store_in_etcd_is_named_as_for_a_start() {
+    let files = TempDir::new().unwrap();
+    let admin_dir = files.path().join("admin");
+    let path = admin_dir.to_str().unwrap();
+    let closed = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let away = format!("etcd://{}/tollway/west", closed.address());
+    let whole = ["control", "--listen", "127.0.0.1:0", "--store", &away, "--admin-dir", path];
+    let found = findings(&whole);
+    hold(&found, "directory", "ok", "admin will be made", "");
+    hold(&found, "store", "fail", &closed.address().to_string(), "ERR_STORE_UNWRITABLE");
+    let (text, code) = check(&whole);
+    assert_eq!(code, 1);
+    assert!(text.contains("fix: check that it runs there"), "{text}");
+    expect(&whole[..5], "store", "fail", "the store is in etcd", "");
+    let no_member = ["control", "--store", "etcd://a/x", "--admin-dir", path];
+    expect(&no_member, "options", "fail", "`a` is no member of etcd", "ERR_BAD_CONFIGURATION");
+    let no_file = [&whole[..], &["--etcd-ca", "/no"]].concat();
+    expect(&no_file, "store", "fail", "cannot read /no", "");
+    assert!(!admin_dir.exists(), "the check made {path}");
+}
+
+#[test]
+fn etcd_is_asked_for_its_master_and_left_as_it_is() {
+    need_tool!("etcdctl");
+    need_tool!("etcd");
+    let etcd = EtcdServer::start(&[]).unwrap();
+    let files = TempDir::new().unwrap();
+    let (first, second) = (files.path().join("first"), files.path().join("second"));
+    let store = format!("etcd://{}/tollway/west", etcd.address());
+    let with = |admin_dir: &Path| {
+        let admin_dir = admin_dir.to_str().unwrap();
+        let listen = ["control", "--listen", "127.0.0.1:0"];
+        findings(&[&listen[..], &["--store", &store, "--admin-dir", admin_dir]].concat())
+    };
+    let free = with(&first);
+    hold(&free, "store", "ok", &format!("etcd at {} answers", etcd.address()), "");
+    assert!(!free.iter().any(|(name, ..)| name == "control plane"), "{free:#?}");
+    assert_eq!(etcd.command(&["get", "--prefix", "", "--keys-only"]).unwrap().trim(), "");
+    let _control = start_tollway("control")
+        .args(["--listen", "127.0.0.1:0", "--network", "west", "--store", &store, "--admin-dir"])
+        .arg(&first)
+        .start_listening()
+        .unwrap();
+    hold(&with(&first), "control plane", "ok", "network west, revision ", "");
+    hold(&with(&second), "control plane", "ok", "serves from there", "");
 }
 
 fn content(directory: &Path) -> Vec<(std::ffi::OsString, Vec<u8>, std::time::SystemTime)> {

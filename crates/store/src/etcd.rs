@@ -110,14 +110,23 @@ impl Etcd {
                 Ok::<_, ClientError>((client, master))
             }
         };
-        let members = options.members.join(",");
         let (client, master) = match background.handle.spawn(opening).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return Err(EtcdError::Connect { members, source: Box::new(error) }),
+            Ok(Err(error)) => return Err(cannot_connect(&options, error)),
             Err(failed) => std::panic::resume_unwind(failed.into_panic()),
         };
         background.handle.spawn(Arc::clone(&master).stay(client.clone()));
+        let members = options.members.join(",");
         Ok(Arc::new(Self { background, client, prefix: options.prefix, members, master }))
+    }
+
+    /// The present master of a location, as it names itself; `None` without one. Changes nothing.
+    ///
+    /// # Errors
+    /// [`EtcdError::Connect`].
+    pub async fn master_at(options: &EtcdOptions) -> Result<Option<String>, EtcdError> {
+        let asked = async { master::holder(&Client::new(options)?, &options.prefix).await };
+        asked.await.map_err(|error| cannot_connect(options, error))
     }
 
     /// Completes when this process is no longer the master: what it has read may be old from then
@@ -174,6 +183,10 @@ impl Etcd {
             }
         }
     }
+}
+
+fn cannot_connect(options: &EtcdOptions, error: ClientError) -> EtcdError {
+    EtcdError::Connect { members: options.members.join(","), source: Box::new(error) }
 }
 
 /// A runtime for the etcd client alone, so that it never waits for a task that waits for it. It may

@@ -23,7 +23,9 @@ pub(super) fn location(
         (StoreLocation::Directory(directory), None) if etcd.etcd_ca.is_none() => {
             Ok((directory, None))
         }
-        (StoreLocation::Directory(_), None) => bail!("--etcd-ca is for a store in etcd"),
+        (StoreLocation::Directory(_), None) => {
+            bail!("--etcd-ca is for a store in etcd; name one with --store, or leave --etcd-ca out")
+        }
         (StoreLocation::Etcd { .. }, None) => bail!(
             "the store is in etcd; name with --admin-dir where the admin socket is to be, by which `tollway` commands on this machine reach the control plane (`--store` of those)"
         ),
@@ -38,10 +40,12 @@ pub(super) fn location(
 fn tls(etcd: &Etcd) -> Result<Option<EtcdTls>> {
     let Some(ca) = &etcd.etcd_ca else { return Ok(None) };
     let identity = match (&etcd.etcd_cert, &etcd.etcd_key) {
-        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        (Some(certificate), Some(key)) => {
+            Some((read(certificate, "--etcd-cert")?, read(key, "--etcd-key")?))
+        }
         _ => None,
     };
-    Ok(Some(EtcdTls { ca: read(ca)?, identity }))
+    Ok(Some(EtcdTls { ca: read(ca, "--etcd-ca")?, identity }))
 }
 
 /// This process for those that wait: its machine and number.
@@ -50,6 +54,6 @@ fn holder() -> String {
     format!("{} (process {})", host.nodename().to_string_lossy(), std::process::id())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+fn read(path: &Path, option: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}; check {option}", path.display()))
 }

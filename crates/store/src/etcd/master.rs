@@ -125,12 +125,18 @@ enum Attempt {
     StandBy(String),
 }
 
+/// The present master, as it names itself; `None` without one.
+pub(super) async fn holder(client: &Client, prefix: &str) -> Result<Option<String>, ClientError> {
+    let key = RangeRequest { key: format!("{prefix}{KEY}"), ..RangeRequest::default() };
+    let found = client.range(key).await?;
+    Ok(found.kvs.first().map(|holder| String::from_utf8_lossy(&holder.value).into_owned()))
+}
+
 async fn take(client: &Client, options: &EtcdOptions) -> Result<Attempt, ClientError> {
-    let key = format!("{}{KEY}", options.prefix);
-    let look = RangeRequest { key: key.clone(), ..RangeRequest::default() };
-    if let Some(holder) = client.range(look).await?.kvs.first() {
-        return Ok(Attempt::StandBy(String::from_utf8_lossy(&holder.value).into_owned()));
+    if let Some(holder) = holder(client, &options.prefix).await? {
+        return Ok(Attempt::StandBy(holder));
     }
+    let key = format!("{}{KEY}", options.prefix);
     let began = Instant::now();
     let (lease, ttl) = client.grant(options.lease).await?;
     let txn = TxnRequest {

@@ -1,6 +1,7 @@
 //! `tollway check`: pre-flight checks. Changes nothing: what a check opens is closed at once.
 
 mod control_plane;
+mod etcd_store;
 mod finding;
 mod front_files;
 mod local_app;
@@ -18,10 +19,11 @@ use clap::{Args, ValueEnum};
 use tollway_config::Mistakes;
 use tollway_model::ErrorCode;
 use tollway_settings::{
-    self as settings, Control, Front, Gateway, Listing, SettingsError, Sidecar,
+    self as settings, Control, Front, Gateway, Given, Listing, SettingsError, Sidecar,
 };
 
 use super::run::RunArgs;
+use super::store_location::location;
 use crate::part::{PartArgs, parse_options};
 use finding::{Finding, Level};
 
@@ -218,15 +220,25 @@ fn part_itself(part: Part, settings: &Listing, options: &[OsString]) -> Result<V
         return Ok(front_files::inspect(settings));
     }
     if part == Part::Control {
-        let directory = PathBuf::from(settings.first("store"));
-        if directory.as_os_str().is_empty() {
-            let (what, fix) = ("no directory is named", "name one with --store DIR");
-            return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
-        }
-        return store_directory::inspect(&directory);
+        return store(options);
     }
     let token_file = settings.values("token_file").first();
     control_plane::inspect(&settings.first("control"), token_file.map(PathBuf::from))
+}
+
+/// Where `tollway control` with these options would have its store.
+fn store(options: &[OsString]) -> Result<Vec<Finding>> {
+    let given = parse_options::<PartArgs<Control>>("control", options)?.survey()?.complete();
+    // All other settings have defaults.
+    let Ok(Given { settings, .. }) = given else {
+        let (what, fix) = ("no store is named", "name one with --store DIR");
+        return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
+    };
+    match location(settings.store, settings.admin_dir, settings.etcd) {
+        Ok((directory, None)) => store_directory::inspect(&directory),
+        Ok((admin_dir, Some(etcd))) => etcd_store::inspect(&etcd, &admin_dir),
+        Err(error) => Ok(vec![Finding::of_error("store", &error)]),
+    }
 }
 
 /// Without a part: checks the default locations.

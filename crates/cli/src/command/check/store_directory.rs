@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use tollway_control::AdminClient;
+use tollway_control::{AdminClient, AdminError};
 use tollway_model::ErrorCode;
 use tollway_store::{Damage, Inspection, OpenError, inspect as inspect_store};
 use tollway_wire::v1;
@@ -27,7 +27,7 @@ const SPACE_WARN_BYTES: u64 = 256 << 20;
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) fn inspect(directory: &Path) -> Result<Vec<Finding>> {
-    let mut findings = vec![directory_finding(directory)];
+    let mut findings = vec![directory_finding(directory, "--store")];
     findings.extend(space(directory));
     let file = directory.join(FILE);
     match inspect_store(&file) {
@@ -41,22 +41,23 @@ pub(super) fn inspect(directory: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Whether the directory is there, or can be made, and written.
-fn directory_finding(directory: &Path) -> Finding {
+/// Whether the directory, which `option` names, is there, or can be made, and written.
+pub(super) fn directory_finding(directory: &Path, option: &str) -> Finding {
     let name = "directory";
+    let choose = format!("choose another one with {option}");
     let refused =
-        |what: String, fix: &str| Finding::fail(name, ErrorCode::StoreUnwritable, what, fix);
+        |what: String, fix: String| Finding::fail(name, ErrorCode::StoreUnwritable, what, fix);
     if directory.is_dir() {
         return if writable(directory) {
             Finding::ok(name, directory.display().to_string())
         } else {
             let what = format!("{} cannot be written by this user", directory.display());
-            refused(what, "run as its owner, or choose another one with --store")
+            refused(what, format!("run as its owner, or {choose}"))
         };
     }
     if directory.exists() {
         let what = format!("{} is no directory", directory.display());
-        return refused(what, "choose another one with --store");
+        return refused(what, choose);
     }
     match nearest(directory) {
         Some(parent) if writable(parent) => {
@@ -64,9 +65,9 @@ fn directory_finding(directory: &Path) -> Finding {
         }
         Some(parent) => {
             let what = format!("{} cannot be made in {}", directory.display(), parent.display());
-            refused(what, "run as a user who may write there, or choose another one with --store")
+            refused(what, format!("run as a user who may write there, or {choose}"))
         }
-        None => refused(format!("{} has no parent", directory.display()), "choose another one"),
+        None => refused(format!("{} has no parent", directory.display()), choose),
     }
 }
 
@@ -105,32 +106,45 @@ fn readable(file: &Path, found: Inspection) -> Finding {
 
 /// A control plane has it open: checks that it answers.
 fn running(directory: &Path) -> Result<Vec<Finding>> {
-    let asked = block_on(async {
-        let mut client = AdminClient::connect(directory).await?;
-        let status = client.status().await?;
-        Ok::<_, tollway_control::AdminError>((status, client.joins().await?))
-    })?;
-    let (status, joins) = match asked {
-        Ok(answer) => answer,
+    Ok(match ask(directory)? {
+        Ok(answer) => {
+            let mut findings = vec![Finding::ok("store", "in use by a control plane that answers")];
+            findings.extend(answered(&answer));
+            findings
+        }
         Err(error) => {
             let (reason, ..) = Report::of(&error.into()).into_parts();
             let what = format!("a process has it open and does not answer: {reason}");
             let fix = "wait, or end the control plane that uses this directory";
-            return Ok(vec![Finding::fail("store", ErrorCode::StoreLocked, what, fix)]);
+            vec![Finding::fail("store", ErrorCode::StoreLocked, what, fix)]
         }
-    };
+    })
+}
+
+/// What a control plane reports of itself and of the networks that it has joined.
+pub(super) type Answer = (v1::StatusResponse, Vec<v1::JoinStatus>);
+
+/// Asks the control plane that has its admin socket in `directory`.
+pub(super) fn ask(directory: &Path) -> Result<Result<Answer, AdminError>> {
+    block_on(async {
+        let mut client = AdminClient::connect(directory).await?;
+        let status = client.status().await?;
+        Ok((status, client.joins().await?))
+    })
+}
+
+pub(super) fn answered((status, joins): &Answer) -> Vec<Finding> {
     let mut findings = vec![
-        Finding::ok("store", "in use by a control plane that answers"),
         Finding::ok(RUNS, format!("network {}, revision {}", status.network, status.revision)),
-        versions(&status),
+        versions(status),
     ];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    findings.extend(trust::own(&status, now));
+    findings.extend(trust::own(status, now));
     if joins.is_empty() {
         findings.push(Finding::ok("peering", "no network is joined"));
     }
     findings.extend(joins.iter().flat_map(|join| trust::joined(join, &status.version, now)));
-    Ok(findings)
+    findings
 }
 
 /// Processes with another version than this program.
