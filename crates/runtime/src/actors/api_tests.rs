@@ -187,6 +187,10 @@ async fn a_timer_that_cannot_be_is_refused() {
     check_error(soon, 500, ErrorCode::ActorTimerCreate, "error creating actor timer");
     let broken = world.put("timers/t", "{").await;
     check_error(broken, 400, ErrorCode::MalformedRequest, "failed deserializing HTTP body");
+    for no_object in ["[]", "[\"1h\"]", "\"1h\"", "7", "true"] {
+        let refused = world.put("timers/t", no_object).await;
+        check_error(refused, 400, ErrorCode::MalformedRequest, "failed deserializing HTTP body");
+    }
     let register = RegisterActorTimerRequest {
         actor_type: "Cart".to_owned(),
         actor_id: "7".to_owned(),

@@ -17,6 +17,7 @@ mod clock;
 mod documented;
 mod host;
 pub(crate) mod http;
+mod json_object;
 mod location;
 mod names;
 mod owners;

@@ -33,6 +33,17 @@ async fn reminders_are_registered_read_and_deleted_at_their_host() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_registration_that_is_no_object_is_malformed() {
+    let world = World::new();
+    for no_object in ["[]", "[\"1h\"]", "\"1h\"", "7", "true"] {
+        let refused = world.put("reminders/n", no_object).await;
+        check_error(refused, 400, ErrorCode::MalformedRequest, "failed deserializing HTTP body");
+    }
+    assert_eq!(world.reminders.len(), 0);
+    assert_eq!(world.put("reminders/n", "").await, (204, String::new()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn reminders_are_for_types_that_the_app_offers() {
     let world = World::new();
     let bodies = BodyCollector::new(10_000, 1_000);

@@ -13,6 +13,7 @@ use tollway_wire::dapr::proto::runtime::v1::ActorReminder;
 
 use super::alarms::Alarm;
 use super::app::Data;
+use super::json_object;
 use super::problem::Problem;
 use super::reminders::ReminderTerms;
 
@@ -90,12 +91,7 @@ impl PolicyDocument {
 /// # Errors
 /// [`Problem::malformed`].
 pub(super) fn registration(body: &[u8]) -> Result<ReminderTerms, Problem> {
-    let document: ReminderDocument<'_> = match body.trim_ascii() {
-        b"" => ReminderDocument::default(),
-        body => {
-            serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?
-        }
-    };
+    let document: ReminderDocument<'_> = json_object::read(body)?;
     let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
     let policy = document.failure_policy.map(|policy| policy.read()).transpose()?;
     Ok(ReminderTerms {

@@ -19,6 +19,7 @@ use tonic::{Response as Reply, Status};
 use super::Actors;
 use super::alarms::{Alarm, Alarms};
 use super::app::{Data, Event, no_app};
+use super::json_object;
 use super::names::{actor, timer_name};
 use super::problem::Problem;
 use crate::rest::empty;
@@ -50,11 +51,7 @@ impl Actors {
         name: &str,
         body: &[u8],
     ) -> Result<Response<Body>, Problem> {
-        let document: Document<'_> = match body.trim_ascii() {
-            b"" => Document::default(),
-            body => serde_json::from_slice(body)
-                .map_err(|error| Problem::malformed(&error.to_string()))?,
-        };
+        let document: Document<'_> = json_object::read(body)?;
         let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
         let Document { due_time, period, ttl, callback, .. } = document;
         let event = Event { due_time, period, callback, data };
