@@ -1,7 +1,8 @@
-//! Opens TCP connections for asynchronous tasks, with or without TLS, within a time limit.
+//! Opens TCP connections for asynchronous tasks, with or without TLS, within a time limit, and makes
+//! gRPC channels of them.
 //!
-//! What TLS trusts is a configuration of `tollway-identity`; the protocol inside, pools and retries
-//! are left to the callers. The data plane's event loop connects by itself, without tasks.
+//! What TLS trusts is a configuration of `tollway-identity`; other protocols inside, pools and
+//! retries are left to the callers. The data plane's event loop connects by itself, without tasks.
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +11,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
+use tonic::transport::{Channel, Endpoint, Uri};
 
 /// An open connection.
 pub type Stream = Either<TcpStream, TlsStream<TcpStream>>;
@@ -98,6 +102,23 @@ async fn open(to: impl ToSocketAddrs, tls: Option<Tls>) -> Result<Stream, DialEr
         Ok(stream) => Ok(Either::Right(stream)),
         Err(error) => Err(handshake_error(error)),
     }
+}
+
+/// A gRPC channel over a connection that is open, which tonic cannot take by itself. The channel
+/// never dials again: a connection that breaks is seen by the caller and not silently replaced.
+///
+/// # Errors
+/// The connection broke before HTTP/2 began.
+pub async fn channel(
+    endpoint: Endpoint,
+    connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Channel, tonic::transport::Error> {
+    let mut connection = Some(TokioIo::new(connection));
+    let connector = tower::service_fn(move |_: Uri| {
+        let connection = connection.take();
+        async move { connection.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)) }
+    });
+    endpoint.connect_with_connector(connector).await
 }
 
 /// A refusal in TLS comes inside an I/O error.

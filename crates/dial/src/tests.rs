@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tollway_identity::public_config;
+use tower::ServiceExt as _;
 
 use super::*;
 
@@ -95,4 +96,19 @@ fn a_name_that_no_certificate_can_have_is_refused() {
     let config = Arc::new(public_config(RootCertStore::empty(), &[], None).unwrap());
     let refused = Tls::to("a b", config).unwrap_err();
     assert_eq!(refused.to_string(), "`a b` is no name that a certificate can have");
+}
+
+#[tokio::test]
+async fn a_channel_reports_the_end_of_its_connection_and_dials_no_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = dial(listener.local_addr().unwrap(), None, SOON).await.unwrap();
+    let channel = channel(Endpoint::from_static("http://peer.mesh"), stream).await.unwrap();
+    drop(listener.accept().await.unwrap());
+    for _ in 0..2 {
+        let request = http::Request::new(tonic::body::Body::empty());
+        let answered = tokio::time::timeout(SOON, channel.clone().oneshot(request)).await;
+        assert!(answered.unwrap().is_err());
+    }
+    let refused = listener.into_std().unwrap().accept().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "it dialled again");
 }

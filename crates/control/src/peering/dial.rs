@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tollway_dial::Tls;
 use tollway_identity::explain;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 
 /// Time for the connection to one gateway, TLS included.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,15 +69,7 @@ async fn dial_one(
 ) -> Result<Channel, DialError> {
     let dialled = tollway_dial::dial(gateway, Some(Tls { config, name }), DIAL_TIMEOUT).await;
     let stream = dialled.map_err(|error| DialError::of(gateway, error))?;
-    // The connection is there already; the connector hands it over once and never dials again,
-    // so a broken one is seen here and not silently replaced.
-    let mut stream = Some(TokioIo::new(stream));
-    let connector = tower::service_fn(move |_: Uri| {
-        let stream = stream.take();
-        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
-    });
-    Endpoint::from_static("http://control.mesh")
-        .connect_with_connector(connector)
+    tollway_dial::channel(Endpoint::from_static("http://control.mesh"), stream)
         .await
         .map_err(|source| DialError::Http { gateway, source })
 }

@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -38,7 +37,7 @@ use tollway_wire::v1::identity_client::IdentityClient;
 use tollway_wire::v1::register_request::Request as Announce;
 use tollway_wire::v1::registry_client::RegistryClient;
 use tollway_wire::v1::watch_request::Request as Ask;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 pub const ALPN: &[&[u8]] = &[b"h2"];
@@ -279,13 +278,9 @@ pub async fn connect(
     config: Arc<ClientConfig>,
 ) -> std::io::Result<Channel> {
     let tcp = TcpStream::connect(address).await?;
-    let mut stream = Some(TokioIo::new(TlsConnector::from(config).connect(name, tcp).await?));
-    let connector = tower::service_fn(move |_: Uri| {
-        let stream = stream.take();
-        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
-    });
+    let stream = TlsConnector::from(config).connect(name, tcp).await?;
     let endpoint = Endpoint::from_static("http://control.mesh");
-    endpoint.connect_with_connector(connector).await.map_err(std::io::Error::other)
+    tollway_dial::channel(endpoint, stream).await.map_err(std::io::Error::other)
 }
 
 /// The channel of a client that has only a token.

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tollway_dial::{DialError, Tls, dial};
+use tollway_dial::{DialError, Tls, channel, dial};
 use tollway_identity::{code_of, explain};
 use tollway_model::ErrorCode;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 
 use super::MeshError;
 
@@ -29,15 +28,10 @@ pub(super) async fn connect(
 ) -> Result<Channel, MeshError> {
     let dialled = dial(control, Some(Tls { config, name }), CONNECT_TIMEOUT).await;
     let stream = dialled.map_err(|error| failed(control, error))?;
-    let mut stream = Some(TokioIo::new(stream));
-    let connector = tower::service_fn(move |_: Uri| {
-        let stream = stream.take();
-        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
-    });
-    Endpoint::from_static("http://control.mesh")
+    let endpoint = Endpoint::from_static("http://control.mesh")
         .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .connect_with_connector(connector)
+        .keep_alive_timeout(PING_TIMEOUT);
+    channel(endpoint, stream)
         .await
         .map_err(|source| MeshError::Http { control: control.to_owned(), source })
 }
