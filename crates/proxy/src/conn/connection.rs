@@ -165,25 +165,19 @@ impl Connection {
 
     /// The destination of whose pool it is a member; `None` for other connections.
     pub(crate) fn destination(&self) -> Option<&Destination> {
-        match &self.role {
-            Role::Http2Client(link) => link.destination.as_ref(),
-            Role::Http1Client(client) => Some(&client.destination),
-            Role::Detect { .. }
-            | Role::Accepting
-            | Role::Dialling(_)
-            | Role::Http1Server(_)
-            | Role::Http2Server(_)
-            | Role::Relay(_)
-            | Role::Hello(_)
-            | Role::Lingering(_) => None,
-        }
+        self.membership()?.0
     }
 
     /// The pool of which it is a member; `None` for other connections.
     pub(crate) fn pool(&self) -> Option<PoolKey> {
+        self.membership()?.1
+    }
+
+    /// Destination and pool of a connection to an upstream.
+    fn membership(&self) -> Option<(Option<&Destination>, Option<PoolKey>)> {
         match &self.role {
-            Role::Http2Client(link) => link.pool,
-            Role::Http1Client(client) => client.pool,
+            Role::Http2Client(link) => Some((link.destination.as_ref(), link.pool)),
+            Role::Http1Client(client) => Some((Some(&client.destination), client.pool)),
             Role::Detect { .. }
             | Role::Accepting
             | Role::Dialling(_)
