@@ -35,7 +35,7 @@ struct Line {
     state: State,
     /// Nothing that is sent arrives for now.
     is_held: bool,
-    /// What is reported as its round trip; nothing takes that long.
+    /// The round trip that is reported to both ends. Bytes are not delayed.
     round_trip: Duration,
 }
 
@@ -148,7 +148,7 @@ impl End {
         }
     }
 
-    /// Reports this as the round trip of both ends. Nothing takes longer for it.
+    /// Reports this as the round trip to both ends. Bytes are not delayed.
     pub fn set_round_trip(&self, round_trip: Duration) {
         self.line().round_trip = round_trip;
     }

@@ -81,7 +81,7 @@ impl Cx {
     }
 
     /// Time since the loop began, for the codecs.
-    pub(crate) fn clock(&self) -> Duration {
+    pub(crate) fn since_start(&self) -> Duration {
         self.now.saturating_duration_since(self.epoch)
     }
 

@@ -355,7 +355,7 @@ impl LoopbackClient {
     /// The lease of this number lasts so long now: turns that were begun under it, and that the app
     /// has not taken yet, may be sent until then.
     pub fn renewed(&self, lease: TurnLease) {
-        self.0.send_to_all(|| Command::Renewed(lease));
+        self.0.send_to_all(|| Command::LeaseRenewed(lease));
     }
 
     /// Ends the call of that number unless its answer has begun: it is answered with a 504 at once,

@@ -1,4 +1,4 @@
-//! Whether a failed attempt is made again: only what was provably not processed.
+//! Whether a failed attempt is made again: what was provably not processed, and what may be repeated.
 
 /// Most attempts of one request, the first included.
 const ATTEMPTS: u32 = 3;

@@ -364,7 +364,7 @@ pub(crate) struct Http2Link {
     pub(crate) codec: h2::Connection,
     pub(crate) streams: HashMap<u32, ExchangeKey, BuildHasherDefault<StreamHasher>>,
     /// Requests that wait for its share of the connections to the app (server's side).
-    pub(crate) late: VecDeque<ExchangeKey>,
+    pub(crate) over_share: VecDeque<ExchangeKey>,
     /// Where it leads, and the pool that it belongs to (client's side).
     pub(crate) destination: Option<Destination>,
     pub(crate) pool: Option<PoolKey>,
@@ -404,7 +404,7 @@ impl Http2Link {
         Self {
             codec,
             streams: HashMap::default(),
-            late: VecDeque::new(),
+            over_share: VecDeque::new(),
             destination: None,
             pool: None,
             address: None,

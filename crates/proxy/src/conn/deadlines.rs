@@ -52,7 +52,8 @@ impl Connections {
     /// called when it enters a state with a shorter time than the one before.
     pub(crate) fn schedule(&mut self, cx: &Cx, key: ConnKey) {
         let Some(conn) = self.slab.get_mut(key) else { return };
-        let wait = next_examination(conn, cx.now, cx.clock(), cx.clocks.wall, &cx.config.timeouts);
+        let wait =
+            next_examination(conn, cx.now, cx.since_start(), cx.clocks.wall, &cx.config.timeouts);
         let at = cx.now + wait.clamp(SWEEP, LONGEST_WAIT);
         if conn.listed.examine_at.is_none_or(|earlier| at < earlier) {
             conn.listed.examine_at = Some(at);
@@ -74,7 +75,7 @@ impl Connections {
 
     /// What has expired for a connection by `cx.now` and, for certificates, by `wall`.
     pub(crate) fn expired(&mut self, cx: &Cx, key: ConnKey, wall: SystemTime) -> Expired {
-        let (now, clock, timeouts) = (cx.now, cx.clock(), cx.config.timeouts);
+        let (now, clock, timeouts) = (cx.now, cx.since_start(), cx.config.timeouts);
         let Some(conn) = self.slab.get_mut(key) else { return Expired::No };
         let waited = now.saturating_duration_since(conn.since);
         let certificate_ended = certificate_left(conn, wall).is_zero();

@@ -65,12 +65,12 @@ impl<C: Composition> EventLoop<C> {
             // This one is accepted; the eviction is for the next descriptor that is needed.
             eviction::make_room(cx, conns, ErrorCode::OutOfDescriptors);
         }
-        self.admit(io, remote, via);
+        self.register(io, remote, via);
     }
 
     /// Registers an accepted connection.
-    fn admit(&mut self, mut io: Conn, remote: Option<SocketAddr>, via: ListenerKind) {
-        let (tls, role) = match self.plane.accept(&via) {
+    fn register(&mut self, mut io: Conn, remote: Option<SocketAddr>, via: ListenerKind) {
+        let (tls, role) = match self.plane.first_role(&via) {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::error!(%error, "an accepted connection cannot start TLS");

@@ -17,7 +17,7 @@ pub(crate) trait Composition {
     ///
     /// # Errors
     /// The TLS library refuses to begin a handshake.
-    fn accept(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError>;
+    fn first_role(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError>;
 
     /// An accepted connection is registered.
     fn on_accepted(&mut self, _: &mut Cx, conns: &mut Connections, key: ConnKey) {

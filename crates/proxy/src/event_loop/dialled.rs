@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollway_routing::Failure;
 
 use super::Http;
-use super::http::Side;
+use super::http::Variant;
 use crate::conn::accepted::proven_identity;
 use crate::conn::{ConnKey, Connections, Dial, Http1Client, Opened, Purpose, Role};
 use crate::cx::{Cx, Effect};
@@ -16,7 +16,7 @@ use crate::protocol::relay;
 use crate::upstream::dial::{DialFailure, h1_client};
 use crate::upstream::{dial, pools, relay_dial, trace_wait};
 
-impl<S: Side> Http<S> {
+impl<V: Variant> Http<V> {
     /// A dial stands: the connection takes its role. Returns whether it lives on.
     pub(super) fn on_dialled(
         &mut self,

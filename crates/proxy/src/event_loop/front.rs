@@ -9,7 +9,7 @@ use tollway_identity::TlsError;
 use tollway_net::{ConnError, Tls};
 
 use super::composition::unexpected;
-use super::http::Side;
+use super::http::Variant;
 use super::{AppTarget, Command, Http, LoopConfig, ProcessServices};
 use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, accepted};
@@ -36,8 +36,8 @@ impl Http<Front> {
     /// admit clients have changed: then each closes once its requests are answered, and its client
     /// has to authenticate again.
     fn on_certificates(&mut self, cx: &mut Cx, conns: &mut Connections, served: Served) {
-        let before = std::mem::replace(&mut self.side.served, served);
-        if before.clients != self.side.served.clients {
+        let before = std::mem::replace(&mut self.variant.served, served);
+        if before.clients != self.variant.served.clients {
             accepted::retire_clients(cx, conns);
         }
     }
@@ -49,7 +49,7 @@ impl Http<Front> {
     }
 }
 
-impl Side for Front {
+impl Variant for Front {
     fn start(&mut self, cx: &mut Cx) {
         cx.is_front = true;
     }

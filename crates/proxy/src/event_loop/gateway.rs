@@ -13,7 +13,7 @@ use crate::upstream::dial::DialFailure;
 use crate::upstream::relay_dial;
 
 impl Composition for Gateway {
-    fn accept(&mut self, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
+    fn first_role(&mut self, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok((None, Role::Hello(Box::default())))
     }
 

@@ -18,19 +18,19 @@ use crate::tls::MeshTls;
 use crate::upstream::dial::DialFailure;
 use crate::upstream::{Keepalive, Upstreams, keepalive, pools, runtime_backlog, scale};
 
-/// The parts that serve requests, and the side that says whose requests they are.
-pub(crate) struct Http<S> {
+/// The parts that serve requests, and what a sidecar and a front do apart.
+pub(crate) struct Http<V> {
     pub(super) exchanges: Exchanges,
     pub(super) upstreams: Upstreams,
     pub(super) app_queue: AppQueue,
     keepalive: Keepalive,
-    pub(super) side: S,
+    pub(super) variant: V,
     /// Reused by each read of an HTTP/2 connection.
     http2_events: Vec<h2::Event>,
 }
 
 /// What a sidecar and a front do in ways of their own.
-pub(crate) trait Side: Sized {
+pub(crate) trait Variant: Sized {
     /// The loop is about to begin.
     fn start(&mut self, cx: &mut Cx);
 
@@ -79,14 +79,14 @@ pub(crate) trait Side: Sized {
     fn on_command(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, command: Command);
 }
 
-impl<S: Side> Http<S> {
-    pub(super) fn with(side: S, services: Box<dyn ProcessServices>) -> Self {
+impl<V: Variant> Http<V> {
+    pub(super) fn with(variant: V, services: Box<dyn ProcessServices>) -> Self {
         Self {
             exchanges: Exchanges::default(),
             upstreams: Upstreams::new(services),
             app_queue: AppQueue::default(),
             keepalive: Keepalive::default(),
-            side,
+            variant,
             http2_events: Vec::new(),
         }
     }
@@ -113,15 +113,15 @@ impl<S: Side> Http<S> {
             match http1::step(cx, conns, &mut self.exchanges, key, &bytes[at..]) {
                 Next::Again(consumed) => at += consumed,
                 Next::Wait => break,
-                Next::Gone => return,
+                Next::Stop => return,
                 Next::Request { arrival, consumed, may_leave_http } => {
-                    self.side.begin(cx, conns, &mut self.exchanges, arrival);
+                    self.variant.begin(cx, conns, &mut self.exchanges, arrival);
                     if may_leave_http {
                         return;
                     }
                     at += consumed;
                 }
-                Next::Connect(head) => return S::on_connect(self, cx, conns, key, &head),
+                Next::Connect(head) => return V::on_connect(self, cx, conns, key, &head),
             }
             self.settle(cx, conns);
         }
@@ -137,7 +137,7 @@ impl<S: Side> Http<S> {
         for event in events.drain(..) {
             let exchanges = &mut self.exchanges;
             if let Some(arrival) = http2::on_event(cx, conns, exchanges, key, event, data) {
-                self.side.begin(cx, conns, exchanges, arrival);
+                self.variant.begin(cx, conns, exchanges, arrival);
             }
             self.settle(cx, conns);
         }
@@ -146,9 +146,9 @@ impl<S: Side> Http<S> {
     }
 
     /// A handshake is over, or a dial stands. Returns whether the connection lives on.
-    fn on_established(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
+    fn on_handshake_over(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
         match conns.get(key).map(|conn| &conn.role) {
-            Some(Role::Accepting) => self.side.on_established(cx, conns, key),
+            Some(Role::Accepting) => self.variant.on_established(cx, conns, key),
             Some(_) => self.on_dialled(cx, conns, key),
             None => false,
         }
@@ -184,27 +184,27 @@ impl<S: Side> Http<S> {
     }
 }
 
-impl<S: Side> Composition for Http<S> {
+impl<V: Variant> Composition for Http<V> {
     fn start(&mut self, cx: &mut Cx) {
-        self.side.start(cx);
+        self.variant.start(cx);
     }
 
-    fn accept(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
+    fn first_role(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok(match via {
             ListenerKind::Inbound | ListenerKind::Front => {
-                (Some(self.side.server_tls()?), Role::Accepting)
+                (Some(self.variant.server_tls()?), Role::Accepting)
             }
             _ => (None, Role::Detect { input: Vec::new() }),
         })
     }
 
     fn on_accepted(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
-        S::on_accepted(self, cx, conns, key);
+        V::on_accepted(self, cx, conns, key);
     }
 
     fn on_bytes(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, data: &[u8]) {
         let Some(conn) = conns.get_mut(key) else { return };
-        if conn.is_new() && (conn.io.is_handshaking() || !self.on_established(cx, conns, key)) {
+        if conn.is_new() && (conn.io.is_handshaking() || !self.on_handshake_over(cx, conns, key)) {
             return;
         }
         let Some(conn) = conns.get_mut(key) else { return };
@@ -246,7 +246,7 @@ impl<S: Side> Composition for Http<S> {
                 self.on_dial_failed(cx, conns, key, &DialFailure::Broken(error));
             }
             Some(Role::Accepting) => {
-                accepted::refuse_peer(cx, conns, key, &self.side.why_refused(error));
+                accepted::refuse_peer(cx, conns, key, &self.variant.why_refused(error));
             }
             _ => self.on_broken(cx, conns, key, Closed::Truncated, Cause::from(error)),
         }
@@ -309,13 +309,13 @@ impl<S: Side> Composition for Http<S> {
     }
 
     fn carry_out(&mut self, cx: &mut Cx, conns: &mut Connections, effect: Effect) {
-        let Self { exchanges, upstreams, app_queue, keepalive, side, .. } = self;
+        let Self { exchanges, upstreams, app_queue, keepalive, variant, .. } = self;
         match effect {
             Effect::Dispatch(exchange) => {
                 dispatch::dispatch(cx, conns, exchanges, upstreams, app_queue, exchange);
             }
             Effect::DialUpgrade(exchange) => {
-                dispatch::dial_upgrade(cx, conns, exchanges, upstreams, side.mesh(), exchange);
+                dispatch::dial_upgrade(cx, conns, exchanges, upstreams, variant.mesh(), exchange);
             }
             Effect::AttemptFailed { exchange, failure, cause } => {
                 retry::on_attempt_failed(cx, conns, exchanges, upstreams, exchange, failure, cause);
@@ -341,7 +341,7 @@ impl<S: Side> Composition for Http<S> {
             }
             Effect::PermitFreed => concurrency::free(app_queue),
             Effect::Scale(destination) => {
-                scale::scale(cx, conns, upstreams, side.mesh(), &destination);
+                scale::scale(cx, conns, upstreams, variant.mesh(), &destination);
             }
             Effect::Http1Idle(conn) => pools::on_http1_idle(cx, conns, upstreams, conn),
             Effect::Retire(conn) => pools::retire(cx, conns, conn),
@@ -357,12 +357,12 @@ impl<S: Side> Composition for Http<S> {
             Effect::Revived(conn) => keepalive::on_revived(cx, conns, conn),
             Effect::CalledOff(conn) => runtime_backlog::add(cx, conns, upstreams, conn),
             Effect::RuntimeRead(count) => runtime_backlog::lessen(cx, upstreams, count),
-            effect => S::carry_out(self, cx, conns, effect),
+            effect => V::carry_out(self, cx, conns, effect),
         }
     }
 
     fn on_command(&mut self, cx: &mut Cx, conns: &mut Connections, command: Command) {
-        S::on_command(self, cx, conns, command);
+        V::on_command(self, cx, conns, command);
     }
 
     fn is_due(&self) -> bool {
@@ -389,7 +389,7 @@ impl<S: Side> Composition for Http<S> {
         let Self { exchanges, upstreams, keepalive, .. } = self;
         keepalive::sweep(cx, conns, exchanges, upstreams, keepalive);
         self.settle(cx, conns);
-        pools::sweep_pools(cx, conns, &mut self.upstreams, self.side.mesh());
+        pools::sweep_pools(cx, conns, &mut self.upstreams, self.variant.mesh());
         self.settle(cx, conns);
         cx.metrics.buffered_body_bytes.set(self.exchanges.buffered_bytes() as u64);
         memory_pressure::relieve(cx, conns, &mut self.exchanges);

@@ -179,7 +179,7 @@ pub(crate) enum Command {
     /// The policies of the app; only for sidecars.
     Policies(PolicyUpdate),
     /// The lease under which turns of actors are sent to the app has a later end.
-    Renewed(TurnLease),
+    LeaseRenewed(TurnLease),
     /// The runtime has cancelled the call of this number.
     CallOff(u64),
     /// The app accepts no connections: callers must use other replicas.

@@ -8,7 +8,7 @@ use tollway_model::ErrorCode;
 use tollway_net::{Conn, ConnError, Tls};
 
 use super::composition::unexpected;
-use super::http::Side;
+use super::http::Variant;
 use super::{Command, Http, LoopConfig, ProcessServices};
 use crate::cause::Cause;
 use crate::conn::accepted::proven_identity;
@@ -45,12 +45,12 @@ impl Http<Sidecar> {
     ) {
         trust::cut_untrusted(cx, conns, &mut self.exchanges, credentials.bundles());
         cx.identity = credentials.spiffe_id().to_string();
-        self.side.tls = MeshTls::new(credentials);
+        self.variant.tls = MeshTls::new(credentials);
         pools::renew_all(cx, conns, &mut self.upstreams);
     }
 }
 
-impl Side for Sidecar {
+impl Variant for Sidecar {
     fn start(&mut self, cx: &mut Cx) {
         cx.identity = self.tls.credentials().spiffe_id().to_string();
     }
@@ -102,8 +102,8 @@ impl Side for Sidecar {
         let Some(conn) = conns.get(key) else { return };
         if let Some(ListenerKind::Tcp(service)) = &conn.via {
             let service = service.clone();
-            let Http { upstreams, side, .. } = http;
-            tunnel::open_tcp(cx, conns, upstreams, &mut side.tls, key, service);
+            let Http { upstreams, variant, .. } = http;
+            tunnel::open_tcp(cx, conns, upstreams, &mut variant.tls, key, service);
         } else {
             conns.queue_read(key);
         }
@@ -116,23 +116,23 @@ impl Side for Sidecar {
         key: ConnKey,
         head: &RequestHead,
     ) {
-        let Http { upstreams, side, .. } = http;
-        tunnel::on_connect(cx, conns, upstreams, &mut side.tls, key, head);
+        let Http { upstreams, variant, .. } = http;
+        tunnel::on_connect(cx, conns, upstreams, &mut variant.tls, key, head);
     }
 
     fn carry_out(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, effect: Effect) {
-        let Http { upstreams, side, .. } = http;
+        let Http { upstreams, variant, .. } = http;
         match effect {
             Effect::DispatchRaw(conn) => {
-                tunnel::dispatch_raw(cx, conns, upstreams, &mut side.tls, conn);
+                tunnel::dispatch_raw(cx, conns, upstreams, &mut variant.tls, conn);
             }
             Effect::DispatchTcp { down, service } => {
-                tunnel::dispatch_tcp(cx, conns, upstreams, &mut side.tls, down, service);
+                tunnel::dispatch_tcp(cx, conns, upstreams, &mut variant.tls, down, service);
             }
             Effect::BackOffDialled { down, address, until } => {
                 tunnel::back_off_dialled(cx, conns, upstreams, down, address, until);
             }
-            Effect::JudgeRelay(conn) => policy::judge_relay(cx, conns, &mut side.policy, conn),
+            Effect::JudgeRelay(conn) => policy::judge_relay(cx, conns, &mut variant.policy, conn),
             effect => unexpected(&effect),
         }
     }
@@ -146,9 +146,9 @@ impl Side for Sidecar {
             }
             Command::Credentials(credentials) => http.on_credentials(cx, conns, credentials),
             Command::Policies(update) => {
-                policy::on_policies(cx, conns, &mut http.side.policy, &update);
+                policy::on_policies(cx, conns, &mut http.variant.policy, &update);
             }
-            Command::Renewed(lease) => http.app_queue.renew(lease),
+            Command::LeaseRenewed(lease) => http.app_queue.renew(lease),
             Command::CallOff(number) => {
                 actor_turns::call_off(cx, conns, &mut http.exchanges, number);
             }

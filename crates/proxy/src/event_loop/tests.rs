@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
@@ -70,7 +70,7 @@ struct Network {
 impl Network {
     fn new(name: &str) -> Self {
         let trust_domain = TrustDomain::default_for(&label(name));
-        let authority = Authority::create(&trust_domain, &label(name), SystemTime::now()).unwrap();
+        let authority = Authority::create(&trust_domain, &label(name), sim::wall()).unwrap();
         Self { authority, trust_domain }
     }
 
@@ -102,10 +102,11 @@ impl Network {
             instance: label(instance),
             ttl,
         };
-        let issued = self.authority.issue(&request, SystemTime::now()).unwrap();
+        let issued = self.authority.issue(&request, sim::wall()).unwrap();
         let bundles =
             TrustBundles::new(1, peers.iter().map(|p| p.bundle()).chain([self.bundle()])).unwrap();
-        Arc::new(Credentials::new(&key, issued.chain, bundles).unwrap())
+        let credentials = Credentials::new(&key, issued.chain, bundles).unwrap();
+        Arc::new(credentials.with_clock(Arc::new(sim::Clock)))
     }
 }
 

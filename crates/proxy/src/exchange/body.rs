@@ -132,14 +132,14 @@ pub(crate) fn end_source(
     let pipe = exchange.pipe_mut(side);
     pipe.ended = true;
     pipe.trailers = trailers.map(headers::trailers).filter(|t| !t.is_empty());
-    drain(cx, conns, exchanges, key, side, QUANTUM);
+    move_waiting(cx, conns, exchanges, key, side, QUANTUM);
     if gathers {
         cx.effects.push(Effect::Dispatch(key));
     }
 }
 
 /// Moves up to `quantum` waiting bytes into the sink, and the end behind the last.
-pub(crate) fn drain(
+pub(crate) fn move_waiting(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
@@ -334,7 +334,7 @@ fn serve(
         return;
     }
     exchange.pipe_mut(side).in_line = false;
-    drain(cx, conns, exchanges, key, side, QUANTUM);
+    move_waiting(cx, conns, exchanges, key, side, QUANTUM);
 }
 
 /// Memory of bodies that are over, for the next ones.

@@ -48,7 +48,7 @@ pub(crate) fn is_over_share(
 /// Requests of a caller's connection that have a connection to the app or are about to.
 fn held_by(conns: &Connections, exchanges: &Exchanges, down: ConnKey) -> usize {
     match conns.get(down).map(|conn| &conn.role) {
-        Some(Role::Http2Server(link)) => link.streams.len().saturating_sub(link.late.len()),
+        Some(Role::Http2Server(link)) => link.streams.len().saturating_sub(link.over_share.len()),
         Some(Role::Http1Server(server)) => usize::from(!is_queued(exchanges, server.exchange)),
         _ => 0,
     }
@@ -84,7 +84,7 @@ pub(crate) fn wait(
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let down = exchange.down.conn;
     let Some(conn) = conns.get_mut(down) else { return };
-    let own = if let Role::Http2Server(link) = &conn.role { link.late.len() } else { 0 };
+    let own = if let Role::Http2Server(link) = &conn.role { link.over_share.len() } else { 0 };
     if own >= limit.saturating_sub(taken) {
         return fail::fail(
             cx,
@@ -96,7 +96,7 @@ pub(crate) fn wait(
     }
     exchange.up = UpstreamState::FairQueue;
     if let Role::Http2Server(link) = &mut conn.role {
-        link.late.push_back(key);
+        link.over_share.push_back(key);
     }
     app_queue.fair_queue.count += 1;
     if own == 0 {
@@ -113,10 +113,10 @@ pub(crate) fn leave(
 ) {
     app_queue.fair_queue.count -= 1;
     if let Some(Role::Http2Server(link)) = conns.get_mut(down).map(|conn| &mut conn.role) {
-        if let Some(at) = link.late.iter().position(|late| *late == key) {
-            link.late.remove(at);
+        if let Some(at) = link.over_share.iter().position(|late| *late == key) {
+            link.over_share.remove(at);
         }
-        if !link.late.is_empty() {
+        if !link.over_share.is_empty() {
             return;
         }
     }
@@ -154,8 +154,8 @@ pub(crate) fn next(
 fn take(conns: &mut Connections, app_queue: &mut AppQueue, down: ConnKey) -> Option<ExchangeKey> {
     let key = match &mut conns.get_mut(down)?.role {
         Role::Http2Server(link) => {
-            let key = link.late.pop_front()?;
-            if !link.late.is_empty() {
+            let key = link.over_share.pop_front()?;
+            if !link.over_share.is_empty() {
                 app_queue.fair_queue.conns.push_back(down);
             }
             key

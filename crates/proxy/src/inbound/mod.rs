@@ -1,7 +1,7 @@
 //! Inbound requests: who may call the app, how many requests it has at one time, and which caller is
 //! next. The stages of every request, in `outbound`, call these for requests of the inbound listener.
 //!
-//! The stages in order: [`policy`] (and, for call traces, [`admission`]), [`concurrency`],
+//! The stages in order: [`policy`] (and, for call traces, [`why_admitted`]), [`concurrency`],
 //! [`fairness`]; [`tcp`] for connections that carry bytes. [`PolicyGate`] owns what is known of policies,
 //! [`AppQueue`] which requests the app has and which wait.
 
@@ -10,11 +10,11 @@
     reason = "most places ask for the one or two roles of a connection that concern them"
 )]
 
-pub(crate) mod admission;
 pub(crate) mod concurrency;
 pub(crate) mod fairness;
 pub(crate) mod policy;
 pub(crate) mod tcp;
+pub(crate) mod why_admitted;
 
 use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;

@@ -11,7 +11,7 @@ use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
 use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, trace};
 use crate::headers;
-use crate::inbound::{PolicyGate, admission};
+use crate::inbound::{PolicyGate, why_admitted};
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
 use crate::runtime_protocol::{RuntimeRequest, RuntimeTarget};
@@ -223,7 +223,7 @@ fn route_inbound(
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
     if own.wants_call_trace {
-        admission::begin_callee_trace(cx, conns, exchanges, policy, key);
+        why_admitted::begin_callee_trace(cx, conns, exchanges, policy, key);
     }
     Ok(())
 }

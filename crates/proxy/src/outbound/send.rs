@@ -39,7 +39,7 @@ pub(crate) fn send(
         Role::Http2Client(link) => {
             let length = exchange.request_size.content_length();
             let opened = link.codec.send_request(&exchange.head, length, ended, conn.io.out());
-            let Ok(stream) = opened else { return retry_elsewhere(cx, key) };
+            let Ok(stream) = opened else { return report_unsendable(cx, key) };
             link.streams.insert(stream.0, key);
             if exchange.is_bulk {
                 link.begin_bulk(stream);
@@ -61,7 +61,7 @@ pub(crate) fn send(
             client.answered = false;
             exchange.up = UpstreamState::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
         }
-        _ => return retry_elsewhere(cx, key),
+        _ => return report_unsendable(cx, key),
     }
     if let Some(observed) = &mut exchange.observed {
         if exchange.destination.is_of_mesh() {
@@ -73,12 +73,12 @@ pub(crate) fn send(
     exchange.request.finished = ended;
     conns.mark_dirty(conn_key);
     if !ended {
-        body::drain(cx, conns, exchanges, key, Side::Request, usize::MAX);
+        body::move_waiting(cx, conns, exchanges, key, Side::Request, usize::MAX);
     }
 }
 
 /// The chosen connection turned out to take no request.
-fn retry_elsewhere(cx: &mut Cx, key: ExchangeKey) {
+fn report_unsendable(cx: &mut Cx, key: ExchangeKey) {
     cx.effects.push(Effect::AttemptFailed {
         exchange: key,
         failure: Failure::NotConnected,

@@ -14,7 +14,7 @@ pub(crate) enum Next {
     /// More input must come first.
     Wait,
     /// The connection has another role now, is closed, or has no exchange any more.
-    Gone,
+    Stop,
     /// A request begins; what is left of the input follows it unless the connection may leave HTTP.
     Request { arrival: Arrival, consumed: usize, may_leave_http: bool },
     /// A CONNECT.
@@ -32,7 +32,7 @@ pub(crate) fn step(
     match conns.get(key).map(|conn| &conn.role) {
         Some(Role::Http1Server(_)) => http1_server::step(cx, conns, exchanges, key, bytes),
         Some(Role::Http1Client(_)) => http1_client::step(cx, conns, exchanges, key, bytes),
-        _ => Next::Gone,
+        _ => Next::Stop,
     }
 }
 

@@ -33,16 +33,16 @@ pub(crate) fn step(
     bytes: &[u8],
 ) -> Next {
     let limits = cx.config.limits.h1;
-    let Some(conn) = conns.get_mut(key) else { return Next::Gone };
+    let Some(conn) = conns.get_mut(key) else { return Next::Stop };
     let paused = conn.paused;
-    let Role::Http1Client(client) = &mut conn.role else { return Next::Gone };
+    let Role::Http1Client(client) = &mut conn.role else { return Next::Stop };
     if bytes.is_empty() || paused {
         return Next::Wait;
     }
     let Some(exchange) = client.exchange else {
         // No request waits here: these bytes must not become the response to the next one.
         conns.close(cx, key);
-        return Next::Gone;
+        return Next::Stop;
     };
     if client.body.is_some() {
         return response_body(cx, conns, exchanges, key, exchange, bytes);
@@ -57,7 +57,7 @@ pub(crate) fn step(
         }
         Err(refusal) => {
             on_malformed(cx, conns, exchanges, key, exchange, &refusal.to_string());
-            Next::Gone
+            Next::Stop
         }
     }
 }
@@ -72,7 +72,7 @@ fn begin_response(
     consumed: usize,
 ) -> Next {
     let Some(exchange) = client(conns, key).and_then(|client| client.exchange) else {
-        return Next::Gone;
+        return Next::Stop;
     };
     let limits = cx.config.limits.h1;
     if response.head.status == 101 || response.upgrade {
@@ -82,9 +82,9 @@ fn begin_response(
     if headers::is_unprocessed(&response.head)
         && ask_another_way(cx, conns, exchanges, key, exchange)
     {
-        return Next::Gone;
+        return Next::Stop;
     }
-    let Some(client) = client(conns, key) else { return Next::Gone };
+    let Some(client) = client(conns, key) else { return Next::Stop };
     if informational {
         let framing = Framing { size: BodySize::None, declared: None, ended: false };
         respond::on_response(cx, conns, exchanges, exchange, &mut response.head, framing);
@@ -105,7 +105,7 @@ fn begin_response(
     }
     let framing = Framing { size, declared, ended };
     respond::on_response(cx, conns, exchanges, exchange, &mut response.head, framing);
-    if ended { Next::Gone } else { Next::Again(consumed) }
+    if ended { Next::Stop } else { Next::Again(consumed) }
 }
 
 /// The peer's sidecar passed nothing on to its app: nothing leads there for a while, and another
@@ -135,7 +135,7 @@ fn response_body(
     exchange: ExchangeKey,
     bytes: &[u8],
 ) -> Next {
-    let Some(client) = client(conns, key) else { return Next::Gone };
+    let Some(client) = client(conns, key) else { return Next::Stop };
     let Some(body) = &mut client.body else { return Next::Wait };
     match body.decode(bytes) {
         Ok(step) => {
@@ -163,14 +163,14 @@ fn response_body(
                 body::end_source(cx, conns, exchanges, exchange, Side::Response, trailers);
             }
             match (finished, step.consumed) {
-                (true, _) => Next::Gone,
+                (true, _) => Next::Stop,
                 (false, 0) => Next::Wait,
                 (false, consumed) => Next::Again(consumed),
             }
         }
         Err(refusal) => {
             on_malformed(cx, conns, exchanges, key, exchange, &refusal.to_string());
-            Next::Gone
+            Next::Stop
         }
     }
 }
@@ -196,7 +196,7 @@ fn upgraded(
             "101 to a request that asked for no upgrade",
         );
     }
-    Next::Gone
+    Next::Stop
 }
 
 fn on_malformed(

@@ -32,9 +32,9 @@ pub(crate) fn step(
     bytes: &[u8],
 ) -> Next {
     let limits = cx.config.limits.h1;
-    let Some(conn) = conns.get_mut(key) else { return Next::Gone };
+    let Some(conn) = conns.get_mut(key) else { return Next::Stop };
     let paused = conn.paused;
-    let Role::Http1Server(server) = &mut conn.role else { return Next::Gone };
+    let Role::Http1Server(server) = &mut conn.role else { return Next::Stop };
     if bytes.is_empty() || paused {
         return Next::Wait;
     }
@@ -68,11 +68,11 @@ pub(crate) fn step(
             cx.metrics.requests_refused.add(1);
             access_log::log_refused_connection(cx, conns, key, ErrorCode::MalformedRequest);
             conns.linger(cx, key);
-            Next::Gone
+            Next::Stop
         }
         Err(refusal) => {
             refuse(cx, conns, key, refusal.status(), &refusal.to_string());
-            Next::Gone
+            Next::Stop
         }
     }
 }
@@ -84,7 +84,7 @@ fn request_body(
     key: ConnKey,
     bytes: &[u8],
 ) -> Next {
-    let Some(server) = server(conns, key) else { return Next::Gone };
+    let Some(server) = server(conns, key) else { return Next::Stop };
     let exchange = server.exchange;
     let Some(body) = &mut server.body else { return Next::Wait };
     match body.decode(bytes) {
@@ -121,7 +121,7 @@ fn request_body(
                 }
                 None => conns.close(cx, key),
             }
-            Next::Gone
+            Next::Stop
         }
     }
 }
@@ -135,8 +135,8 @@ fn begin_request(
     may_leave_http: bool,
 ) -> Next {
     let limits = cx.config.limits.h1;
-    let Some(conn) = conns.get_mut(key) else { return Next::Gone };
-    let Role::Http1Server(server) = &mut conn.role else { return Next::Gone };
+    let Some(conn) = conns.get_mut(key) else { return Next::Stop };
+    let Role::Http1Server(server) = &mut conn.role else { return Next::Stop };
     conn.since = cx.now;
     server.version = request.version;
     server.keep_alive = request.keep_alive && !conn.draining;

@@ -27,7 +27,7 @@ pub(crate) fn receive(
     data: &[u8],
     events: &mut Vec<Event>,
 ) -> Received {
-    let (clock, now) = (cx.clock(), cx.now);
+    let (clock, now) = (cx.since_start(), cx.now);
     let Some(conn) = conns.get_mut(key) else { return Received::default() };
     let (Role::Http2Server(link) | Role::Http2Client(link)) = &mut conn.role else {
         return Received::default();

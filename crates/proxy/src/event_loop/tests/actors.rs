@@ -404,7 +404,7 @@ fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
         stream.send_meanwhile([head.as_bytes(), &vec![b'-'; BYTES]].concat());
         for _ in 0..10 {
             let lease = TurnLease { number: renewed, until: sim::boot() + LEASE };
-            assert!(sidecar.commands.send(Command::Renewed(lease)));
+            assert!(sidecar.commands.send(Command::LeaseRenewed(lease)));
             advance(LEASE / 2);
         }
         reads.send(true).unwrap();

@@ -1,8 +1,12 @@
 //! Event loops on a network in memory, with a clock that only the test moves. Everything runs on the
-//! thread of the test: nothing happens but while it reads, writes, waits or moves the clock.
+//! thread of the test, while the test reads, writes, waits or moves the clock.
 //!
-//! What waits for something (a read, [`until`], [`block_on`]) moves the clock itself, from one round of
-//! the loops to the next, up to [`PATIENCE`].
+//! What waits for something (a read, [`until`], [`block_on`]) moves the clock by [`SWEEP`] again and
+//! again, up to [`PATIENCE`]. A loop has a pass where that of a process would not sleep.
+//!
+//! What differs from a process: every connection is accepted at once, also in a drain (`listeners.rs`
+//! tries listeners of the kernel); bytes are delayed by nothing, unless a test holds a connection; and
+//! the timers of foreign code, of which these tests use none, go by the real clock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tollway_identity::TimeProvider;
 use tollway_model::{Revision, ServiceName, ServiceState, ServiceUpdate};
 use tollway_net::memory::{self, End, Hold};
 use tollway_net::{Conn, Scratch};
@@ -28,7 +34,7 @@ use crate::event_loop::{Command, Commands, Composition, EventLoop};
 
 /// The longest that a test waits for anything, by its own clock.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1800);
-/// When the machine began, before the test did.
+/// How long before the test its machine began.
 const LONG_AGO: Duration = Duration::from_secs(3600);
 /// Most bytes under way in one direction of a connection.
 const CAPACITY: usize = 256 * 1024;
@@ -50,14 +56,24 @@ pub(super) fn now() -> Instant {
     sim().now.get()
 }
 
-/// The same for what certificates are judged by.
+/// The time of the test by which certificates are judged.
 pub(super) fn wall() -> SystemTime {
     let simulation = sim();
     simulation.began_wall + (simulation.now.get() - simulation.began)
 }
 
-/// The same for what leases are judged by. It goes on by a microsecond each time that it is read, so that
-/// what is read twice differs.
+/// The same, for a TLS library.
+#[derive(Debug)]
+pub(super) struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(wall().duration_since(SystemTime::UNIX_EPOCH).ok()?))
+    }
+}
+
+/// The time of the test by which leases are judged. It goes on by a microsecond each time that it is
+/// read, so that a deadline can fall between any two reads.
 pub(super) fn boot() -> Duration {
     let simulation = sim();
     let read = simulation.boot_reads.replace(simulation.boot_reads.get() + 1);
@@ -85,7 +101,7 @@ pub(super) fn at_once<T>(act: impl FnOnce() -> T) -> T {
     acted
 }
 
-/// Lets time pass until it is so.
+/// Lets time pass until the condition holds.
 #[track_caller]
 pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = now();
@@ -96,7 +112,7 @@ pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Drives a future of foreign code to its end.
+/// Runs a future of foreign code to its end.
 pub(super) fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let task = spawn(future);
     until("the future's end", || task.is_finished());
@@ -164,7 +180,7 @@ pub(super) fn connect(address: SocketAddr) -> Stream {
     stream
 }
 
-/// By which foreign code connects.
+/// The network, from which foreign code dials.
 pub(super) fn network() -> Network {
     sim().network.clone()
 }
@@ -185,7 +201,7 @@ impl Network {
     }
 }
 
-/// A number by which a loop is known.
+/// The number of a loop in the simulation.
 #[derive(Clone, Copy)]
 pub(super) struct NodeId(usize);
 

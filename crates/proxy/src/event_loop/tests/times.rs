@@ -37,8 +37,7 @@ fn a_silent_connection_is_closed() {
     assert_in_time(waited, patient().head);
 }
 
-/// Who has the last answer and goes on sending is read for as long as it sends, but not longer
-/// than that.
+/// A peer that has its last answer and goes on sending is read on, but no longer than `linger_longest`.
 #[test]
 fn a_refused_peer_that_sends_on_is_closed_in_the_end() {
     let sidecar = sidecar();
@@ -49,6 +48,7 @@ fn a_refused_peer_that_sends_on_is_closed_in_the_end() {
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     while stream.write_all(b"more").is_ok() {
         advance(patient().linger / 2);
+        assert!(now() < begun + 2 * patient().linger_longest, "it is read on");
     }
     let waited = now() - begun;
     assert!(
@@ -67,7 +67,7 @@ fn a_handshake_that_stops_is_closed() {
     assert_eq!(sidecar.metrics.tls_handshake_failures.value(), 1);
 }
 
-/// What each has kept meanwhile is bounded in `net`; for how long, here.
+/// `net` bounds what is kept of each; this is about for how long.
 #[test]
 fn long_hellos_that_stop_short_are_closed_in_time_and_others_are_served_meanwhile() {
     const CROWD: u64 = 50;
@@ -97,6 +97,7 @@ fn a_slow_head_is_refused_also_on_a_connection_that_was_idle() {
     let sidecar = sidecar();
     let mut stream = connect(sidecar.addresses[0]);
     talk(&mut stream, REFUSED.as_bytes(), b"}");
+    advance(patient().downstream_idle / 2);
     stream.write_all(b"GET / HT").unwrap();
     let (answer, waited) = read_to_end(&stream);
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
@@ -172,7 +173,7 @@ fn a_gateway_keeps_services_without_calls() {
     assert_eq!(endpoint.waiting(), 1, "the gateway has forgotten the service");
 }
 
-/// Ends without a word more when `stream_idle` is over, and is counted.
+/// The connection breaks off when `stream_idle` is over, which is counted as a failure.
 #[track_caller]
 fn check_ends_in_time(stream: &Stream, caller: &Running) {
     // Sooner than at the callee.
