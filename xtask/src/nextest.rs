@@ -32,7 +32,7 @@ pub(crate) fn all_tests() -> Result<Command> {
     if std::env::var_os(THREADS).is_none() {
         // Many tests wait for leases, timeouts and processes more than they compute.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        command.env(THREADS, (2 * processors).to_string());
+        command.env(THREADS, (3 * processors).to_string());
     }
     Ok(command)
 }

@@ -22,7 +22,7 @@ use tollway_tests::network::metric;
 
 /// The least time of each attack; it ends when it was refused, if it must be, and the other caller
 /// has been answered as often as required.
-pub(super) const SHORT: Duration = Duration::from_millis(250);
+pub(super) const SHORT: Duration = Duration::from_millis(100);
 /// The least time of each attack for the published figures.
 const LONG: Duration = Duration::from_secs(1);
 /// Processor time that an attacker has used before its cost is measured, unless that takes longer
