@@ -51,7 +51,7 @@ async fn call(mut args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode>
     let began = Instant::now();
     let sidecar = match args.sidecar.take() {
         Some(url) => SidecarAccess::at(url),
-        None => SidecarAccess::open(&args, timeout).await?,
+        None => Box::pin(SidecarAccess::open(&args, timeout)).await?,
     };
     let start = sidecar.is_own().then(|| began.elapsed());
     let sent = Instant::now();
