@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tollway_http::{Fields, RequestHead, ResponseHead, Scheme, grpc, h1};
-use tollway_identity::{PeerIdentity, SharedToken};
-use tollway_model::ServiceName;
+use tollway_identity::SharedToken;
+use tollway_model::{ServiceName, SpiffeId};
 
 use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
@@ -133,16 +133,16 @@ pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_u
     RuntimeTask::External(id).push(fields);
 }
 
-/// A request arriving at the callee's sidecar: who calls is what was proven. Gives what the caller's
-/// sidecar said of it.
-pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> MeshFields {
+/// A request arriving at the callee's sidecar: the caller is what was proven. Gives what the caller's
+/// sidecar said of the request.
+pub(crate) fn inbound_request(head: &mut RequestHead, caller: &SpiffeId) -> MeshFields {
     let fields = &mut head.fields;
     let own = take_own(fields, names_caller);
     fields.push_with(CALLER_IDENTITY, |value| {
-        peer.spiffe.parts().iter().for_each(|part| value.extend_from_slice(part.as_bytes()));
+        caller.parts().iter().for_each(|part| value.extend_from_slice(part.as_bytes()));
     });
-    fields.push(CALLER_APP, peer.spiffe.app.as_str().as_bytes());
-    fields.push(CALLER_NAMESPACE, peer.spiffe.namespace.as_str().as_bytes());
+    fields.push(CALLER_APP, caller.app.as_str().as_bytes());
+    fields.push(CALLER_NAMESPACE, caller.namespace.as_str().as_bytes());
     head.scheme = Scheme::Borrowed(b"http");
     own
 }
@@ -398,8 +398,6 @@ fn append(fields: &mut Fields, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) ->
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use tollway_model::{Label, SpiffeId};
 
     use super::*;
@@ -450,18 +448,11 @@ mod tests {
             b"dapr-caller_namespace",
             b"dapr-caller-app-id",
         ];
-        let peer = PeerIdentity {
-            spiffe: SpiffeId::parse("spiffe://west.tollway/ns/default/web").unwrap(),
-            service: service("web"),
-            dns_names: Vec::new(),
-            instance: None,
-            not_before: SystemTime::UNIX_EPOCH,
-            not_after: SystemTime::UNIX_EPOCH,
-        };
+        let caller = SpiffeId::parse("spiffe://west.tollway/ns/default/web").unwrap();
         let mut head = RequestHead::default();
         forged.iter().for_each(|name| head.fields.push(name, b"forged"));
         head.fields.push(b"x_tollwaycaller", b"the app's own");
-        assert_eq!(inbound_request(&mut head, &peer), MeshFields::default());
+        assert_eq!(inbound_request(&mut head, &caller), MeshFields::default());
         show_token(&mut head, Some(&SharedToken::new("ours").unwrap()));
         let fields: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
         assert_eq!(

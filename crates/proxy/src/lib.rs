@@ -56,6 +56,7 @@ pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
 pub use runtime_protocol::{
-    ActorLookup, RuntimeRequest, RuntimeTarget, RuntimeTask, TurnLease, UNPROCESSED_FIELD,
+    ActorCaller, ActorLookup, RuntimeRequest, RuntimeTarget, RuntimeTask, TurnLease,
+    UNPROCESSED_FIELD,
 };
 pub use tokens::Tokens;

@@ -3,21 +3,23 @@
 //!
 //! | type | from | to | fields |
 //! |---|---|---|---|
-//! | [`RuntimeRequest`] | the runtime | the data loop beside it | `x-tollway-to`, `-instance`, `-actor`, `-call`, `-begin-by`, `-lease` |
+//! | [`RuntimeRequest`] | the runtime | the data loop beside it | `x-tollway-to`, `-instance`, `-actor`, `-call`, `-begin-by`, `-lease`, `-caller-of` |
 //! | [`ActorLookup`] | the caller's sidecar | the callee's sidecar and its runtime | `x-tollway-actor` |
+//! | [`ActorCaller`] | a sidecar | another of the same service; a callee's data loop, its runtime | `x-tollway-caller-of` |
 //! | [`RuntimeTask`] | the data loop | the runtime beside it | `x-tollway-target`, `x-tollway-external` |
 //! | [`UNPROCESSED_FIELD`] | the callee's sidecar, the data loop | the caller's sidecar, the runtime | `x-tollway-unprocessed` |
 //!
 //! None of it comes from outside. The data loop reads [`RuntimeRequest`] only from connections that
 //! the process has opened to itself ([`LoopbackClient`](crate::LoopbackClient)), and removes all
 //! fields that begin with `x-tollway-` from every other request and from every response of an app.
-//! It believes a peer's [`ActorLookup`] only on a connection with a proven identity of the mesh.
+//! It believes a peer's [`ActorLookup`] only on a connection with a proven identity of the mesh, and a
+//! peer's [`ActorCaller`] only if that identity is of its own service.
 
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tollway_http::Fields;
-use tollway_model::{Instance, Label};
+use tollway_model::{Instance, Label, NetworkName, ServiceName, SpiffeId};
 use tollway_routing::TargetError;
 
 use crate::request_error::RequestError;
@@ -30,6 +32,7 @@ const LEASE: &str = "x-tollway-lease";
 const ACTOR: &str = "x-tollway-actor";
 const TARGET: &str = "x-tollway-target";
 const EXTERNAL: &str = "x-tollway-external";
+const CALLER_OF: &str = "x-tollway-caller-of";
 const CALL: &str = "x-tollway-call";
 /// In a response: nothing of the request was carried out.
 pub const UNPROCESSED_FIELD: &str = "x-tollway-unprocessed";
@@ -82,6 +85,57 @@ impl ActorLookup {
     }
 }
 
+/// The app whose call of an actor it is: the peer of the first sidecar that got the call. A sidecar that
+/// passes the call on to the actor's host names it, so that the host's policies and app see who calls.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ActorCaller {
+    pub spiffe: SpiffeId,
+    pub network: NetworkName,
+}
+
+impl ActorCaller {
+    /// Network and SPIFFE ID, with a space between them.
+    fn text(&self) -> String {
+        format!("{} {}", self.network, self.spiffe)
+    }
+
+    fn of(value: &[u8]) -> Option<Self> {
+        let (network, spiffe) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        Some(Self { spiffe: SpiffeId::parse(spiffe).ok()?, network: Label::new(network).ok()? })
+    }
+
+    /// The service of the app.
+    #[must_use]
+    pub fn service(&self) -> ServiceName {
+        ServiceName {
+            app: self.spiffe.app.clone(),
+            namespace: self.spiffe.namespace.clone(),
+            network: self.network.clone(),
+        }
+    }
+
+    /// What a peer says in a request.
+    ///
+    /// # Errors
+    /// [`RequestError::BadRequest`]: it says so in another form.
+    pub(crate) fn read(fields: &Fields) -> Result<Option<Self>, RequestError> {
+        let Some(value) = fields.value(CALLER_OF.as_bytes()) else { return Ok(None) };
+        let caller = Self::of(value);
+        let wrong = || malformed(format!("{CALLER_OF} takes a network and a SPIFFE ID"));
+        caller.map(Some).ok_or_else(wrong)
+    }
+
+    /// Says it to another sidecar of the same service, or to the runtime.
+    pub(crate) fn push(&self, fields: &mut Fields) {
+        fields.push(CALLER_OF.as_bytes(), self.text().as_bytes());
+    }
+
+    /// Takes it out of a request that the data loop has handed over for the actors of this process.
+    pub fn take(fields: &mut HeaderMap) -> Option<Self> {
+        Self::of(fields.remove(CALLER_OF)?.as_bytes())
+    }
+}
+
 /// The target of a request of the runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RuntimeTarget {
@@ -114,6 +168,8 @@ pub struct RuntimeRequest {
     /// It is a turn of an actor: until when something of it may be sent to the app, unless
     /// [`LoopbackClient::renewed`](crate::LoopbackClient::renewed) extends the lease.
     pub turn: Option<TurnLease>,
+    /// It is the call of another app, passed on to another replica of the own service.
+    pub caller: Option<ActorCaller>,
 }
 
 impl RuntimeRequest {
@@ -146,6 +202,10 @@ impl RuntimeRequest {
             put(BEGIN_BY, nanos.into());
             put(LEASE, turn.number.into());
         }
+        if let Some(caller) = &self.caller {
+            let text = caller.text();
+            put(CALLER_OF, HeaderValue::try_from(text).expect("names have no control characters"));
+        }
     }
 
     /// Reads it from a request that came from within the process.
@@ -162,6 +222,7 @@ impl RuntimeRequest {
                 Ok(BEGIN_BY) => {
                     until = Some(Duration::from_nanos(number(field.value, BEGIN_BY)?));
                 }
+                Ok(CALLER_OF) => asked.caller = ActorCaller::of(field.value),
                 Ok(CALL) => asked.number = Some(number(field.value, CALL)?),
                 Ok(LEASE) => lease = number(field.value, LEASE)?,
                 Ok(TO) if field.value == TO_APP.as_bytes() => is_for_app = true,
@@ -232,6 +293,11 @@ mod tests {
         fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect()
     }
 
+    fn evil() -> ActorCaller {
+        let spiffe = SpiffeId::parse("spiffe://west.tollway/ns/lowly/evil").unwrap();
+        ActorCaller { spiffe, network: Label::new("west").unwrap() }
+    }
+
     fn read(fields: &[(&str, &str)]) -> Result<RuntimeRequest, RequestError> {
         RuntimeRequest::read(&fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes())).collect())
     }
@@ -250,7 +316,9 @@ mod tests {
         for to in targets {
             for instance in instances.iter().filter(|i| i.is_none() || to != RuntimeTarget::App) {
                 for (number, turn) in [(None, None), (Some(0), None), (Some(9), Some(lease))] {
-                    let asked = RuntimeRequest { to, instance: instance.clone(), number, turn };
+                    let caller = number.map(|_| evil());
+                    let instance = instance.clone();
+                    let asked = RuntimeRequest { to, instance, number, turn, caller };
                     let mut fields = HeaderMap::new();
                     fields.insert("x-mine", HeaderValue::from_static("1"));
                     asked.write(&mut fields);
@@ -283,6 +351,21 @@ mod tests {
             assert!(fields.is_empty());
         }
         assert_eq!(RuntimeTask::take(&mut HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_caller_is_read_in_its_own_form_and_no_other() {
+        let of = |value: &str| {
+            ActorCaller::read(&[(CALLER_OF.as_bytes(), value.as_bytes())].into_iter().collect())
+        };
+        let mut fields = Fields::default();
+        evil().push(&mut fields);
+        assert_eq!(ActorCaller::read(&fields).unwrap(), Some(evil()));
+        assert_eq!(ActorCaller::read(&Fields::default()).unwrap(), None);
+        assert_eq!(evil().service().to_string(), "evil.lowly.west");
+        for odd in ["", "west", "spiffe://west.tollway/ns/lowly/evil", "a b c", "west spiffe://x"] {
+            assert!(of(odd).unwrap_err().to_string().contains("takes a network"), "{odd}");
+        }
     }
 
     #[test]

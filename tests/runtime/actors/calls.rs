@@ -182,6 +182,20 @@ async fn actors_of_another_network_are_called_where_its_policies_allow() {
         let (status, _, text) = call(caller.http(), "POST", &path, &[], "x").await;
         assert_eq!((status.as_u16(), text), there, "{id}");
     }
+    // Some were at the other replica: each host is told who calls, and not through whom.
+    for id in 0..20 {
+        let path = format!("/v1.0/actors/Cart@cart.default.east/{id}/method/seen");
+        assert_eq!(call(caller.http(), "POST", &path, &[], "").await.0.as_u16(), 200);
+        let turns = turns_of(&log, &format!("Cart/{id}"), "seen");
+        assert_eq!(turns.len(), 1);
+        let shown = &turns[0].fields["x-tollway-caller"];
+        assert_eq!(shown, "spiffe://west.tollway/ns/default/caller", "{id}");
+    }
+    // An app that hosts nothing looks up nothing.
+    let web = tokio::task::block_in_place(|| mesh.east.caller(&[]));
+    let (status, text) = invoke(caller.http(), "Cart@caller.default.east/0", "hello", "").await;
+    assert_eq!((status, envelope(&text).0.as_str()), (404, "ERR_ACTOR_NO_ADDRESS"), "{text}");
+    assert_eq!(invoke(web.http(), "Cart/0", "hello", "").await.0, 200, "it calls as itself");
     // A name that is no app's is that of a type.
     let (_, text) = invoke(caller.http(), "Cart@home/0", "hello", "").await;
     assert_eq!(envelope(&text).1, "did not find address for actor 'Cart@home||0'");

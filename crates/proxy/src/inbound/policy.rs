@@ -21,9 +21,12 @@ use crate::headers;
 use crate::mesh::PolicyUpdate;
 use crate::protocol::relay;
 use crate::request_error::RequestError;
+use crate::runtime_protocol::ActorCaller;
 
 /// Callers whose views are kept for their next connection.
 const VIEWS_LIMIT: usize = 1024;
+/// In front of the path that the app sees, in the call of an actor between sidecars.
+const API: &[u8] = b"/v1.0";
 /// At most one refused connection in this time is logged; all are counted.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
@@ -80,35 +83,26 @@ impl PolicyGate {
         self.views.clear();
     }
 
-    /// Lets a request in or not. Gives the target it must be sent on with, if that is another.
+    /// Lets a request in or not. Gives the target it must be sent on with, if that is another. The
+    /// request is judged by `passed_on` in place of the peer, if another replica of the own service has
+    /// passed it on.
     pub(crate) fn admit_request(
         &mut self,
         conn: Option<&mut Connection>,
         head: &RequestHead,
         home: &ServiceName,
+        passed_on: Option<&ActorCaller>,
     ) -> Result<Option<Vec<u8>>, RequestError> {
         if self.is_open {
             return Ok(None);
         }
+        if let Some(ActorCaller { spiffe, network }) = passed_on {
+            let set = self.set.as_ref().ok_or_else(|| unknown(home))?;
+            let view = view_of(&mut self.views, set, Caller { spiffe, network });
+            return judge(self.metrics.as_deref(), &view, spiffe, head, home, false);
+        }
         let (peer, view) = self.rights(conn, home)?;
-        let method = head.method.as_bytes();
-        let decided = view.decide_request(method, &head.path).and_then(|target| {
-            // As in Dapr, what an app lists are calls of the app, and none of its actors.
-            if headers::is_of_actors(&head.fields) {
-                return Ok(target);
-            }
-            let judged = view.decide_access(method, target.as_deref().unwrap_or(&head.path));
-            if let (Some(metrics), Some(is_named)) = (&self.metrics, view.is_named()) {
-                count(metrics, &peer.spiffe, is_named, judged.is_ok());
-            }
-            Ok(judged?.or(target))
-        });
-        decided.map_err(|refusal| match refusal {
-            RequestRefusal::Policy(refusal) => denied(refusal, peer, home),
-            RequestRefusal::Path(error) => {
-                RequestError::BadRequest { status: 400, reason: error.to_string() }
-            }
-        })
+        judge(self.metrics.as_deref(), view, &peer.spiffe, head, home, peer.service == *home)
     }
 
     /// Why a request was let in that [`PolicyGate::admit_request`] has let in.
@@ -138,7 +132,7 @@ impl PolicyGate {
             return Ok(());
         }
         let (peer, view) = self.rights(conn, home)?;
-        view.decide_connection().map_err(|refusal| denied(refusal, peer, home))
+        view.decide_connection().map_err(|refusal| denied(refusal, &peer.spiffe, home))
     }
 
     /// The caller of a connection and what the policies mean for it.
@@ -147,14 +141,15 @@ impl PolicyGate {
         conn: Option<&'c mut Connection>,
         home: &ServiceName,
     ) -> Result<(&'c PeerIdentity, &'c CallerView), RequestError> {
-        let unknown = || RequestError::PolicyUnknown { service: home.clone() };
+        let unknown = || unknown(home);
         let set = self.set.as_ref().ok_or_else(unknown)?;
         let Connection { peer, rights, .. } = conn.ok_or_else(unknown)?;
         // Every connection of the inbound listener has a proven identity.
         let peer = peer.as_deref().ok_or_else(unknown)?;
         let is_current = rights.as_ref().is_some_and(|r| r.generation == self.generation);
         if !is_current {
-            let view = view_of(&mut self.views, set, peer);
+            let caller = Caller { spiffe: &peer.spiffe, network: &peer.service.network };
+            let view = view_of(&mut self.views, set, caller);
             *rights = Some(Rights { generation: self.generation, view });
         }
         rights.as_ref().map(|rights| (peer, &*rights.view)).ok_or_else(unknown)
@@ -175,18 +170,55 @@ impl PolicyGate {
 fn view_of(
     views: &mut HashMap<SpiffeId, Arc<CallerView>>,
     set: &PolicySet,
-    peer: &PeerIdentity,
+    caller: Caller<'_>,
 ) -> Arc<CallerView> {
-    if let Some(view) = views.get(&peer.spiffe) {
+    if let Some(view) = views.get(caller.spiffe) {
         return Arc::clone(view);
     }
     if views.len() >= VIEWS_LIMIT {
         views.clear();
     }
-    let caller = Caller { spiffe: &peer.spiffe, network: &peer.service.network };
     let view = Arc::new(set.view(caller));
-    views.insert(peer.spiffe.clone(), Arc::clone(&view));
+    views.insert(caller.spiffe.clone(), Arc::clone(&view));
     view
+}
+
+/// Whether a caller may make a request, and the target that it must be sent on with, if that is another.
+fn judge(
+    metrics: Option<&DaprMetrics>,
+    view: &CallerView,
+    caller: &SpiffeId,
+    head: &RequestHead,
+    home: &ServiceName,
+    is_own: bool,
+) -> Result<Option<Vec<u8>>, RequestError> {
+    let method = head.method.as_bytes();
+    let decided = view.decide_request(method, &head.path).and_then(|target| {
+        let of_actors = headers::is_of_actors(&head.fields);
+        // The list is about other apps: replicas of the own one call each other's actors.
+        if of_actors && is_own {
+            return Ok(target);
+        }
+        let path = target.as_deref().unwrap_or(&head.path);
+        // What the list names is the path as the app sees it.
+        let prefix = if of_actors && path.starts_with(API) { API.len() } else { 0 };
+        let judged = view.decide_access(method, &path[prefix..]);
+        if let (Some(metrics), Some(is_named)) = (metrics, view.is_named()) {
+            count(metrics, caller, is_named, judged.is_ok());
+        }
+        let changed = judged?.map(|changed| [&path[..prefix], &changed].concat());
+        Ok(changed.or(target))
+    });
+    decided.map_err(|refusal| match refusal {
+        RequestRefusal::Policy(refusal) => denied(refusal, caller, home),
+        RequestRefusal::Path(error) => {
+            RequestError::BadRequest { status: 400, reason: error.to_string() }
+        }
+    })
+}
+
+fn unknown(home: &ServiceName) -> RequestError {
+    RequestError::PolicyUnknown { service: home.clone() }
 }
 
 fn count(metrics: &DaprMetrics, caller: &SpiffeId, is_named: bool, is_allowed: bool) {
@@ -201,10 +233,10 @@ fn count(metrics: &DaprMetrics, caller: &SpiffeId, is_named: bool, is_allowed: b
 
 fn denied(
     refusal: tollway_routing::PolicyRefusal,
-    peer: &PeerIdentity,
+    caller: &SpiffeId,
     home: &ServiceName,
 ) -> RequestError {
-    let (service, caller) = (home.clone(), peer.spiffe.clone());
+    let (service, caller) = (home.clone(), caller.clone());
     RequestError::PolicyDenied(Box::new(PolicyDenial { service, caller, refusal }))
 }
 
@@ -258,7 +290,7 @@ pub(crate) fn judge_relay(
                 path: request.target.clone(),
                 ..RequestHead::default()
             };
-            let judged = policy.admit_request(Some(conn), &head, home).map(|_| ());
+            let judged = policy.admit_request(Some(conn), &head, home, None).map(|_| ());
             conn.upgraded = Some(request);
             judged
         }

@@ -1,7 +1,9 @@
 //! Begins a request and routes it: decides its destination, after its policies, tokens and API rules.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use tollway_http::{Method, RequestHead};
+use tollway_identity::PeerIdentity;
 use tollway_model::{AppProtocol, ServiceName};
 use tollway_routing::{RequestParts, Target, TargetError, decide_target};
 use tollway_telemetry::SeriesId;
@@ -14,7 +16,7 @@ use crate::headers;
 use crate::inbound::{PolicyGate, why_admitted};
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
-use crate::runtime_protocol::{RuntimeRequest, RuntimeTarget};
+use crate::runtime_protocol::{ActorCaller, RuntimeRequest, RuntimeTarget};
 use crate::tokens::admit;
 use crate::tokens::is_public;
 
@@ -177,6 +179,9 @@ fn route(
             if let RuntimeTarget::Actors(lookup) = asked.to {
                 lookup.push(&mut exchange.head.fields);
             }
+            if let Some(caller) = &asked.caller {
+                caller.push(&mut exchange.head.fields);
+            }
             exchange.destination = match asked.instance {
                 Some(instance) => Destination::workload(name, instance),
                 None => Destination::Service(name),
@@ -202,17 +207,32 @@ fn route_inbound(
     let conn = conns.get_mut(exchange.down.conn);
     let peer = conn.as_ref().and_then(|c| c.peer.clone());
     cx.metrics.inbound_requests.add(1);
-    let admitted = policy.admit_request(conn, &exchange.head, &cx.config.home);
+    let home = &cx.config.home;
+    // Another replica of this service may pass on the call of an actor, and says whose it is.
+    let passed_on = match &peer {
+        Some(peer) if peer.service == *home => ActorCaller::read(&exchange.head.fields)?,
+        _ => None,
+    };
+    let admitted = policy.admit_request(conn, &exchange.head, home, passed_on.as_ref());
     if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
         cx.metrics.policy_denials.add(1);
     }
     if let Some(target) = admitted? {
         exchange.head.path = target;
     }
-    let own = peer.map(|peer| headers::inbound_request(&mut exchange.head, &peer));
+    let caller = passed_on.as_ref().map(|caller| &caller.spiffe);
+    let caller = caller.or_else(|| peer.as_ref().map(|peer| &peer.spiffe));
+    let own = caller.map(|caller| headers::inbound_request(&mut exchange.head, caller));
     let own = own.unwrap_or_default();
     if let Some(lookup) = own.actor {
         lookup.push(&mut exchange.head.fields);
+        let of_peer = |peer: &Arc<PeerIdentity>| ActorCaller {
+            spiffe: peer.spiffe.clone(),
+            network: peer.service.network.clone(),
+        };
+        if let Some(caller) = passed_on.or_else(|| peer.as_ref().map(of_peer)) {
+            caller.push(&mut exchange.head.fields);
+        }
         exchange.is_of_actors = true;
         exchange.destination = Destination::Actors;
     } else {

@@ -285,6 +285,7 @@ async fn the_metadata_show_the_state_of_actors() {
         work: super::names::Work::Method { name: "m".to_owned(), query: None },
         fields: hyper::HeaderMap::new(),
         body: bytes::Bytes::new(),
+        caller: None,
     };
     assert!(matches!(world.actors.invoke_here(&call).await, super::call::Attempt::Elsewhere));
 }

@@ -2,6 +2,7 @@
 //! the call had begun.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use tokio::time::Instant;
 use tollway_actors::placement::{Actor, NoTurn, Shard};
 use tollway_model::{ErrorCode, ServiceName};
 use tollway_proxy::{
-    ActorLookup, ERROR_FIELD, OWN_FIELDS, RuntimeRequest, RuntimeTarget, UNPROCESSED_FIELD,
+    ActorCaller, ActorLookup, ERROR_FIELD, OWN_FIELDS, RuntimeRequest, RuntimeTarget,
+    UNPROCESSED_FIELD,
 };
 use tollway_wire::ActorHost;
 use tonic::body::Body;
@@ -22,8 +24,8 @@ use tonic::body::Body;
 use super::app::{Answer, Turn, TurnKind, method_path, path_of, segment};
 use super::host::NotRun;
 use super::location::{
-    ActorLocation, OWNERS_WITHIN, PLACED_WITHIN, no_address, pause, split_remote_type, taken_over,
-    unplaced, unplaced_remotely,
+    ActorLocation, OWNERS_WITHIN, PLACED_WITHIN, hosted_by_another, no_address,
+    not_hosted_by_caller, pause, split_remote_type, taken_over, unplaced, unplaced_remotely,
 };
 use super::names::Work;
 use super::owners::KnownOwners;
@@ -65,6 +67,8 @@ pub(crate) struct Call {
     pub(crate) work: Work,
     pub(crate) fields: HeaderMap,
     pub(crate) body: Bytes,
+    /// The app that calls, in another sidecar; `None` for the app beside this one.
+    pub(crate) caller: Option<ActorCaller>,
 }
 
 /// The outcome of one attempt.
@@ -143,6 +147,12 @@ impl Actors {
                 ActorLocation::At(owner) => {
                     let attempt = match owner {
                         Some(owner) if *owner == self.me => self.invoke_here(&call).await,
+                        // Another app would judge the call as one of this app.
+                        Some(owner)
+                            if call.caller.is_some() && owner.service != self.me.service =>
+                        {
+                            Attempt::Failed(hosted_by_another(&call.actor, owner))
+                        }
                         Some(owner) => self.ask_owner(owner, &call, known.clone()).await,
                         None => Attempt::Elsewhere,
                     };
@@ -205,7 +215,8 @@ impl Actors {
         known: watch::Receiver<KnownOwners>,
     ) -> Attempt {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let asked = RuntimeRequest { number: Some(number), ..at(owner) };
+        let caller = call.caller.clone();
+        let asked = RuntimeRequest { number: Some(number), caller, ..at(owner) };
         let mut asked = pin!(self.ask_there(&owner.service, &asked, call));
         tokio::select! {
             attempt = &mut asked => return attempt,
@@ -270,17 +281,85 @@ impl Actors {
         }
     }
 
-    /// Responds to the call of another sidecar.
-    pub(crate) async fn answer_call(&self, mut call: Call) -> Response<Body> {
-        if ActorLookup::take(&mut call.fields) == ActorLookup::ByCallee {
-            let answered = self.invoke_near(call).await;
-            return answered.unwrap_or_else(|problem| problem.response());
-        }
-        match self.invoke_here(&call).await {
+    /// Responds to the call of another sidecar, which [`Self::admit_call`] has admitted.
+    pub(crate) async fn answer_call(&self, lookup: ActorLookup, call: Call) -> Response<Body> {
+        let attempt = match lookup {
+            ActorLookup::ByCallee => match self.invoke_near(call).await {
+                Ok(answer) => Attempt::Done(answer),
+                Err(problem) => Attempt::Failed(problem),
+            },
+            ActorLookup::Done => self.invoke_here(&call).await,
+        };
+        match attempt {
             Attempt::Done(answer) => answer,
             Attempt::Failed(problem) => problem.response(),
             Attempt::Elsewhere => elsewhere(),
         }
+    }
+
+    /// Whether the call of another sidecar may be carried out here, before its body is read. Gives the
+    /// response if not.
+    pub(crate) async fn admit_call(
+        &self,
+        lookup: ActorLookup,
+        call: &Call,
+    ) -> Result<(), Response<Body>> {
+        let admitted = match (lookup, &call.work) {
+            (ActorLookup::ByCallee, _) => self.may_look_up(call),
+            (ActorLookup::Done, _) if self.hosting().is_none() => return Err(elsewhere()),
+            (ActorLookup::Done, Work::Method { .. }) => Ok(()),
+            (ActorLookup::Done, _) => {
+                self.may_remind(&call.actor.actor_type, call.caller.as_ref()).await
+            }
+        };
+        admitted.map_err(|problem| problem.response())
+    }
+}
+
+impl Actors {
+    /// Whether another app's call of an actor is looked up here: only methods of the types that the app
+    /// beside this sidecar offers.
+    fn may_look_up(&self, call: &Call) -> Result<(), Problem> {
+        let offers = |hosting: Hosting| hosting.host.types().contains_key(&call.actor.actor_type);
+        match &call.work {
+            Work::Method { .. } if self.hosting().is_some_and(offers) => Ok(()),
+            Work::Method { .. } => Err(no_address(&call.actor)),
+            Work::PutReminder(_)
+            | Work::GetReminder(_)
+            | Work::DeleteReminder(_)
+            | Work::ListReminders
+            | Work::DeleteReminders => Err(not_hosted_by_caller(&call.actor.actor_type)),
+        }
+    }
+
+    /// Whether a caller may ask this host for reminders: it is a replica of the own app, or of another
+    /// app of the namespace that hosts actors of the type.
+    pub(super) async fn may_remind(
+        &self,
+        actor_type: &str,
+        caller: Option<&ActorCaller>,
+    ) -> Result<(), Problem> {
+        let refused = || not_hosted_by_caller(actor_type);
+        let caller = caller.ok_or_else(refused)?.service();
+        if caller == self.me.service {
+            return Ok(());
+        }
+        // The directory knows of the own namespace alone.
+        let is_near = caller.namespace == self.me.service.namespace
+            && caller.network == self.me.service.network;
+        let known = self.directory.follow(&Arc::from(actor_type)).filter(|_| is_near);
+        let mut known = known.ok_or_else(refused)?;
+        let owners = known.wait_for(|known| !matches!(known, KnownOwners::Unknown));
+        let is_host = match tokio::time::timeout(OWNERS_WITHIN, owners).await {
+            Ok(Ok(known)) => match &*known {
+                KnownOwners::Owners(owners) => {
+                    owners.shards.iter().flatten().any(|host| host.service == caller)
+                }
+                KnownOwners::NotOffered | KnownOwners::Unknown => false,
+            },
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if is_host { Ok(()) } else { Err(refused()) }
     }
 }
 

@@ -1,9 +1,11 @@
 //! The API of actors over HTTP: `/v1.0/actors/TYPE/ID/…`.
 
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use tollway_actors::placement::Actor;
+use tollway_proxy::{ActorCaller, ActorLookup};
 use tollway_state::Entry;
 use tonic::body::Body;
 
@@ -51,7 +53,7 @@ impl Actors {
             ActorRequest::Host(work) => {
                 let work = with_query(work, head.uri.query());
                 let (fields, body) = (head.headers, held.bytes.clone().into());
-                self.ask(Call { actor, work, fields, body }).await
+                self.ask(Call { actor, work, fields, body, caller: None }).await
             }
         };
         Ok(answered.unwrap_or_else(|problem| problem.response()))
@@ -67,17 +69,24 @@ impl Actors {
             Some(Ok(asked)) => asked,
             Some(Err(problem)) => return problem.response(),
             None => {
-                let (head, _) = request.into_parts();
-                return self.answer_of_type(&head.method, head.uri.path()).await;
+                let (mut head, _) = request.into_parts();
+                let caller = ActorCaller::take(&mut head.headers);
+                return self.answer_of_type(&head.method, head.uri.path(), caller.as_ref()).await;
             }
         };
         let ActorRequest::Host(work) = asked else { return elsewhere() };
         let work = with_query(work, request.uri().query());
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let lookup = ActorLookup::take(&mut head.headers);
+        let caller = ActorCaller::take(&mut head.headers);
+        let mut call = Call { actor, work, fields: head.headers, body: Bytes::new(), caller };
+        if let Err(refused) = self.admit_call(lookup, &call).await {
+            return refused;
+        }
         match bodies.collect(body).await {
             Ok(held) => {
-                let (fields, body) = (head.headers, held.bytes.clone().into());
-                self.answer_call(Call { actor, work, fields, body }).await
+                call.body = held.bytes.clone().into();
+                self.answer_call(lookup, call).await
             }
             Err(why) => not_collected(why, "a call of an actor", bodies),
         }

@@ -86,6 +86,25 @@ pub(super) fn no_address(actor: &Actor) -> Problem {
     Problem::new(ErrorCode::ActorNoAddress, text)
 }
 
+/// An app of another network or namespace calls an actor through one of the apps that offer its type,
+/// and another of them hosts it.
+pub(super) fn hosted_by_another(actor: &Actor, owner: &ActorHost) -> Problem {
+    let Actor { actor_type, id } = actor;
+    let text = format!(
+        "actor '{actor_type}||{id}' is hosted by {0}: call type '{actor_type}@{0}'",
+        owner.service
+    );
+    Problem::new(ErrorCode::ActorNoAddress, text)
+}
+
+/// Reminders are asked for by an app that does not host the type of their actors.
+pub(super) fn not_hosted_by_caller(actor_type: &str) -> Problem {
+    let text = format!(
+        "operations on actor reminders are only possible on hosted actor types; the caller does not host '{actor_type}'"
+    );
+    Problem::new(ErrorCode::ActorReminderNotHosted, text)
+}
+
 /// No app of another network, or of another namespace, took the call in time.
 pub(super) fn unplaced_remotely(actor: &Actor, service: &ServiceName) -> Problem {
     let Actor { actor_type, id } = actor;

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use tollway_model::ErrorCode;
-use tollway_proxy::ERROR_FIELD;
+use tollway_proxy::{ActorCaller, ERROR_FIELD};
 use tollway_wire::ActorHost;
 use tollway_wire::dapr::proto::runtime::v1::{
     ActorReminder, GetActorReminderRequest, GetActorReminderResponse, ListActorRemindersRequest,
@@ -95,11 +95,19 @@ impl Actors {
     }
 
     /// Responds to another sidecar that lists the reminders of a type at this host.
-    pub(super) async fn answer_of_type(&self, method: &Method, path: &str) -> Response<Body> {
+    pub(super) async fn answer_of_type(
+        &self,
+        method: &Method,
+        path: &str,
+        caller: Option<&ActorCaller>,
+    ) -> Response<Body> {
         let Some(actor_type) = path.strip_prefix(OF_TYPE) else {
             return elsewhere();
         };
         let actor_type = percent_encoding::percent_decode_str(actor_type).decode_utf8_lossy();
+        if let Err(problem) = self.may_remind(&actor_type, caller).await {
+            return problem.response();
+        }
         match self.of_type_here(method, &actor_type).await {
             Ok(answer) => answer,
             Err(Refused::Problem(problem)) => problem.response(),
@@ -184,7 +192,7 @@ impl Actors {
         body: Bytes,
     ) -> Result<Bytes, Status> {
         let actor = actor(actor_type, actor_id).map_err(|problem| problem.status())?;
-        let call = Call { actor, work, fields: HeaderMap::new(), body };
+        let call = Call { actor, work, fields: HeaderMap::new(), body, caller: None };
         let answer = self.ask(call).await.map_err(|problem| problem.status())?;
         let (head, body) = answer.into_parts();
         let whole = http_body_util::Limited::new(body, ANSWER_BYTES).collect().await;

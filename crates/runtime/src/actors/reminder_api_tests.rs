@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use hyper::Method;
-use tollway_model::ErrorCode;
+use hyper::header::HeaderValue;
+use tollway_actors::placement::{Owners, SHARDS};
+use tollway_model::{ErrorCode, Label};
+use tollway_wire::ActorHost;
 use tollway_wire::dapr::proto::runtime::v1::{
     GetActorReminderRequest, ListActorRemindersRequest, RegisterActorReminderRequest,
     UnregisterActorRemindersByTypeRequest,
@@ -13,7 +16,7 @@ use tonic_types::StatusExt;
 
 use super::api_tests::{World, check_error};
 use super::owners::KnownOwners;
-use super::testing::{give_back, host, owners};
+use super::testing::{give_back, host, owners, service};
 use crate::body_collector::BodyCollector;
 use crate::testing::{read, request, response};
 
@@ -140,7 +143,10 @@ async fn sidecars_ask_each_other_for_what_apps_may_not() {
     }
     let inbound = |method, path| {
         let (actors, bodies) = (Arc::clone(&world.actors), bodies.clone());
-        async move { read(actors.answer_inbound(&bodies, request(method, path, "")).await).await }
+        let mut request = request(method, path, "");
+        let fields = request.headers_mut();
+        fields.insert("x-tollway-caller-of", HeaderValue::from_static(REPLICA));
+        async move { read(actors.answer_inbound(&bodies, request).await).await }
     };
     let listed = inbound(Method::GET, "/v1.0/actor-reminders/Cart").await;
     assert!(listed.0 == 200 && listed.1.contains("\"name\":\"n\""), "{listed:?}");
@@ -150,4 +156,63 @@ async fn sidecars_ask_each_other_for_what_apps_may_not() {
     assert_eq!(turn, (200, "add ".to_owned()));
     let state = inbound(Method::GET, "/v1.0/actors/Cart/7/state/k").await;
     assert_eq!(state.0, 503, "state is the host's own");
+}
+
+/// Another replica of the app.
+const REPLICA: &str = "west spiffe://west.tollway/ns/default/cart";
+
+/// The harm: a stranger reads, forges and deletes reminders through the sidecar of a host.
+#[tokio::test(start_paused = true)]
+async fn only_hosts_of_a_type_are_answered_about_its_reminders() {
+    let world = World::new();
+    world.put("reminders/pay", r#"{"dueTime":"1h","data":"secret"}"#).await;
+    let bodies = BodyCollector::new(10_000, 1_000);
+    let ask = |caller: &'static str, method: Method, path: &'static str| {
+        let (actors, bodies) = (Arc::clone(&world.actors), bodies.clone());
+        let mut request = request(method, path, r#"{"dueTime":"1h"}"#);
+        if !caller.is_empty() {
+            let fields = request.headers_mut();
+            fields.insert("x-tollway-caller-of", HeaderValue::from_static(caller));
+        }
+        async move { read(actors.answer_inbound(&bodies, request).await).await }
+    };
+    let requests = || {
+        [
+            (Method::GET, "/v1.0/actors/Cart/7/reminders/pay"),
+            (Method::GET, "/v1.0/actors/Cart/7/reminders"),
+            (Method::PUT, "/v1.0/actors/Cart/7/reminders/evil"),
+            (Method::DELETE, "/v1.0/actors/Cart/7/reminders/pay"),
+            (Method::DELETE, "/v1.0/actors/Cart/7/reminders"),
+            (Method::GET, "/v1.0/actor-reminders/Cart"),
+            (Method::DELETE, "/v1.0/actor-reminders/Cart"),
+        ]
+    };
+    let till = ActorHost { service: service("till"), instance: Label::new("t-0").unwrap() };
+    let mut shards = vec![Some(host("a")); SHARDS];
+    shards[0] = Some(till);
+    let owners = KnownOwners::Owners(Arc::new(Owners { version: 1, shards }));
+    world.actors.directory.set("Cart", owners);
+    let strangers = [
+        "west spiffe://west.tollway/ns/lowly/evil",
+        "west spiffe://west.tollway/ns/default/web",
+        // A name of ours in another network or namespace.
+        "east spiffe://east.tollway/ns/default/cart",
+        "west spiffe://west.tollway/ns/lowly/cart",
+        "east spiffe://east.tollway/ns/default/till",
+        "",
+    ];
+    for stranger in strangers {
+        for (method, path) in requests() {
+            let (status, text) = ask(stranger, method.clone(), path).await;
+            assert_eq!(status, 403, "{stranger} {method} {path}: {text}");
+            assert!(text.contains("ERR_ACTOR_REMINDER_NON_HOSTED"), "{text}");
+        }
+    }
+    let till = "west spiffe://west.tollway/ns/default/till";
+    for host in [REPLICA, till] {
+        let (status, text) = ask(host, Method::GET, "/v1.0/actors/Cart/7/reminders/pay").await;
+        assert!(status == 200 && text.contains("secret"), "{host}: {status} {text}");
+    }
+    let (status, text) = ask(REPLICA, Method::GET, "/v1.0/actor-reminders/Cart").await;
+    assert!(status == 200 && !text.contains("evil"), "{text}");
 }

@@ -32,7 +32,7 @@ impl Actors {
             Ok((actor(&actor_type, &actor_id)?, work.checked()?))
         };
         let (actor, work) = read().map_err(|problem: Problem| problem.status())?;
-        let call = Call { actor, work, fields: fields(metadata), body: data.into() };
+        let call = Call { actor, work, fields: fields(metadata), body: data.into(), caller: None };
         let answer = self.invoke(call).await.map_err(|problem| problem.status())?;
         let (head, body) = answer.into_parts();
         let body = body

@@ -181,7 +181,7 @@ fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
             "x-caller: spiffe://west.tollway/ns/default/web\r\n",
             "x-caller-app: web\r\n",
             "x-token: \r\n",
-            "x-own: x-tollway-actor\r\n",
+            "x-own: x-tollway-actor x-tollway-caller-of\r\n",
         ] {
             assert!(answer.contains(part), "{part} {answer}");
         }
@@ -517,4 +517,122 @@ fn private_fields_in_a_request_of_an_app_have_no_effect() {
         assert!(answer.contains("x-own: \r\n") && answer.contains("x-path: /x\r\n"), "{answer}");
     }
     assert_eq!(served(&fleet), [7]);
+}
+
+const FROM_EVIL: &str = "x-tollway-caller-of: west spiffe://west.tollway/ns/lowly/evil\r\n";
+
+/// A replica of `stock` that asks another one, and one of `web` that does the same.
+struct Passing {
+    fleet: Fleet,
+    replica: Running,
+}
+
+impl Passing {
+    fn new() -> Self {
+        let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
+        fleet.callees[1].run_actors();
+        let credentials = fleet.network.credentials(&fleet.stock, "s-9", &[]);
+        let replica = Running::start(fleet.stock.clone(), credentials, &[], None, None);
+        for asks in [&replica, &fleet.caller] {
+            asks.send_state(&fleet.stock, fleet.local(&fleet.addresses()));
+        }
+        Self { fleet, replica }
+    }
+
+    /// The call of an actor at the second replica, which `from` passes on as one of `evil`.
+    fn ask(&self, from: &Running, fields: &str) -> String {
+        from.call_inside(&format!(
+            "POST /v1.0/actors/Cart/1/method/Add HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n{fields}"
+        ))
+    }
+
+    /// Closes the second replica to everybody but these.
+    fn allow(&self, from: &str) {
+        let policy = Policy {
+            name: PolicyName::new("default", "closed").unwrap(),
+            target: PolicyTarget::App(label("stock")),
+            allow: Some(vec![PolicyRule {
+                from: vec![from.parse().unwrap()],
+                methods: Vec::new(),
+                paths: Vec::new(),
+            }]),
+            deny: Vec::new(),
+        };
+        let set = tollway_routing::PolicySet::new(self.fleet.stock.clone(), [Arc::new(policy)]);
+        let update = PolicyUpdate::unobserved(set);
+        self.fleet.callees[1].commands.send(Command::Policies(update));
+    }
+}
+
+/// The harm: a call that passes through a sidecar arrives under that sidecar's identity.
+#[test]
+fn a_call_that_a_replica_passes_on_is_judged_and_shown_as_its_callers() {
+    let passing = Passing::new();
+    let answer = passing.ask(&passing.replica, FROM_EVIL);
+    assert!(answer.ends_with("ran: hi"), "{answer}");
+    assert!(answer.contains("x-caller: spiffe://west.tollway/ns/lowly/evil\r\n"), "{answer}");
+    assert!(answer.contains("x-caller-app: evil\r\n"), "{answer}");
+    passing.allow("stock");
+    check_failed(&passing.ask(&passing.replica, FROM_EVIL), "403", "ERR_POLICY_DENIED", true);
+    assert!(passing.ask(&passing.replica, "").ends_with("ran: hi"), "a call of its own");
+    passing.allow("evil.lowly");
+    assert!(passing.ask(&passing.replica, FROM_EVIL).ends_with("ran: hi"));
+}
+
+/// The harm: an app says that its call is another's.
+#[test]
+fn no_other_service_is_believed_whose_call_it_passes_on() {
+    let passing = Passing::new();
+    let answer = passing.ask(&passing.fleet.caller, FROM_EVIL);
+    assert!(answer.contains("x-caller: spiffe://west.tollway/ns/default/web\r\n"), "{answer}");
+    passing.allow("evil.lowly");
+    check_failed(&passing.ask(&passing.fleet.caller, FROM_EVIL), "403", "ERR_POLICY_DENIED", true);
+}
+
+/// The harm: an app's own list (Dapr's access control) is got round by calls of its actors.
+#[test]
+fn the_list_of_an_app_is_asked_about_its_actors_too() {
+    use tollway_routing::{AccessList, Action, CallerAccess, Operation};
+    let may_add = CallerAccess {
+        caller: "web".parse().unwrap(),
+        default: Action::Deny,
+        operations: vec![Operation {
+            path: "/actors/Cart/*/method/Add".parse().unwrap(),
+            methods: Vec::new(),
+            action: Action::Allow,
+        }],
+    };
+    let list = AccessList {
+        name: PolicyName::new("default", "list").unwrap(),
+        default: Action::Deny,
+        callers: vec![may_add],
+    };
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app()]);
+    let config =
+        LoopConfig { access: Some(Arc::new(list)), ..LoopConfig::of_test(fleet.stock.clone()) };
+    let (config, around) = (Arc::new(config), Around::default());
+    let credentials = fleet.network.credentials(&fleet.stock, "s-1", &[]);
+    let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
+    let callee = Running::of(None, config, &[ListenerKind::Inbound], around, sidecar);
+    callee.send_no_policies(fleet.stock.clone());
+    callee.run_actors();
+    let state = fleet.local(&[fleet.addresses()[0], callee.addresses[0]]);
+    fleet.caller.send_state(&fleet.stock, state.clone());
+    let ask = |from: &Running, path: &str, fields: &str| {
+        from.call_inside(&format!(
+            "PUT {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: host\r\n{fields}"
+        ))
+    };
+    let path = "/v1.0/actors/Cart/1/method/Add";
+    assert!(ask(&fleet.caller, path, "").ends_with("ran: hi"));
+    let others = ["/v1.0/actors/Cart/1/method/Steal", "/v1.0/actors/Cart/1/reminders/x"];
+    for other in others.into_iter().chain(["/v1.0/actors/Till/../Cart/1/method/Steal"]) {
+        check_failed(&ask(&fleet.caller, other, ""), "403", "ERR_POLICY_DENIED", true);
+    }
+    // Replicas of the app call each other's actors, and pass on what the list lets in.
+    let credentials = fleet.network.credentials(&fleet.stock, "s-9", &[]);
+    let replica = Running::start(fleet.stock.clone(), credentials, &[], None, None);
+    replica.send_state(&fleet.stock, state);
+    assert!(ask(&replica, others[0], "").ends_with("ran: hi"));
+    check_failed(&ask(&replica, path, FROM_EVIL), "403", "ERR_POLICY_DENIED", true);
 }

@@ -4,22 +4,31 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use tollway_actors::placement::Refusal;
+use tollway_model::{Label, SpiffeId};
 use tollway_routing::{Pauses, Resiliency, RetryRule, Rules};
 
 use super::super::testing::{
     MemoryReminders, ScriptedApp, TestHost, actor, actors, actors_with, fields, host, owners,
-    run_here, types,
+    run_here, service, types,
 };
 use super::*;
 use crate::resiliency::ResiliencyState;
 use crate::testing::{Received, ScriptedLoopback, read, response};
 
 fn call_of(work: Work, fields: HeaderMap) -> Call {
-    Call { actor: actor("7"), work, fields, body: Bytes::from_static(b"hello") }
+    Call { actor: actor("7"), work, fields, body: Bytes::from_static(b"hello"), caller: None }
 }
 
 fn call() -> Call {
     call_of(Work::Method { name: "add".to_owned(), query: None }, HeaderMap::new())
+}
+
+/// The response to another sidecar.
+async fn answer_of(actors: &Actors, lookup: ActorLookup, call: Call) -> Response<Body> {
+    match actors.admit_call(lookup, &call).await {
+        Ok(()) => actors.answer_call(lookup, call).await,
+        Err(refused) => refused,
+    }
 }
 
 fn scripted(
@@ -230,13 +239,14 @@ async fn the_call_of_another_sidecar_is_sent_on_only_if_it_asks_for_that() {
     let loopback = scripted(|_| response(200, &[], "from a"));
     let actors = actors(Arc::clone(&loopback));
     actors.directory.set("Cart", owners(Some(host("a"))));
-    let answer = actors.answer_call(call()).await;
+    let answer = answer_of(&actors, ActorLookup::Done, call()).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.headers().contains_key(UNPROCESSED_FIELD));
     assert!(loopback.received().is_empty());
-    let mut anywhere = call();
-    anywhere.fields.insert("x-tollway-actor", HeaderValue::from_static("lookup"));
-    assert_eq!(read(actors.answer_call(anywhere).await).await.1, "from a");
+    let test = TestHost::idle(types(None));
+    run_here(&actors, &test, Arc::new(ScriptedApp::echo()), Arc::default());
+    let answer = answer_of(&actors, ActorLookup::ByCallee, call()).await;
+    assert_eq!(read(answer).await.1, "from a");
     assert_eq!(loopback.received()[0].field("x-tollway-actor"), "host");
 }
 
@@ -307,4 +317,71 @@ fn a_turn_that_did_not_run_is_an_error_unless_the_actor_is_elsewhere() {
     assert_eq!(problem(NotRun::CalledOff).unwrap().0, ErrorCode::ActorInvoke);
     let failure = Problem::invoke("broken");
     assert_eq!(not_run(NotRun::Failed(failure.clone())), Some(failure));
+}
+
+/// A call of another app, which asks this sidecar to look the actor's host up.
+fn looked_up(work: Work) -> Call {
+    let spiffe = SpiffeId::parse("spiffe://east.tollway/ns/lowly/evil").unwrap();
+    let caller = ActorCaller { spiffe, network: Label::new("east").unwrap() };
+    Call { caller: Some(caller), ..call_of(work, HeaderMap::new()) }
+}
+
+fn method() -> Work {
+    Work::Method { name: "add".to_owned(), query: None }
+}
+
+/// The harm: any sidecar calls actors of other apps under its own identity.
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_looks_up_no_actors_but_those_of_its_own_app() {
+    let loopback = scripted(|_| response(200, &[], "done"));
+    let actors = actors(Arc::clone(&loopback));
+    actors.directory.set("Cart", owners(Some(host("b"))));
+    let (status, text) =
+        read(answer_of(&actors, ActorLookup::ByCallee, looked_up(method())).await).await;
+    assert_eq!(status, 404, "{text}");
+    assert!(text.contains("ERR_ACTOR_NO_ADDRESS"), "{text}");
+    let test = TestHost::granted(types(None));
+    run_here(&actors, &test, Arc::new(ScriptedApp::echo()), Arc::default());
+    let mut other = looked_up(method());
+    other.actor.actor_type = "Till".into();
+    let (_, text) = read(answer_of(&actors, ActorLookup::ByCallee, other).await).await;
+    assert!(text.contains("ERR_ACTOR_NO_ADDRESS"), "{text}");
+    for work in [
+        Work::PutReminder("r".to_owned()),
+        Work::GetReminder("r".to_owned()),
+        Work::DeleteReminder("r".to_owned()),
+        Work::ListReminders,
+        Work::DeleteReminders,
+    ] {
+        let (status, text) =
+            read(answer_of(&actors, ActorLookup::ByCallee, looked_up(work)).await).await;
+        assert!(status == 403 && text.contains("ERR_ACTOR_REMINDER_NON_HOSTED"), "{text}");
+    }
+    assert!(loopback.received().is_empty(), "nothing is passed on");
+}
+
+/// The harm: the app is told a wrong caller, and its policies judge the wrong one.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_passed_on_names_its_caller_and_stays_in_the_own_service() {
+    let loopback = scripted(|_| response(200, &[], "done"));
+    let actors = actors(Arc::clone(&loopback));
+    let test = TestHost::idle(types(None));
+    run_here(&actors, &test, Arc::new(ScriptedApp::echo()), Arc::default());
+    actors.directory.set("Cart", owners(Some(host("b"))));
+    let answer = answer_of(&actors, ActorLookup::ByCallee, looked_up(method())).await;
+    assert_eq!(read(answer).await, (200, "done".to_owned()));
+    let [received] = &loopback.received()[..] else { panic!("one call") };
+    assert_eq!(received.field("x-tollway-caller-of"), "east spiffe://east.tollway/ns/lowly/evil");
+    assert_eq!(received.field("x-tollway-actor"), "host");
+    let of_other = ActorHost { service: service("till"), instance: Label::new("t-0").unwrap() };
+    actors.directory.set("Cart", owners(Some(of_other)));
+    let (status, text) =
+        read(answer_of(&actors, ActorLookup::ByCallee, looked_up(method())).await).await;
+    assert_eq!(status, 404, "{text}");
+    assert!(text.contains("is hosted by till.default.west: call type 'Cart@till.default.west'"));
+    assert_eq!(loopback.received().len(), 1, "its policies would judge the call as one of cart");
+    // The own app calls it as itself.
+    assert_eq!(read(actors.invoke(call()).await.unwrap()).await.1, "done");
+    let received = loopback.received();
+    assert_eq!(received[1].field("x-tollway-caller-of"), "");
 }
