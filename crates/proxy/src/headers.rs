@@ -135,14 +135,19 @@ pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_u
 
 /// A request arriving at the callee's sidecar: the caller is what was proven. Gives what the caller's
 /// sidecar said of the request.
-pub(crate) fn inbound_request(head: &mut RequestHead, caller: &SpiffeId) -> MeshFields {
+pub(crate) fn inbound_request(
+    head: &mut RequestHead,
+    caller: &SpiffeId,
+    home: &ServiceName,
+) -> MeshFields {
     let fields = &mut head.fields;
-    let own = take_own(fields, names_caller);
+    let own = take_own(fields, |name| names_caller(name) || names_ends(name));
     fields.push_with(CALLER_IDENTITY, |value| {
         caller.parts().iter().for_each(|part| value.extend_from_slice(part.as_bytes()));
     });
     fields.push(CALLER_APP, caller.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, caller.namespace.as_str().as_bytes());
+    fields.push(CALLEE_APP, home.app.as_str().as_bytes());
     head.scheme = Scheme::Borrowed(b"http");
     own
 }
@@ -205,6 +210,12 @@ fn names_caller(name: &[u8]) -> bool {
         && (reads_as(name, CALLER_APP)
             || reads_as(name, CALLER_NAMESPACE)
             || reads_as(name, API_TOKEN))
+}
+
+/// Whether a field says which app is called, or which client a front has let in. A peer could say
+/// anything.
+fn names_ends(name: &[u8]) -> bool {
+    reads_as(name, CALLEE_APP) || reads_as(name, CLIENT_CERTIFICATE)
 }
 
 /// Whether the caller's sidecar takes a field from its app: what it sets itself, the name of the
@@ -438,7 +449,7 @@ mod tests {
 
     #[test]
     fn what_an_app_could_take_for_the_meshs_word_does_not_pass() {
-        let forged: [&[u8]; 8] = [
+        let forged: [&[u8]; 12] = [
             b"x-tollway-caller",
             b"x_tollway_caller",
             b"X-Tollway_Caller",
@@ -447,12 +458,16 @@ mod tests {
             b"dapr_caller_app_id",
             b"dapr-caller_namespace",
             b"dapr-caller-app-id",
+            b"dapr-callee-app-id",
+            b"dapr_callee-app-id",
+            b"x-forwarded-client-cert",
+            b"x_forwarded_client_cert",
         ];
         let caller = SpiffeId::parse("spiffe://west.tollway/ns/default/web").unwrap();
         let mut head = RequestHead::default();
         forged.iter().for_each(|name| head.fields.push(name, b"forged"));
         head.fields.push(b"x_tollwaycaller", b"the app's own");
-        assert_eq!(inbound_request(&mut head, &caller), MeshFields::default());
+        assert_eq!(inbound_request(&mut head, &caller, &service("stock")), MeshFields::default());
         show_token(&mut head, Some(&SharedToken::new("ours").unwrap()));
         let fields: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
         assert_eq!(
@@ -462,6 +477,7 @@ mod tests {
                 (CALLER_IDENTITY, b"spiffe://west.tollway/ns/default/web"),
                 (CALLER_APP, b"web"),
                 (CALLER_NAMESPACE, b"default"),
+                (CALLEE_APP, b"stock"),
                 (API_TOKEN, b"ours"),
             ]
         );

@@ -5,13 +5,15 @@ use std::io::IsTerminal;
 use std::str::FromStr;
 
 use thiserror::Error;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, reload};
 
 /// The environment variable with the filter of commands that have no setting for it.
 pub(crate) const VARIABLE: &str = "TOLLWAY_LOG";
+/// How the targets of our own crates begin.
+const OWN: &str = "tollway";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// How lines are written.
@@ -24,7 +26,9 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged: a level, or `TARGET=LEVEL` for single parts, separated by commas.
+/// What is logged: a level, or `TARGET=LEVEL` for single parts, separated by commas. The level is that of
+/// Tollway's own parts: of other libraries only errors are logged, unless one is named. Peers can have
+/// libraries warn as often as they like.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogFilter(String);
 
@@ -64,7 +68,10 @@ impl fmt::Display for LogFilter {
 impl LogFilter {
     pub(crate) fn targets(&self) -> Targets {
         // It was read once, so it reads again.
-        self.0.parse().unwrap_or_default()
+        let named: Targets = self.0.parse().unwrap_or_default();
+        let level = named.default_level().unwrap_or(LevelFilter::OFF);
+        let of_libraries = level.min(LevelFilter::ERROR);
+        Targets::new().with_default(of_libraries).with_target(OWN, level).with_targets(named)
     }
 
     /// The filter in the variable `TOLLWAY_LOG`, or `level` and above.
@@ -109,6 +116,8 @@ pub fn start_log(format: LogFormat, filter: &LogFilter) -> Log {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
@@ -127,6 +136,31 @@ mod tests {
         for bad in ["inof", "info,tollway_proxy", "a=b=c", "tollway=verbose"] {
             let error = bad.parse::<LogFilter>().unwrap_err().to_string();
             assert!(error.contains("is no level"), "{bad}: {error}");
+        }
+    }
+
+    /// The harm: one client fills the disk with what the TLS library warns of its handshakes.
+    #[test]
+    fn libraries_log_errors_alone_unless_they_are_named() {
+        let targets = |text: &str| text.parse::<LogFilter>().unwrap().targets();
+        let cases = [
+            ("info", "tollway_proxy::conn", Level::INFO, true),
+            ("info", "tollway", Level::DEBUG, false),
+            ("info", "rustls::msgs::handshake", Level::WARN, false),
+            ("debug", "h2::codec", Level::DEBUG, false),
+            ("info", "rustls::msgs::handshake", Level::ERROR, true),
+            ("info,rustls=warn", "rustls::msgs::handshake", Level::WARN, true),
+            ("off", "rustls", Level::ERROR, false),
+            ("tollway_proxy=debug", "tollway_proxy::conn", Level::DEBUG, true),
+            ("tollway_proxy=debug", "tollway_net", Level::ERROR, false),
+            ("warn,tollway_proxy=off", "tollway_proxy", Level::ERROR, false),
+        ];
+        for (filter, target, level, is_logged) in cases {
+            assert_eq!(
+                targets(filter).would_enable(target, &level),
+                is_logged,
+                "{filter} {target}"
+            );
         }
     }
 

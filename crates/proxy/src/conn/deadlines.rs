@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use tollway_model::ErrorCode;
+
 use super::{Connection, Connections, Http2Link, Role};
 use crate::conn::ConnKey;
 use crate::cx::Cx;
@@ -33,8 +35,8 @@ pub(crate) enum Expired {
     Handshake,
     /// A gateway's client sent no server name in time.
     Hello,
-    /// Close both sides of a relay.
-    Relay,
+    /// Close both sides of a relay, for this reason.
+    Relay(ErrorCode),
     /// A request's head did not come in time.
     Head,
     /// A dial took too long.
@@ -150,7 +152,13 @@ impl Connections {
             Role::Relay(relay) => {
                 let idle = now.saturating_duration_since(relay.active);
                 let dead = relay.other.is_none() && waited > timeouts.discovery;
-                if idle > timeouts.stream_idle || dead { Expired::Relay } else { Expired::No }
+                if certificate_ended {
+                    Expired::Relay(ErrorCode::CertificateExpired)
+                } else if idle > timeouts.stream_idle || dead {
+                    Expired::Relay(ErrorCode::TimedOut)
+                } else {
+                    Expired::No
+                }
             }
             Role::Accepting | Role::Hello(_) | Role::Detect { .. } | Role::Dialling(_) => {
                 Expired::No
@@ -211,7 +219,8 @@ fn next_examination(
             let idle = now.saturating_duration_since(relay.active);
             let undialled = left(relay.other.is_none(), timeouts.discovery);
             let silent = timeouts.stream_idle.saturating_sub(idle);
-            if relay.other.is_none() { undialled.min(silent) } else { silent }
+            let certified = certificate_left(conn, wall());
+            if relay.other.is_none() { undialled.min(silent) } else { silent.min(certified) }
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tollway_http::RequestHead;
-use tollway_identity::{Credentials, TlsError};
-use tollway_model::ErrorCode;
+use tollway_identity::{Credentials, SYSTEM_NAMESPACE, TlsError};
+use tollway_model::{ErrorCode, ServiceName};
 use tollway_net::{Conn, ConnError, Tls};
 
 use super::composition::unexpected;
@@ -75,6 +75,12 @@ impl Variant for Sidecar {
                 return false;
             }
         };
+        if is_of_mesh(&identity.service) {
+            let reason = format!("{} is a part of the mesh, which calls no apps", identity.spiffe);
+            cx.metrics.policy_denials.add(1);
+            accepted::refuse_peer(cx, conns, key, &Cause::coded(ErrorCode::PolicyDenied, reason));
+            return false;
+        }
         conn.peer = Some(Arc::new(identity));
         cx.metrics.tls_handshakes.add(1);
         match agreed.as_deref() {
@@ -163,4 +169,9 @@ impl Variant for Sidecar {
             _ => {}
         }
     }
+}
+
+/// Whether a service is a gateway, an agent or a control plane.
+fn is_of_mesh(service: &ServiceName) -> bool {
+    service.namespace.as_str().eq_ignore_ascii_case(SYSTEM_NAMESPACE)
 }

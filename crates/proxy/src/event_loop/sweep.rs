@@ -1,8 +1,6 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
-use tollway_model::ErrorCode;
-
 use super::{Composition, EventLoop, Load};
 use crate::conn::{Connection, Expired, Role, access_log, retire};
 use crate::protocol::relay;
@@ -55,9 +53,9 @@ impl<C: Composition> EventLoop<C> {
             match conns.expired(cx, key, wall) {
                 Expired::No => {}
                 Expired::Close => conns.close(cx, key),
-                Expired::Relay => {
+                Expired::Relay(code) => {
                     cx.metrics.request_failures.add(1);
-                    access_log::fail_line(conns, key, ErrorCode::TimedOut);
+                    access_log::fail_line(conns, key, code);
                     relay::on_failed(cx, conns, key);
                 }
                 Expired::Retire => retire::retire_http2(cx, conns, key),

@@ -15,7 +15,10 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tollway_identity::{Authority, Credentials, IssueRequest, KeyPair, TrustBundle, TrustBundles};
+use tollway_identity::{
+    Authority, Credentials, IssueRequest, IssuedChain, KeyPair, SystemRequest, TrustBundle,
+    TrustBundles,
+};
 use tollway_model::{
     AppProtocol, Endpoint, Label, Remote, Revision, ServiceName, ServiceState, ServiceUpdate,
     TrustDomain,
@@ -103,9 +106,28 @@ impl Network {
             ttl,
         };
         let issued = self.authority.issue(&request, sim::wall()).unwrap();
+        self.credentials_of(&key, issued, peers)
+    }
+
+    /// The credentials that a gateway shows.
+    fn gateway_credentials(&self) -> Arc<Credentials> {
+        let key = KeyPair::generate().unwrap();
+        let csr_der = key.csr_der().unwrap();
+        let request =
+            SystemRequest { csr_der, instance: label("g-1"), ttl: Duration::from_secs(3600) };
+        let issued = self.authority.issue_gateway(&request, sim::wall()).unwrap();
+        self.credentials_of(&key, issued, &[])
+    }
+
+    fn credentials_of(
+        &self,
+        key: &KeyPair,
+        issued: IssuedChain,
+        peers: &[&Self],
+    ) -> Arc<Credentials> {
         let bundles =
             TrustBundles::new(1, peers.iter().map(|p| p.bundle()).chain([self.bundle()])).unwrap();
-        let credentials = Credentials::new(&key, issued.chain, bundles).unwrap();
+        let credentials = Credentials::new(key, issued.chain, bundles).unwrap();
         Arc::new(credentials.with_clock(Arc::new(sim::Clock)))
     }
 }

@@ -222,7 +222,7 @@ fn route_inbound(
     }
     let caller = passed_on.as_ref().map(|caller| &caller.spiffe);
     let caller = caller.or_else(|| peer.as_ref().map(|peer| &peer.spiffe));
-    let own = caller.map(|caller| headers::inbound_request(&mut exchange.head, caller));
+    let own = caller.map(|caller| headers::inbound_request(&mut exchange.head, caller, home));
     let own = own.unwrap_or_default();
     if let Some(lookup) = own.actor {
         lookup.push(&mut exchange.head.fields);

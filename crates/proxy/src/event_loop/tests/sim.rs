@@ -34,6 +34,8 @@ use crate::event_loop::{Command, Commands, Composition, EventLoop};
 
 /// The longest that a test waits for anything, by its own clock.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1800);
+/// The time of day at which every test begins: 2027-01-15.
+const BEGAN: Duration = Duration::from_secs(1_800_000_000);
 /// How long before the test its machine began.
 const LONG_AGO: Duration = Duration::from_secs(3600);
 /// Most bytes under way in one direction of a connection.
@@ -346,7 +348,7 @@ impl Simulation {
         let began = Instant::now();
         Self {
             began,
-            began_wall: SystemTime::now(),
+            began_wall: SystemTime::UNIX_EPOCH + BEGAN,
             now: Cell::new(began),
             nodes: RefCell::default(),
             listeners: RefCell::default(),

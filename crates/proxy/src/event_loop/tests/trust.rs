@@ -97,7 +97,7 @@ fn a_caller_whose_certificate_has_ended_begins_no_new_streams() {
         if !is_served(stream, &mut mesh, &mut frames) {
             break;
         }
-        advance(LAST);
+        advance(LAST * 3 / 4);
     }
     assert_ends(now() - begun);
 }
@@ -141,4 +141,54 @@ fn is_served(stream: u32, mesh: &mut Mesh, frames: &mut Vec<u8>) -> bool {
             Ok(_) | Err(_) => return false,
         }
     }
+}
+
+/// The harm: bytes pass long after the right to send them has ended.
+#[test]
+fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
+    let network = Network::new("west");
+    let (web, stock) = (service("web"), service("stock"));
+    let target = AppTarget { address: start_tcp_echo(), protocol: AppProtocol::Tcp };
+    let callee = Running::start(
+        stock.clone(),
+        network.credentials(&stock, "s-1", &[]),
+        &[ListenerKind::Inbound],
+        Some(target),
+        None,
+    );
+    let credentials = network.credentials_for(LIFE, &web, "w-1", &[]);
+    let listeners = [ListenerKind::Tcp(stock.clone())];
+    let caller = Running::start(web, credentials, &listeners, None, None);
+    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let trust_domain = network.trust_domain.clone();
+    let protocol = AppProtocol::Tcp;
+    caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
+    let mut stream = connect(caller.addresses[0]);
+    let begun = now();
+    while stream.write_all(b"still here").is_ok() && !stream.has_arrived() {
+        advance(LAST * 3 / 4);
+    }
+    assert_ends(now() - begun);
+    assert_eq!(callee.metrics.request_failures.value(), 1, "it is counted");
+}
+
+/// The harm: who has the key of a gateway calls every app without policies.
+#[test]
+fn a_part_of_the_mesh_calls_no_app() {
+    let network = Network::new("west");
+    let stock = service("stock");
+    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let credentials = network.credentials(&stock, "s-1", &[]);
+    let callee =
+        Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], Some(app), None);
+    let of_web = network.credentials(&service("web"), "w-1", &[]);
+    for (caller, answers) in [(network.gateway_credentials(), false), (of_web, true)] {
+        let expected = Expected::service(&stock, &network.trust_domain);
+        let config = client_config(&caller, &expected, &[b"http/1.1"]).unwrap();
+        let tls = rustls::ClientConnection::new(config, expected.server_name().unwrap()).unwrap();
+        let mut mesh = StreamOwned::new(tls, connect(callee.addresses[0]));
+        assert_eq!(is_answered(&mut mesh), answers);
+    }
+    assert_eq!(callee.metrics.inbound_requests.value(), 1);
+    assert_eq!(callee.metrics.policy_denials.value(), 1);
 }
