@@ -4,13 +4,14 @@
 //! test over TLS with a given certificate, and passes bytes and half-closes in both directions.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
@@ -95,19 +96,37 @@ async fn accept(listener: TcpListener, target: Target, errors: LastError) {
     }
 }
 
-async fn relay(mut client: TcpStream, target: &Target) -> Result<()> {
+async fn relay(client: TcpStream, target: &Target) -> Result<()> {
     let server = TcpStream::connect(target.address)
         .await
         .with_context(|| format!("could not connect to {}", target.address))?;
     client.set_nodelay(true).context("could not switch off Nagle's algorithm")?;
     server.set_nodelay(true).context("could not switch off Nagle's algorithm")?;
-    let mut server = target
+    let server = target
         .connector
         .connect(target.name.clone(), server)
         .await
         .context("the TLS handshake failed")?;
-    copy_bidirectional(&mut client, &mut server).await.context("the relayed connection broke")?;
-    Ok(())
+    let (mut of_client, mut to_client) = client.into_split();
+    let (mut of_server, mut to_server) = tokio::io::split(server);
+    let there = async {
+        copy(&mut of_client, &mut to_server).await?;
+        to_server.shutdown().await
+    };
+    let back = async {
+        copy(&mut of_server, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    let (mut there, mut back) = (pin!(there), pin!(back));
+    // A server that breaks off takes no more bytes, and what it has sent before still goes to the client.
+    let relayed = tokio::select! {
+        ended = &mut back => match ended {
+            Ok(()) => there.await,
+            Err(error) => Err(error),
+        },
+        ended = &mut there => back.await.and(ended),
+    };
+    relayed.context("the relayed connection broke")
 }
 
 #[cfg(test)]
