@@ -142,7 +142,11 @@ fn rules(list: &Value, name: &str) -> Result<Vec<ApiRule>, String> {
                 "{rule} in api.{name} is no rule; write name, version and protocol (http or grpc)"
             ));
         };
-        Ok(ApiRule { name: part.to_owned(), version: version.to_owned(), protocol })
+        let rule = ApiRule { name: part.to_owned(), version: version.to_owned(), protocol };
+        match rule.unknown() {
+            None => Ok(rule),
+            Some(why) => Err(format!("a rule in api.{name} would have no effect: {why}")),
+        }
     };
     list.as_array().into_iter().flatten().map(rule).collect()
 }

@@ -51,15 +51,80 @@ const GRPC_PARTS: &[(&str, &str, &[&str])] = &[
             "ExecuteStateTransaction",
         ],
     ),
+    ("state", "v1alpha1", &["QueryStateAlpha1"]),
+    (
+        "actors",
+        "v1",
+        &[
+            "RegisterActorTimer",
+            "UnregisterActorTimer",
+            "GetActorTimer",
+            "ListActorTimers",
+            "RegisterActorReminder",
+            "UnregisterActorReminder",
+            "UnregisterActorRemindersByType",
+            "GetActorReminder",
+            "ListActorReminders",
+            "GetActorState",
+            "ExecuteActorStateTransaction",
+            "InvokeActor",
+            "SubscribeActorEventsAlpha1",
+        ],
+    ),
 ];
+
+/// All parts of Dapr's API (1.17), served here or not.
+const PARTS: [&str; 18] = [
+    "actors",
+    "bindings",
+    "configuration",
+    "conversation",
+    "crypto",
+    "healthz",
+    "invoke",
+    "jobs",
+    "lock",
+    "metadata",
+    "publish",
+    "secrets",
+    "shutdown",
+    "state",
+    "subscribe",
+    "subtlecrypto",
+    "unlock",
+    "workflows",
+];
+/// Their versions; over HTTP also as they stand in paths.
+const VERSIONS: [&str; 7] =
+    ["v1", "v1alpha1", "v1alpha2", "v1beta1", "v1.0", "v1.0-alpha1", "v1.0-beta1"];
+
+impl ApiRule {
+    /// What of the rule is no name of Dapr's API, so that it would mean nothing.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        if !PARTS.contains(&self.name.as_str()) {
+            return Some(format!("no part of the API is `{}`; use one of {PARTS:?}", self.name));
+        }
+        let is_known = VERSIONS.contains(&self.version.as_str())
+            && (self.protocol == ApiProtocol::Http || !self.version.contains('.'));
+        let of = match self.protocol {
+            ApiProtocol::Http => &VERSIONS[..],
+            ApiProtocol::Grpc => &VERSIONS[..4],
+        };
+        (!is_known).then(|| format!("no version is `{}`; use one of {of:?}", self.version))
+    }
+}
 
 impl ApiRules {
     /// Whether a request at a listener may have an answer. `is_call`: it is for another service, whatever
     /// its path.
     pub(crate) fn admit(&self, listener: &ListenerKind, head: &RequestHead, is_call: bool) -> bool {
         match listener {
-            ListenerKind::HttpApi if is_call => self.admit_http(b"v1.0/invoke/"),
-            ListenerKind::HttpApi => asks_for_health(head) || self.admit_http(route(&head.path)),
+            ListenerKind::HttpApi if is_call => self.admit_http(Some(b"v1.0"), Some(b"invoke")),
+            ListenerKind::HttpApi => {
+                let mut parts = parts(&head.path);
+                asks_for_health(head) || self.admit_http(parts.next(), parts.next())
+            }
             ListenerKind::GrpcApi => {
                 head.path.strip_prefix(GRPC_API).is_none_or(|method| self.admit_grpc(method))
             }
@@ -74,15 +139,11 @@ impl ApiRules {
         }
     }
 
-    fn admit_http(&self, route: &[u8]) -> bool {
+    fn admit_http(&self, version: Option<&[u8]>, name: Option<&[u8]>) -> bool {
         self.decide(ApiProtocol::Http, |rule| {
-            let after_version = |version: &str| {
-                let rest = route.strip_prefix(version.as_bytes())?.strip_prefix(b"/")?;
-                rest.strip_prefix(rule.name.as_bytes())
-            };
-            let rest =
-                after_version(&rule.version).or_else(|| after_version(in_paths(&rule.version)));
-            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')))
+            let of_rule = |text: &str| version == Some(text.as_bytes());
+            name == Some(rule.name.as_bytes())
+                && (of_rule(&rule.version) || of_rule(in_paths(&rule.version)))
         })
     }
 
@@ -104,10 +165,10 @@ impl ApiRules {
     }
 }
 
-/// A path without its first slashes.
-fn route(path: &[u8]) -> &[u8] {
-    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
-    &path[start..]
+/// The parts of a path as the router reads it, for which several slashes are one.
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
 /// The version of a part as it stands in paths.
@@ -170,6 +231,54 @@ mod tests {
         assert_eq!(admitted(&["grpc v1 metadata"], &[]), format!("{all} GetMetadata"));
         assert_eq!(admitted(&["grpc v2 metadata"], &[]), all);
         assert_eq!(admitted(&[], &[]), format!("{all} {over_grpc}"));
+    }
+
+    /// The harm: a path that the router reads as a part of the API, and a rule does not, gets round it.
+    #[test]
+    fn several_slashes_and_methods_of_actors_do_not_get_round_a_rule() {
+        let denied = ["http v1 state", "http v1 actors", "grpc v1 actors", "http v1alpha1 state"];
+        let rules = ApiRules { allowed: Vec::new(), denied: rules(&denied) };
+        for path in [
+            "/v1.0/state/s/k",
+            "/v1.0//state/s/k",
+            "//v1.0///state//s",
+            "/v1.0/state",
+            "/v1.0/state?x",
+            "/v1.0//actors/T/1/state",
+            "/v1.0-alpha1//state/s/query",
+        ] {
+            let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
+            assert!(!rules.admit(&ListenerKind::HttpApi, &head, false), "{path}");
+        }
+        for method in ["InvokeActor", "GetActorState", "RegisterActorReminder"] {
+            let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
+            let head = RequestHead { path: path.into(), ..Default::default() };
+            assert!(!rules.admit(&ListenerKind::GrpcApi, &head, false), "{method}");
+        }
+    }
+
+    /// A method without a part would be let in by every list of what is denied.
+    #[test]
+    fn every_method_of_the_grpc_api_belongs_to_a_part() {
+        let text = include_str!("../../wire/proto/dapr/proto/runtime/v1/dapr.proto");
+        let methods = text.lines().filter_map(|line| line.trim().strip_prefix("rpc "));
+        let methods: Vec<&str> = methods.filter_map(|line| line.split('(').next()).collect();
+        assert!(methods.len() > 20, "{methods:?}");
+        for method in methods {
+            let has_part = GRPC_PARTS.iter().any(|(_, _, of)| of.contains(&method.trim()));
+            assert!(has_part, "{method} is in no part");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_names_nothing_is_known_as_such() {
+        let unknown = |text| rules(&[text])[0].unknown().unwrap_or_default();
+        for good in ["http v1.0 state", "grpc v1 actors", "http v1alpha1 lock", "grpc v1 publish"] {
+            assert_eq!(unknown(good), "");
+        }
+        assert!(unknown("http v1 stat").starts_with("no part of the API is `stat`; use one of"));
+        assert!(unknown("http v7 state").starts_with("no version is `v7`; use one of"));
+        assert!(unknown("grpc v1.0 state").starts_with("no version is `v1.0`; use one of"));
     }
 
     #[test]
