@@ -1,5 +1,10 @@
 //! The keys under which stores have an app's entries. They are Dapr's, so that each finds the
 //! other's data.
+//!
+//! No two entries have the same key. In Dapr the type and the id of an actor may hold the separator, so
+//! that the state of one actor can be another's, or a fence. Such names, which are rare, are escaped here.
+
+use std::borrow::Cow;
 
 use thiserror::Error;
 
@@ -75,13 +80,26 @@ impl KeyPrefix {
 /// The key of one entry of an actor's state. No prefix strategy changes it.
 #[must_use]
 pub fn actor_state_key(app: &str, actor_type: &str, id: &str, key: &str) -> String {
-    join(&[app, actor_type, id, key])
+    join(&[app, &escaped(actor_type), &escaped(id), key])
+}
+
+/// A part of a key that is not the last, in which the separator can be found nowhere: where it could, `|`
+/// is `%7C` and `%` is `%25`. The last part needs none of this: it begins behind the third separator.
+fn escaped(part: &str) -> Cow<'_, str> {
+    let is_plain = !part.contains(SEPARATOR)
+        && !part.starts_with('|')
+        && !part.ends_with('|')
+        && !part.contains("%7C");
+    if is_plain {
+        return Cow::Borrowed(part);
+    }
+    Cow::Owned(part.replace('%', "%25").replace('|', "%7C"))
 }
 
 /// The key of the number that fences the states of all actors in one shard of a type.
 #[must_use]
 pub fn actor_fence_key(app: &str, actor_type: &str, shard: usize) -> String {
-    join(&[app, actor_type, NO_ID, FENCE, &shard.to_string()])
+    join(&[app, &escaped(actor_type), NO_ID, FENCE, &shard.to_string()])
 }
 
 fn join(parts: &[&str]) -> String {
@@ -127,5 +145,48 @@ mod tests {
     fn actors_have_keys_of_four_parts_and_fences_keys_of_five() {
         assert_eq!(actor_state_key("web", "Cart", "7", "items"), "web||Cart||7||items");
         assert_eq!(actor_fence_key("web", "Cart", 7), "web||Cart||||tollway-fence||7");
+    }
+
+    #[test]
+    fn names_that_hold_a_separator_are_escaped_and_others_are_not() {
+        let key = |actor_type, id| actor_state_key("web", actor_type, id, "k");
+        assert_eq!(key("Cart", "a|b"), "web||Cart||a|b||k");
+        assert_eq!(key("Cart", "50%"), "web||Cart||50%||k");
+        assert_eq!(key("Cart", "a||b"), "web||Cart||a%7C%7Cb||k");
+        assert_eq!(key("Cart", "a%7C%7Cb"), "web||Cart||a%257C%257Cb||k");
+        assert_eq!(key("Cart|", "7"), "web||Cart%7C||7||k");
+    }
+
+    /// The harm: an actor whose id a caller chooses writes the fence of all others.
+    #[test]
+    fn no_actor_names_a_fence() {
+        let fence = actor_fence_key("web", "Cart", 5);
+        for (id, key) in [("||tollway-fence", "5"), ("|", "|tollway-fence||5"), ("||", "5")] {
+            assert_ne!(actor_state_key("web", "Cart", id, key), fence);
+        }
+        assert_ne!(actor_state_key("web", "Cart||", "tollway-fence", "5"), fence);
+    }
+
+    proptest::proptest! {
+        /// All ways to read one text as a type, an id and a key give entries with keys of their own, none of
+        /// which is that of a fence.
+        #[test]
+        fn no_two_entries_have_one_key(text in "[|%7Ca]{3,14}", shard in 0_usize..9) {
+            let bounds = || (1..text.len()).filter(|at| text[*at..].starts_with(SEPARATOR));
+            let behind = |at: usize| at + SEPARATOR.len();
+            let splits = bounds().flat_map(|one| bounds().map(move |two| (one, two)));
+            let splits = splits.filter(|(one, two)| behind(*one) < *two && behind(*two) <= text.len());
+            let mut keys: Vec<String> = splits
+                .map(|(one, two)| {
+                    let (id, key) = (&text[behind(one)..two], &text[behind(two)..]);
+                    actor_state_key("a", &text[..one], id, key)
+                })
+                .chain([actor_fence_key("a", &text, shard)])
+                .collect();
+            let count = keys.len();
+            keys.sort_unstable();
+            keys.dedup();
+            proptest::prop_assert_eq!(keys.len(), count);
+        }
     }
 }
