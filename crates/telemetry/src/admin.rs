@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,12 +15,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 use tollway_model::RunningConfig;
 
 use crate::metrics::{Page, names};
 
-/// Connections served at once; more wait to be accepted.
+/// Connections served at once; for one more the quietest ends.
 const ADMIN_CONNECTIONS: usize = 64;
 /// Longest head that is read, in bytes.
 const ADMIN_HEAD_BYTES: usize = 16 * 1024;
@@ -45,19 +46,10 @@ pub trait AdminFacts: Send + Sync + 'static {
 
 /// Serves `/metrics`, `/config`, `/healthz` and `/readyz` until it is dropped.
 pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
-    let room = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+    let mut open = OpenConnections::default();
     loop {
-        // The semaphore is never closed, so there is a permit in the end.
-        let permit = Arc::clone(&room).acquire_owned().await;
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let facts = Arc::clone(&facts);
-                tokio::spawn(async move {
-                    let served = serve_connection(stream, facts);
-                    let _ = tokio::time::timeout(CONNECTION_LIFE, served).await;
-                    drop(permit);
-                });
-            }
+            Ok((stream, _)) => open.serve(stream, Arc::clone(&facts)),
             Err(error) => {
                 tracing::warn!(%error, "the admin port cannot accept; it tries again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -66,8 +58,44 @@ pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, facts: Arc<dyn AdminFacts>) {
+/// The connections that are open. Where there are too many, the one that has been quiet for longest
+/// gives way, so that nobody holds the port by doing nothing.
+#[derive(Default)]
+struct OpenConnections {
+    served: JoinSet<()>,
+    /// Each with the number of its last request.
+    open: Vec<(AbortHandle, Arc<AtomicU64>)>,
+    /// Connections and requests so far.
+    count: Arc<AtomicU64>,
+}
+
+impl OpenConnections {
+    fn serve(&mut self, stream: TcpStream, facts: Arc<dyn AdminFacts>) {
+        while self.served.try_join_next().is_some() {}
+        self.open.retain(|(task, _)| !task.is_finished());
+        if self.open.len() >= ADMIN_CONNECTIONS {
+            let last_request = |at: &usize| self.open[*at].1.load(Ordering::Relaxed);
+            if let Some(quietest) = (0..self.open.len()).min_by_key(last_request) {
+                self.open.swap_remove(quietest).0.abort();
+            }
+        }
+        let count = Arc::clone(&self.count);
+        let last = Arc::new(AtomicU64::new(count.fetch_add(1, Ordering::Relaxed)));
+        let noted = Arc::clone(&last);
+        let task = self.served.spawn(async move {
+            let note =
+                move || noted.store(count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            let served = serve_connection(stream, facts, note);
+            let _ = tokio::time::timeout(CONNECTION_LIFE, served).await;
+        });
+        self.open.push((task, last));
+    }
+}
+
+/// Serves one connection; `note` is called for each request.
+async fn serve_connection(stream: TcpStream, facts: Arc<dyn AdminFacts>, note: impl Fn()) {
     let service = service_fn(move |request| {
+        note();
         let answer = answer(facts.as_ref(), &request);
         async move { Ok::<_, Infallible>(answer) }
     });
@@ -150,4 +178,65 @@ fn refuse(status: StatusCode, reason: &str) -> Answer {
     let mut answer = text(format!("{reason}\n"));
     *answer.status_mut() = status;
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct Alive;
+
+    impl AdminFacts for Alive {
+        fn add_metrics(&self, _: &mut Page) {}
+        fn config(&self) -> RunningConfig {
+            RunningConfig::default()
+        }
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    async fn start() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_admin(Arc::new(Alive), listener));
+        address
+    }
+
+    /// One request on a connection that stays open; whether it is answered.
+    async fn ask(stream: &mut TcpStream) -> bool {
+        let request = b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
+        if stream.write_all(request).await.is_err() {
+            return false;
+        }
+        let mut answer = [0; 1024];
+        let count = stream.read(&mut answer).await.unwrap_or(0);
+        answer[..count].starts_with(b"HTTP/1.1 200") && answer[..count].ends_with(b"alive\n")
+    }
+
+    /// The harm: connections that do nothing keep probes and scrapers out, so that a supervisor kills the
+    /// process.
+    #[tokio::test]
+    async fn connections_that_do_nothing_hold_the_port_from_nobody() {
+        let address = start().await;
+        let mut scraper = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut scraper).await);
+        let mut crowd = Vec::new();
+        for nth in 0..3 * ADMIN_CONNECTIONS {
+            let mut silent = TcpStream::connect(address).await.unwrap();
+            // Some ask once and stay.
+            if nth % 3 == 0 {
+                assert!(ask(&mut silent).await);
+            }
+            crowd.push(silent);
+            assert!(ask(&mut scraper).await, "it asks now and then: others are quieter");
+            let mut probe = TcpStream::connect(address).await.unwrap();
+            assert!(ask(&mut probe).await);
+        }
+        assert!(!ask(&mut crowd[0]).await, "it gave way");
+    }
 }

@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn the_filter_changes_while_the_log_runs() {
         let log = start_log(LogFormat::Text, &"error".parse().unwrap());
-        assert!(!tracing::enabled!(tracing::Level::DEBUG));
+        assert!(!tracing::enabled!(Level::DEBUG));
         assert!(log.set_filter(&"debug".parse().unwrap()));
-        assert!(tracing::enabled!(tracing::Level::DEBUG));
+        assert!(tracing::enabled!(Level::DEBUG));
     }
 }
