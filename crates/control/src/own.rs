@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prost::Message;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tollway_dial::wall_clock_reads;
 use tollway_identity::{
     Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, SystemRequest, TrustBundle,
     TrustBundles, renew_at,
@@ -113,9 +114,9 @@ pub(crate) async fn keep_current(
 ) {
     let mut trust_changes = hub.trust_revision();
     loop {
-        let wait = until_renewal(&current.borrow());
+        let at = renewal_time(&current.borrow());
         let renewed = tokio::select! {
-            () = tokio::time::sleep(wait) => issue(&authority, &hub.read(Catalogue::trust), ttl),
+            () = wall_clock_reads(at, SystemTime::now) => issue(&authority, &hub.read(Catalogue::trust), ttl),
             changed = trust_changes.changed() => {
                 if changed.is_err() {
                     return;
@@ -141,9 +142,8 @@ pub(crate) async fn keep_current(
     }
 }
 
-fn until_renewal(credentials: &Credentials) -> Duration {
-    let now = SystemTime::now();
-    let seed = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::from(since.subsec_nanos()));
-    let at = renew_at(credentials.not_before(), credentials.not_after(), seed);
-    at.duration_since(now).unwrap_or(Duration::ZERO)
+fn renewal_time(credentials: &Credentials) -> SystemTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = since.map_or(0, |since| u64::from(since.subsec_nanos()));
+    renew_at(credentials.not_before(), credentials.not_after(), seed)
 }

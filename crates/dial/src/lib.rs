@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod wall;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::{Channel, Endpoint, Uri};
+
+pub use wall::wall_clock_reads;
 
 /// An open connection.
 pub type Stream = Either<TcpStream, TlsStream<TcpStream>>;

@@ -59,7 +59,7 @@ pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
 }
 
 /// The connections that are open. Where there are too many, the one that has been quiet for longest
-/// gives way, so that nobody holds the port by doing nothing.
+/// gives way, so that the port cannot be held by doing nothing.
 #[derive(Default)]
 struct OpenConnections {
     served: JoinSet<()>,
@@ -221,7 +221,7 @@ mod tests {
     /// The harm: connections that do nothing keep probes and scrapers out, so that a supervisor kills the
     /// process.
     #[tokio::test]
-    async fn connections_that_do_nothing_hold_the_port_from_nobody() {
+    async fn connections_that_do_nothing_do_not_hold_the_port() {
         let address = start().await;
         let mut scraper = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut scraper).await);

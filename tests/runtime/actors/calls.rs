@@ -182,7 +182,7 @@ async fn actors_of_another_network_are_called_where_its_policies_allow() {
         let (status, _, text) = call(caller.http(), "POST", &path, &[], "x").await;
         assert_eq!((status.as_u16(), text), there, "{id}");
     }
-    // Some were at the other replica: each host is told who calls, and not through whom.
+    // Some were at the other replica: the app of each host sees the app that calls.
     for id in 0..20 {
         let path = format!("/v1.0/actors/Cart@cart.default.east/{id}/method/seen");
         assert_eq!(call(caller.http(), "POST", &path, &[], "").await.0.as_u16(), 200);

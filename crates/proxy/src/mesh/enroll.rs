@@ -99,12 +99,11 @@ pub(super) async fn renew(channel: Channel, who: &Enrolment) -> Result<Credentia
     issue(channel, who, String::new()).await
 }
 
-/// When to renew `credentials`, from now.
-pub(super) fn until_renewal(credentials: &Credentials) -> Duration {
-    let now = SystemTime::now();
-    let seed = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::from(since.subsec_nanos()));
-    let at = renew_at(credentials.not_before(), credentials.not_after(), seed);
-    at.duration_since(now).unwrap_or(Duration::ZERO)
+/// When to renew `credentials`; each time that it is asked, another moment of the span for that.
+pub(super) fn renewal_time(credentials: &Credentials) -> SystemTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = since.map_or(0, |since| u64::from(since.subsec_nanos()));
+    renew_at(credentials.not_before(), credentials.not_after(), seed)
 }
 
 /// Whether the certificate is no longer good for anything.

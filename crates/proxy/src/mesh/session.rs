@@ -4,12 +4,13 @@
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
+use tollway_dial::wall_clock_reads;
 use tollway_identity::{Expected, client_config};
 use tollway_model::{ServiceName, Workload, chain};
 use tollway_routing::PolicySet;
@@ -76,8 +77,8 @@ pub(super) async fn run(
 /// Returns when the certificate was renewed.
 async fn renew(who: &Enrolment, shared: &Shared, channel: Channel) {
     loop {
-        let wait = enroll::until_renewal(&shared.credentials.borrow());
-        tokio::time::sleep(wait).await;
+        let at = enroll::renewal_time(&shared.credentials.borrow());
+        wall_clock_reads(at, SystemTime::now).await;
         match enroll::renew(channel.clone(), who).await {
             Ok(credentials) => {
                 shared.credentials.send_replace(Arc::new(credentials));

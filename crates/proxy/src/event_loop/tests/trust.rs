@@ -160,7 +160,7 @@ fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
     let listeners = [ListenerKind::Tcp(stock.clone())];
     let caller = Running::start(web, credentials, &listeners, None, None);
     let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
-    let trust_domain = network.trust_domain.clone();
+    let trust_domain = network.trust_domain;
     let protocol = AppProtocol::Tcp;
     caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
     let mut stream = connect(caller.addresses[0]);

@@ -360,7 +360,7 @@ async fn a_sidecar_looks_up_no_actors_but_those_of_its_own_app() {
     assert!(loopback.received().is_empty(), "nothing is passed on");
 }
 
-/// The harm: the app is told a wrong caller, and its policies judge the wrong one.
+/// The harm: the app sees a wrong caller, and its policies judge the wrong one.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_passed_on_names_its_caller_and_stays_in_the_own_service() {
     let loopback = scripted(|_| response(200, &[], "done"));
