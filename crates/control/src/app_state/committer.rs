@@ -17,8 +17,9 @@ use tollway_wire::v1::state_change::Condition;
 use tollway_wire::v1::{StateChange, StateFence, WriteStateRequest};
 
 use super::record::{HEAD_BYTES, Record};
+use super::room::Room;
 use crate::clock::unix_now_ms;
-use crate::quota::{self, Delta, Full, Limit, Quotas};
+use crate::quota::{Delta, Full};
 use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
@@ -29,19 +30,6 @@ const STATE_KEY_BYTES: usize = 800;
 const STATE_VALUE_BYTES: usize = 1 << 20;
 /// Most changes of one request.
 const STATE_CHANGES: usize = 1000;
-/// Most bytes of keys and values of one app.
-const APP_STATE_BYTES: u64 = 64 << 20;
-/// Most entries of one app.
-const APP_STATE_ENTRIES: u64 = 100_000;
-/// Most bytes of keys and values of all apps: the control plane has them in memory.
-const STATE_BYTES: u64 = 256 << 20;
-const LIMITS: quota::Limits = quota::Limits {
-    owner_bytes: Limit { what: "what the app keeps in bytes", most: APP_STATE_BYTES },
-    owner_entries: Limit { what: "the number of the app's entries", most: APP_STATE_ENTRIES },
-    bytes: Limit { what: "what all apps keep in bytes", most: STATE_BYTES },
-    // Each has bytes.
-    entries: Limit { what: "the number of all entries", most: u64::MAX },
-};
 /// How often entries that are over are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Entries that are read in one step of counting or sweeping.
@@ -96,8 +84,8 @@ pub(super) struct Usage {
 pub(super) struct Committer {
     store: Store,
     usage: Arc<Usage>,
-    quotas: Quotas,
-    /// What the changes that are not durable yet did to the quotas.
+    room: Room,
+    /// What the changes that are not durable yet took of it.
     undurable: Vec<(String, Delta)>,
     next_sweep: Instant,
     /// The last key that the running sweep has read.
@@ -140,7 +128,7 @@ impl Decide for Committer {
         for change in request.changes {
             steps.push(step(pending, &owner, change, now, &mut delta).await?);
         }
-        self.quotas.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
+        self.room.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
         self.undurable.push((owner, delta));
         for Step { key, record } in steps {
             match record {
@@ -157,7 +145,7 @@ impl Decide for Committer {
             && !is_unknown(error)
         {
             for (owner, delta) in undurable {
-                self.quotas.release(&owner, delta);
+                self.room.release(&owner, delta);
             }
         }
         self.show_usage();
@@ -197,7 +185,7 @@ impl Committer {
         let mut committer = Self {
             store: store.clone(),
             usage,
-            quotas: Quotas::new(LIMITS),
+            room: Room::default(),
             undurable: Vec::new(),
             next_sweep: Instant::now() + SWEEP_EVERY,
             swept_to: None,
@@ -210,12 +198,12 @@ impl Committer {
     async fn count(&mut self) -> Result<(), StateError> {
         let (all, mut after) = (KeyRange::all(), None::<Bytes>);
         loop {
-            let quotas = &mut self.quotas;
+            let room = &mut self.room;
             let scan = self.store.scan(&all, after.as_deref(), PAGE, |entry| {
                 let size = entry.key.len() + entry.value.len().saturating_sub(HEAD_BYTES);
                 let mut delta = Delta::default();
                 delta.replace(None, Some(size));
-                quotas.count(owner_of(entry.key), delta);
+                room.count(owner_of(entry.key), delta);
                 ControlFlow::Continue(())
             });
             let scanned = scan.await?;
@@ -229,7 +217,7 @@ impl Committer {
     }
 
     fn show_usage(&self) {
-        let all = self.quotas.all();
+        let all = self.room.all();
         self.usage.entries.set(all.entries);
         self.usage.bytes.set(all.bytes);
     }
@@ -250,7 +238,7 @@ impl Committer {
         for (key, size) in over {
             let mut delta = Delta::default();
             delta.replace(Some(size), None);
-            self.quotas.count(owner_of(&key), delta);
+            self.room.count(owner_of(&key), delta);
             self.undurable.push((owner_of(&key).to_owned(), delta));
             pending.delete(key);
         }

@@ -7,6 +7,7 @@
 
 mod committer;
 mod record;
+mod room;
 
 use std::sync::Arc;
 
