@@ -3,6 +3,7 @@
 //! `h2spec` or `curl` connect to the relay over plain TCP; the relay connects to the program under
 //! test over TLS with a given certificate, and passes bytes and half-closes in both directions.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncWriteExt, copy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
@@ -96,6 +97,20 @@ async fn accept(listener: TcpListener, target: Target, errors: LastError) {
     }
 }
 
+/// At which end the way from client to server broke.
+enum Broken {
+    Client(io::Error),
+    Server(io::Error),
+}
+
+impl Broken {
+    fn into_inner(self) -> io::Error {
+        match self {
+            Self::Client(error) | Self::Server(error) => error,
+        }
+    }
+}
+
 async fn relay(client: TcpStream, target: &Target) -> Result<()> {
     let server = TcpStream::connect(target.address)
         .await
@@ -110,21 +125,32 @@ async fn relay(client: TcpStream, target: &Target) -> Result<()> {
     let (mut of_client, mut to_client) = client.into_split();
     let (mut of_server, mut to_server) = tokio::io::split(server);
     let there = async {
-        copy(&mut of_client, &mut to_server).await?;
-        to_server.shutdown().await
+        let mut buffer = vec![0; 16 * 1024];
+        loop {
+            let count = of_client.read(&mut buffer).await.map_err(Broken::Client)?;
+            if count == 0 {
+                return to_server.shutdown().await.map_err(Broken::Server);
+            }
+            to_server.write_all(&buffer[..count]).await.map_err(Broken::Server)?;
+            to_server.flush().await.map_err(Broken::Server)?;
+        }
     };
     let back = async {
         copy(&mut of_server, &mut to_client).await?;
         to_client.shutdown().await
     };
     let (mut there, mut back) = (pin!(there), pin!(back));
-    // A server that breaks off takes no more bytes, and what it has sent before still goes to the client.
     let relayed = tokio::select! {
         ended = &mut back => match ended {
-            Ok(()) => there.await,
+            Ok(()) => there.await.map_err(Broken::into_inner),
             Err(error) => Err(error),
         },
-        ended = &mut there => back.await.and(ended),
+        ended = &mut there => match ended {
+            Ok(()) => back.await,
+            // What a server has sent before it broke off still goes to the client.
+            Err(Broken::Server(error)) => back.await.and(Err(error)),
+            Err(Broken::Client(error)) => Err(error),
+        },
     };
     relayed.context("the relayed connection broke")
 }

@@ -58,6 +58,7 @@ fn documented(kind: Kind) -> &'static [&'static str] {
             "content-length",
             "dapr-caller-app-id",
             "dapr-caller-namespace",
+            "dapr-callee-app-id",
             "x-tollway-caller",
         ],
         Kind::Front => {
