@@ -16,8 +16,8 @@ use tollway_telemetry::metrics::Gauge;
 use tollway_wire::v1::state_change::Condition;
 use tollway_wire::v1::{StateChange, StateFence, WriteStateRequest};
 
+use super::quotas::AppQuotas;
 use super::record::{HEAD_BYTES, Record};
-use super::room::Room;
 use crate::clock::unix_now_ms;
 use crate::quota::{Delta, Full};
 use crate::stores::Stores;
@@ -84,8 +84,8 @@ pub(super) struct Usage {
 pub(super) struct Committer {
     store: Store,
     usage: Arc<Usage>,
-    room: Room,
-    /// What the changes that are not durable yet took of it.
+    quotas: AppQuotas,
+    /// What the changes that are not durable yet did to the quotas.
     undurable: Vec<(String, Delta)>,
     next_sweep: Instant,
     /// The last key that the running sweep has read.
@@ -128,7 +128,7 @@ impl Decide for Committer {
         for change in request.changes {
             steps.push(step(pending, &owner, change, now, &mut delta).await?);
         }
-        self.room.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
+        self.quotas.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
         self.undurable.push((owner, delta));
         for Step { key, record } in steps {
             match record {
@@ -145,7 +145,7 @@ impl Decide for Committer {
             && !is_unknown(error)
         {
             for (owner, delta) in undurable {
-                self.room.release(&owner, delta);
+                self.quotas.release(&owner, delta);
             }
         }
         self.show_usage();
@@ -185,7 +185,7 @@ impl Committer {
         let mut committer = Self {
             store: store.clone(),
             usage,
-            room: Room::default(),
+            quotas: AppQuotas::default(),
             undurable: Vec::new(),
             next_sweep: Instant::now() + SWEEP_EVERY,
             swept_to: None,
@@ -198,12 +198,12 @@ impl Committer {
     async fn count(&mut self) -> Result<(), StateError> {
         let (all, mut after) = (KeyRange::all(), None::<Bytes>);
         loop {
-            let room = &mut self.room;
+            let quotas = &mut self.quotas;
             let scan = self.store.scan(&all, after.as_deref(), PAGE, |entry| {
                 let size = entry.key.len() + entry.value.len().saturating_sub(HEAD_BYTES);
                 let mut delta = Delta::default();
                 delta.replace(None, Some(size));
-                room.count(owner_of(entry.key), delta);
+                quotas.count(owner_of(entry.key), delta);
                 ControlFlow::Continue(())
             });
             let scanned = scan.await?;
@@ -217,7 +217,7 @@ impl Committer {
     }
 
     fn show_usage(&self) {
-        let all = self.room.all();
+        let all = self.quotas.all();
         self.usage.entries.set(all.entries);
         self.usage.bytes.set(all.bytes);
     }
@@ -238,7 +238,7 @@ impl Committer {
         for (key, size) in over {
             let mut delta = Delta::default();
             delta.replace(Some(size), None);
-            self.room.count(owner_of(&key), delta);
+            self.quotas.count(owner_of(&key), delta);
             self.undurable.push((owner_of(&key).to_owned(), delta));
             pending.delete(key);
         }

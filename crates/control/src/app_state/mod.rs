@@ -6,8 +6,8 @@
 //! (`committer.rs`); reads go to the store.
 
 mod committer;
+mod quotas;
 mod record;
-mod room;
 
 use std::sync::Arc;
 

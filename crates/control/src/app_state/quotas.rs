@@ -7,7 +7,7 @@ const APP_STATE_BYTES: u64 = 64 << 20;
 /// Most entries of one app.
 const APP_STATE_ENTRIES: u64 = 100_000;
 /// Most bytes of keys and values of the apps of one namespace: half of what all may keep, so that no
-/// namespace takes the room of all others.
+/// namespace takes what is left for all others.
 const NAMESPACE_STATE_BYTES: u64 = 128 << 20;
 /// Most bytes of keys and values of all apps: the control plane has them in memory.
 const STATE_BYTES: u64 = 256 << 20;
@@ -31,18 +31,18 @@ const OF_NAMESPACES: Limits = Limits {
 };
 
 /// Usage by app and by namespace. An app is named `NAMESPACE/APP/`.
-pub(super) struct Room {
+pub(super) struct AppQuotas {
     apps: Quotas,
     namespaces: Quotas,
 }
 
-impl Default for Room {
+impl Default for AppQuotas {
     fn default() -> Self {
         Self { apps: Quotas::new(OF_APPS), namespaces: Quotas::new(OF_NAMESPACES) }
     }
 }
 
-impl Room {
+impl AppQuotas {
     /// Counts a write, unless it would exceed a limit.
     pub(super) fn reserve(&mut self, app: &str, delta: Delta) -> Result<(), Full> {
         self.namespaces.reserve(namespace(app), delta)?;
@@ -87,33 +87,33 @@ mod tests {
 
     /// The harm: one namespace, by apps of as many names as it likes, fills the state of all.
     #[test]
-    fn a_namespace_leaves_others_half_of_the_room() {
-        let mut room = Room::default();
+    fn a_namespace_leaves_half_to_others() {
+        let mut quotas = AppQuotas::default();
         let mut refused = None;
         for app in 0..5 {
             for _ in 0..64 {
-                let taken = room.reserve(&format!("lowly/evil-{app}/"), bytes(1 << 20));
+                let taken = quotas.reserve(&format!("lowly/evil-{app}/"), bytes(1 << 20));
                 refused = refused.or(taken.err());
             }
         }
         assert_eq!(refused.unwrap().what, "what the apps of the namespace keep in bytes");
-        assert_eq!(room.all().bytes, NAMESPACE_STATE_BYTES);
+        assert_eq!(quotas.all().bytes, NAMESPACE_STATE_BYTES);
         for app in ["shop/cart/", "shop/till/"] {
-            room.reserve(app, bytes(APP_STATE_BYTES)).unwrap();
+            quotas.reserve(app, bytes(APP_STATE_BYTES)).unwrap();
         }
-        assert_eq!(room.all().bytes, STATE_BYTES);
+        assert_eq!(quotas.all().bytes, STATE_BYTES);
     }
 
     #[test]
     fn what_an_app_may_not_have_counts_for_nothing() {
-        let mut room = Room::default();
-        room.reserve("shop/cart/", bytes(APP_STATE_BYTES)).unwrap();
-        let refused = room.reserve("shop/cart/", bytes(1)).unwrap_err();
+        let mut quotas = AppQuotas::default();
+        quotas.reserve("shop/cart/", bytes(APP_STATE_BYTES)).unwrap();
+        let refused = quotas.reserve("shop/cart/", bytes(1)).unwrap_err();
         assert_eq!(refused.what, "what the app keeps in bytes");
-        room.reserve("shop/till/", bytes(APP_STATE_BYTES)).unwrap();
-        room.release("shop/till/", bytes(APP_STATE_BYTES));
-        room.count("shop/other/", bytes(APP_STATE_BYTES));
-        let refused = room.reserve("shop/till/", bytes(1)).unwrap_err();
+        quotas.reserve("shop/till/", bytes(APP_STATE_BYTES)).unwrap();
+        quotas.release("shop/till/", bytes(APP_STATE_BYTES));
+        quotas.count("shop/other/", bytes(APP_STATE_BYTES));
+        let refused = quotas.reserve("shop/till/", bytes(1)).unwrap_err();
         assert_eq!(
             (refused.found, refused.limit),
             (NAMESPACE_STATE_BYTES + 1, NAMESPACE_STATE_BYTES)
