@@ -10,7 +10,7 @@ use super::refusals::client;
 use super::rows::check;
 use super::timers::until_turns;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
-use tollway_tests::mesh::Mesh;
+use tollway_tests::mesh::{AppProtocol, Mesh};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn actors_are_called_where_they_are() {
@@ -192,10 +192,19 @@ async fn actors_of_another_network_are_called_where_its_policies_allow() {
         assert_eq!(shown, "spiffe://west.tollway/ns/default/caller", "{id}");
     }
     // An app that hosts nothing looks up nothing.
-    let web = tokio::task::block_in_place(|| mesh.east.caller(&[]));
-    let (status, text) = invoke(caller.http(), "Cart@caller.default.east/0", "hello", "").await;
-    assert_eq!((status, envelope(&text).0.as_str()), (404, "ERR_ACTOR_NO_ADDRESS"), "{text}");
-    assert_eq!(invoke(web.http(), "Cart/0", "hello", "").await.0, 200, "it calls as itself");
+    let web = tokio::task::block_in_place(|| mesh.east.app("web", "one", AppProtocol::Http));
+    let began = std::time::Instant::now();
+    let (status, code) = loop {
+        let (status, text) = invoke(caller.http(), "Cart@web.default.east/0", "hello", "").await;
+        let code = envelope(&text).0;
+        if code != "ERR_UNKNOWN_SERVICE" {
+            break (status, code);
+        }
+        assert!(began.elapsed() < super::PATIENCE, "the app is not known");
+    };
+    assert_eq!((status, code.as_str()), (404, "ERR_ACTOR_NO_ADDRESS"));
+    let own = invoke(web.sidecar.http(), "Cart/0", "hello", "").await;
+    assert_eq!(own.0, 200, "it calls as itself");
     // A name that is no app's is that of a type.
     let (_, text) = invoke(caller.http(), "Cart@home/0", "hello", "").await;
     assert_eq!(envelope(&text).1, "did not find address for actor 'Cart@home||0'");
