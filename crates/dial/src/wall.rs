@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 /// How often the clock is read, in case that it was set or the machine slept.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Returns once `clock` reads `at` or later. Timers of the runtime stand still while a machine sleeps, and
-/// do not follow a clock that is set; what certificates are judged by does.
+/// Returns once `clock` reads `at` or later. Timers of the runtime do not count the time in which a
+/// machine sleeps, and do not follow a clock that is set. Certificates are judged by this clock.
 pub async fn wall_clock_reads(at: SystemTime, clock: impl Fn() -> SystemTime) {
     while let Ok(left) = at.duration_since(clock()) {
         if left.is_zero() {

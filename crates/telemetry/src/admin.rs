@@ -58,8 +58,8 @@ pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
     }
 }
 
-/// The connections that are open. Where there are too many, the one that has been quiet for longest
-/// gives way, so that the port cannot be held by doing nothing.
+/// The connections that are open. For one too many, the one without a request for longest ends, so that
+/// connections that do nothing cannot hold the port.
 #[derive(Default)]
 struct OpenConnections {
     served: JoinSet<()>,

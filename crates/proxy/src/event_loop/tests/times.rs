@@ -67,7 +67,7 @@ fn a_handshake_that_stops_is_closed() {
     assert_eq!(sidecar.metrics.tls_handshake_failures.value(), 1);
 }
 
-/// `net` bounds what is kept of each; this is about for how long.
+/// `net` limits the bytes that are stored of each; this test is about the time.
 #[test]
 fn long_hellos_that_stop_short_are_closed_in_time_and_others_are_served_meanwhile() {
     const CROWD: u64 = 50;
