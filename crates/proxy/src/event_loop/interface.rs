@@ -166,6 +166,20 @@ pub(crate) trait ProcessServices: Send {
     fn app_unreachable(&self);
 }
 
+/// A process that serves nothing and counts nothing, for tests.
+#[cfg(test)]
+pub(crate) struct NoServices;
+
+#[cfg(test)]
+impl ProcessServices for NoServices {
+    fn subscribe(&self, _: &ServiceName) {}
+    fn unsubscribe(&self, _: &ServiceName) {}
+    fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
+        Err(NotServed::Nobody)
+    }
+    fn app_unreachable(&self) {}
+}
+
 /// What the rest of the process asks of an event loop.
 pub(crate) enum Command {
     Services(Vec<ServiceUpdate>),

@@ -33,6 +33,8 @@ use crate::cx::Cx;
 use crate::observe::Observer;
 pub(crate) use composition::{Composition, Load};
 pub(crate) use http::Http;
+#[cfg(test)]
+pub(crate) use interface::NoServices;
 pub use interface::{ApiKind, ApiStream, MeshProtocol};
 pub(crate) use interface::{
     AppTarget, AppTls, Command, Commands, LoopConfig, NotServed, ProcessServices,

@@ -141,20 +141,9 @@ mod tests {
 
     use super::*;
     use crate::conn::{ConnKey, ListenerKind};
-    use crate::event_loop::{ApiStream, LoopConfig, NotServed, ProcessServices};
+    use crate::event_loop::{LoopConfig, NoServices};
     use crate::exchange::{BodySize, Exchange, StreamRef};
     use crate::protocol::Arrival;
-
-    struct NoServices;
-
-    impl ProcessServices for NoServices {
-        fn subscribe(&self, _: &ServiceName) {}
-        fn unsubscribe(&self, _: &ServiceName) {}
-        fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
-            Err(NotServed::Nobody)
-        }
-        fn app_unreachable(&self) {}
-    }
 
     /// A request that waits for a permit.
     fn waiting(now: Instant) -> Exchange {
@@ -168,6 +157,14 @@ mod tests {
         };
         let mut exchange = Exchange::new(ListenerKind::Inbound, arrival, now, None);
         exchange.up = UpstreamState::Permit;
+        exchange
+    }
+
+    /// A request for the app that is to be dispatched.
+    fn for_app(now: Instant) -> Exchange {
+        let mut exchange = waiting(now);
+        exchange.destination = Destination::App;
+        exchange.up = UpstreamState::Waiting;
         exchange
     }
 
@@ -208,10 +205,7 @@ mod tests {
         let upstreams = Upstreams::new(Box::new(NoServices));
         let (mut exchanges, mut app_queue) = (Exchanges::default(), AppQueue::default());
         let mut ask = |exchanges: &mut Exchanges, app_queue: &mut AppQueue| {
-            let mut exchange = waiting(cx.now);
-            exchange.destination = Destination::App;
-            exchange.up = UpstreamState::Waiting;
-            let key = exchanges.insert(exchange);
+            let key = exchanges.insert(for_app(cx.now));
             (key, take_permit(&mut cx, &mut conns, exchanges, &upstreams, app_queue, key))
         };
         assert!(ask(&mut exchanges, &mut app_queue).1, "it has the permit");
@@ -237,10 +231,7 @@ mod tests {
         let mut gone = waiting(cx.now);
         gone.up = UpstreamState::Gone;
         app_queue.concurrency.waiting.push_back(exchanges.insert(gone));
-        let mut exchange = waiting(cx.now);
-        exchange.destination = Destination::App;
-        exchange.up = UpstreamState::Waiting;
-        let key = exchanges.insert(exchange);
+        let key = exchanges.insert(for_app(cx.now));
         assert!(!take_permit(&mut cx, &mut conns, &mut exchanges, &upstreams, &mut app_queue, key));
         assert!(app_queue.is_due(0));
         assert_eq!(next(&cx, &mut exchanges, &mut app_queue), Some(key));

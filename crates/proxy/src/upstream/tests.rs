@@ -14,21 +14,9 @@ use super::links::{Http2State, Link, LinkProtocol, Links};
 use super::{Candidates, Upstreams, pick, pools, scale};
 use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
-use crate::event_loop::{ApiStream, LoopConfig, NotServed, ProcessServices};
+use crate::event_loop::{LoopConfig, NoServices};
 use crate::exchange::Destination;
 use crate::limits::{Limits, Timeouts};
-
-/// A process that serves nothing and counts nothing.
-struct NoServices;
-
-impl ProcessServices for NoServices {
-    fn subscribe(&self, _: &ServiceName) {}
-    fn unsubscribe(&self, _: &ServiceName) {}
-    fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
-        Err(NotServed::Nobody)
-    }
-    fn app_unreachable(&self) {}
-}
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
