@@ -2,7 +2,7 @@
 //! certificate is renewed and follows the trust bundles.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use tokio::sync::watch;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tollway_dial::wall_clock_reads;
 use tollway_identity::{
     Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, SystemRequest, TrustBundle,
-    TrustBundles, renew_at,
+    TrustBundles, renewal_time,
 };
 use tollway_model::{Instance, NetworkName, TrustDomain};
 use tollway_store::{Expected, Store, TransactError, Transaction};
@@ -140,10 +140,4 @@ pub(crate) async fn keep_current(
             }
         }
     }
-}
-
-fn renewal_time(credentials: &Credentials) -> SystemTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seed = since.map_or(0, |since| u64::from(since.subsec_nanos()));
-    renew_at(credentials.not_before(), credentials.not_after(), seed)
 }

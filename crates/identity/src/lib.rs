@@ -36,7 +36,7 @@ pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
 };
-pub use renew::renew_at;
+pub use renew::renewal_time;
 pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
     AnyCertificate, ClientPair, Expected, GATEWAY_HERE_RECORD, Refusal, RootsError, ServerNameRead,

@@ -1,6 +1,8 @@
 //! When to renew a certificate.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::Credentials;
 
 /// Earliest renewal, in thousandths of a certificate's life.
 const EARLIEST_PER_MILLE: u128 = 350;
@@ -9,14 +11,21 @@ const SPREAD_PER_MILLE: u128 = 130;
 
 /// The moment to renew a certificate: between 35 % and 48 % of its life, so always before half,
 /// at a place in between that `jitter_seed` (any number, best random) decides.
-#[must_use]
-pub fn renew_at(not_before: SystemTime, not_after: SystemTime, jitter_seed: u64) -> SystemTime {
+fn renew_at(not_before: SystemTime, not_after: SystemTime, jitter_seed: u64) -> SystemTime {
     let life = not_after.duration_since(not_before).unwrap_or(Duration::ZERO).as_nanos();
     let jitter = u128::from(mix(jitter_seed)) * SPREAD_PER_MILLE;
     let spread = (life / 1000 * jitter) >> 64;
     let wait = life / 1000 * EARLIEST_PER_MILLE + spread;
     let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
     not_before.checked_add(wait).unwrap_or(not_before)
+}
+
+/// When to renew `credentials`; each time that it is asked, another moment of the span for that.
+#[must_use]
+pub fn renewal_time(credentials: &Credentials) -> SystemTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = since.map_or(0, |since| u64::from(since.subsec_nanos()));
+    renew_at(credentials.not_before(), credentials.not_after(), seed)
 }
 
 /// Spreads neighbouring seeds over all numbers (the finaliser of SplitMix64).
@@ -29,8 +38,6 @@ fn mix(seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use proptest::prelude::*;
 
     use super::*;

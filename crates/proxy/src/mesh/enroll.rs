@@ -1,12 +1,12 @@
 //! Identity: the first certificate by join token, later ones by the present certificate.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_identity::{
     CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
-    issued_at, renew_at, span,
+    issued_at, span,
 };
 use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -97,13 +97,6 @@ pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> 
 /// Renews over a connection that shows the present certificate.
 pub(super) async fn renew(channel: Channel, who: &Enrolment) -> Result<Credentials, MeshError> {
     issue(channel, who, String::new()).await
-}
-
-/// When to renew `credentials`; each time that it is asked, another moment of the span for that.
-pub(super) fn renewal_time(credentials: &Credentials) -> SystemTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seed = since.map_or(0, |since| u64::from(since.subsec_nanos()));
-    renew_at(credentials.not_before(), credentials.not_after(), seed)
 }
 
 /// Whether the certificate is no longer good for anything.

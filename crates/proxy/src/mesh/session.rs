@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_dial::wall_clock_reads;
-use tollway_identity::{Expected, client_config};
+use tollway_identity::{Expected, client_config, renewal_time};
 use tollway_model::{ServiceName, Workload, chain};
 use tollway_routing::PolicySet;
 use tollway_wire::v1::discovery_client::DiscoveryClient;
@@ -77,7 +77,7 @@ pub(super) async fn run(
 /// Returns when the certificate was renewed.
 async fn renew(who: &Enrolment, shared: &Shared, channel: Channel) {
     loop {
-        let at = enroll::renewal_time(&shared.credentials.borrow());
+        let at = renewal_time(&shared.credentials.borrow());
         wall_clock_reads(at, SystemTime::now).await;
         match enroll::renew(channel.clone(), who).await {
             Ok(credentials) => {

@@ -317,12 +317,16 @@ impl Actors {
 }
 
 impl Actors {
+    /// Whether the app beside this sidecar offers a type.
+    pub(super) fn offers(&self, actor_type: &str) -> bool {
+        self.hosting().is_some_and(|hosting| hosting.host.types().contains_key(actor_type))
+    }
+
     /// Whether another app's call of an actor is looked up here: only methods of the types that the app
     /// beside this sidecar offers.
     fn may_look_up(&self, call: &Call) -> Result<(), Problem> {
-        let offers = |hosting: Hosting| hosting.host.types().contains_key(&call.actor.actor_type);
         match &call.work {
-            Work::Method { .. } if self.hosting().is_some_and(offers) => Ok(()),
+            Work::Method { .. } if self.offers(&call.actor.actor_type) => Ok(()),
             Work::Method { .. } => Err(no_address(&call.actor)),
             Work::PutReminder(_)
             | Work::GetReminder(_)
@@ -344,11 +348,13 @@ impl Actors {
         if caller == self.me.service {
             return Ok(());
         }
-        // The directory knows of the own namespace alone.
+        // The directory knows of the own namespace alone, and follows no type for a stranger.
         let is_near = caller.namespace == self.me.service.namespace
             && caller.network == self.me.service.network;
-        let known = self.directory.follow(&Arc::from(actor_type)).filter(|_| is_near);
-        let mut known = known.ok_or_else(refused)?;
+        if !is_near || !self.offers(actor_type) {
+            return Err(refused());
+        }
+        let mut known = self.directory.follow(&Arc::from(actor_type)).ok_or_else(refused)?;
         let owners = known.wait_for(|known| !matches!(known, KnownOwners::Unknown));
         let is_host = match tokio::time::timeout(OWNERS_WITHIN, owners).await {
             Ok(Ok(known)) => match &*known {

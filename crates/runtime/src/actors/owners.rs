@@ -78,6 +78,12 @@ impl Directory {
         self.types().get(actor_type).unwrap().known.send_replace(known);
     }
 
+    /// How many types are followed.
+    #[cfg(test)]
+    pub(super) fn followed(&self) -> usize {
+        self.types().len()
+    }
+
     /// Follows the types until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>, control: Arc<dyn ControlLink>) {
         let mut pause = Pause::default();

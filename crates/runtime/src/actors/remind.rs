@@ -60,7 +60,7 @@ impl Actors {
                 (ErrorCode::ActorReminderDelete, "deleting")
             }
         };
-        self.offers(&call.actor.actor_type)?;
+        self.check_offered(&call.actor.actor_type)?;
         let asked = self.invoke(call).await;
         asked.map_err(|problem| {
             // The host serves reminders as Dapr's scheduler does: without it the operation fails.
@@ -73,9 +73,8 @@ impl Actors {
         })
     }
 
-    fn offers(&self, actor_type: &str) -> Result<(), Problem> {
-        let hosting = self.hosting();
-        if hosting.is_some_and(|hosting| hosting.host.types().contains_key(actor_type)) {
+    fn check_offered(&self, actor_type: &str) -> Result<(), Problem> {
+        if self.offers(actor_type) {
             return Ok(());
         }
         let text = format!(
@@ -243,7 +242,7 @@ impl Actors {
                 self.rpc_ask(&actor_type, &id, Work::DeleteReminders, Bytes::new()).await?;
             }
             None => {
-                self.offers(&actor_type).map_err(|problem| problem.status())?;
+                self.check_offered(&actor_type).map_err(|problem| problem.status())?;
                 let deleted = self.of_type(Method::DELETE, &actor_type).await;
                 deleted.map_err(|problem| problem.status())?;
             }
@@ -274,7 +273,7 @@ impl Actors {
                 vec![self.rpc_ask(&actor_type, &id, Work::ListReminders, Bytes::new()).await?]
             }
             None => {
-                self.offers(&actor_type).map_err(|problem| problem.status())?;
+                self.check_offered(&actor_type).map_err(|problem| problem.status())?;
                 let found = self.of_type(Method::GET, &actor_type).await;
                 found.map_err(|problem| problem.status())?
             }

@@ -216,3 +216,22 @@ async fn only_hosts_of_a_type_are_answered_about_its_reminders() {
     let (status, text) = ask(REPLICA, Method::GET, "/v1.0/actor-reminders/Cart").await;
     assert!(status == 200 && !text.contains("evil"), "{text}");
 }
+
+/// The harm: a stranger fills the list of followed types, so that the own app calls no others.
+#[tokio::test(start_paused = true)]
+async fn no_type_is_followed_for_an_app_that_asks_about_reminders() {
+    let world = World::new();
+    let before = world.actors.directory.followed();
+    let bodies = BodyCollector::new(10_000, 1_000);
+    for nth in 0..20 {
+        for caller in ["west spiffe://west.tollway/ns/default/web", "east spiffe://e.t/ns/a/b"] {
+            let path = format!("/v1.0/actor-reminders/J{nth}");
+            let mut request = request(Method::GET, &path, "");
+            let fields = request.headers_mut();
+            fields.insert("x-tollway-caller-of", HeaderValue::from_static(caller));
+            let (status, text) = read(world.actors.answer_inbound(&bodies, request).await).await;
+            assert_eq!(status, 403, "{text}");
+        }
+    }
+    assert_eq!(world.actors.directory.followed(), before);
+}
