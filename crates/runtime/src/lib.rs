@@ -31,6 +31,7 @@ mod loopback;
 mod metadata;
 mod resiliency;
 mod rest;
+mod routes;
 mod server;
 mod sidecar;
 mod state;
@@ -39,5 +40,6 @@ mod testing;
 
 pub use body_collector::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
 pub use external_endpoints::{BaseUrl, BaseUrlError, EndpointTls, EndpointTlsError, HttpEndpoint};
+pub use routes::{ROUTES, Route};
 pub use sidecar::{Sidecar, SidecarError, StateStores, network_store, run_sidecar};
 pub use state::OpenStoreError;

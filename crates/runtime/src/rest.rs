@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
@@ -14,6 +14,7 @@ use tonic::body::Body;
 use crate::body_collector::{BodyCollector, CollectError};
 use crate::external_endpoints::ExternalCalls;
 use crate::metadata::{METADATA_VALUE_BYTES, Metadata, MetadataError};
+use crate::routes::{self, Endpoint, From};
 use crate::server::Api;
 use crate::state;
 
@@ -27,14 +28,13 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
         Err(request) => request,
     };
     let path = request.uri().path().to_owned();
-    match (request.method(), path.as_str()) {
-        (&Method::GET, "/v1.0/healthz") => health(&api.metadata, request.uri().query()),
-        (&Method::GET, "/v1.0/healthz/outbound") => outbound_health(&api.metadata),
-        (&Method::GET, "/v1.0/metadata") => metadata(api),
-        (&Method::PUT, path) if path.starts_with("/v1.0/metadata/") => {
-            set_metadata(&api.metadata, request).await
-        }
-        (&Method::POST, "/v1.0/shutdown") => {
+    let found = routes::find(From::App, request.method(), &path);
+    match found.as_ref().map(|(endpoint, parts)| (endpoint, parts.as_slice())) {
+        Some((Endpoint::Health, _)) => health(&api.metadata, request.uri().query()),
+        Some((Endpoint::OutboundHealth, _)) => outbound_health(&api.metadata),
+        Some((Endpoint::Metadata, _)) => metadata(api),
+        Some((Endpoint::SetMetadata, [key])) => set_metadata(&api.metadata, key, request).await,
+        Some((Endpoint::Shutdown, _)) => {
             api.asked_to_end.notify_one();
             empty(StatusCode::NO_CONTENT)
         }
@@ -143,11 +143,10 @@ pub(crate) fn in_words(time: Duration) -> String {
     }
 }
 
-async fn set_metadata(of: &Metadata, request: Request<Body>) -> Response<Body> {
-    let key = request.uri().path().trim_start_matches("/v1.0/metadata/").to_owned();
+async fn set_metadata(of: &Metadata, key: &str, request: Request<Body>) -> Response<Body> {
     let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
     let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
-    let stored = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key, text));
+    let stored = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key.to_owned(), text));
     match stored {
         Ok(()) => empty(StatusCode::NO_CONTENT),
         Err(why) => {

@@ -15,6 +15,7 @@ use super::names::{ActorRequest, Work, asked};
 use super::problem::Problem;
 use crate::body_collector::BodyCollector;
 use crate::rest::{empty, not_collected};
+use crate::routes::From;
 use crate::state::{Step, expiry};
 
 /// The time at which an entry of an actor's state expires.
@@ -30,14 +31,11 @@ impl Actors {
         bodies: &BodyCollector,
         request: Request<Body>,
     ) -> Result<Response<Body>, Request<Body>> {
-        let (actor, asked) = match asked(request.method(), request.uri().path()) {
+        let (actor, asked) = match asked(From::App, request.method(), request.uri().path()) {
             None => return Err(request),
             Some(Err(problem)) => return Ok(problem.response()),
             Some(Ok(asked)) => asked,
         };
-        if matches!(asked, ActorRequest::Host(Work::ListReminders | Work::DeleteReminders)) {
-            return Err(request);
-        }
         let (head, body) = request.into_parts();
         let held = match bodies.collect(body).await {
             Ok(held) => held,
@@ -65,7 +63,7 @@ impl Actors {
         bodies: &BodyCollector,
         request: Request<Body>,
     ) -> Response<Body> {
-        let (actor, asked) = match asked(request.method(), request.uri().path()) {
+        let (actor, asked) = match asked(From::Mesh, request.method(), request.uri().path()) {
             Some(Ok(asked)) => asked,
             Some(Err(problem)) => return problem.response(),
             None => {

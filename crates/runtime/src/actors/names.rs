@@ -9,6 +9,7 @@ use tollway_model::ErrorCode;
 use tollway_wire::REMINDER_NAME_BYTES;
 
 use super::problem::Problem;
+use crate::routes::{self, ActorEndpoint, Endpoint, From};
 
 /// Longest id of an actor, and longest name of a timer, in bytes.
 pub(crate) const ACTOR_NAME_BYTES: usize = 512;
@@ -42,35 +43,29 @@ pub(crate) enum Work {
     DeleteReminders,
 }
 
-/// Reads method and path. Returns `None` if the path is not about actors.
-pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, ActorRequest), Problem>> {
-    let mut parts = path.strip_prefix("/v1.0/actors/")?.splitn(3, '/');
-    let (actor_type, id, rest) = (parts.next()?, parts.next()?, parts.next()?);
-    let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
-    let writes = matches!(*method, Method::POST | Method::PUT);
-    let what: fn(String) -> ActorRequest = match (kind, name.is_empty()) {
-        ("method", false) if writes || matches!(*method, Method::GET | Method::DELETE) => {
-            |name| ActorRequest::Host(Work::Method { name, query: None })
-        }
-        ("state", true) if writes => |_| ActorRequest::Transact,
-        ("state", false) if *method == Method::GET => ActorRequest::GetState,
-        ("reminders", false) if writes => |name| ActorRequest::Host(Work::PutReminder(name)),
-        ("reminders", false) if *method == Method::GET => {
-            |name| ActorRequest::Host(Work::GetReminder(name))
-        }
-        ("reminders", false) if *method == Method::DELETE => {
-            |name| ActorRequest::Host(Work::DeleteReminder(name))
-        }
-        ("reminders", true) if *method == Method::GET => {
-            |_| ActorRequest::Host(Work::ListReminders)
-        }
-        ("reminders", true) if *method == Method::DELETE => {
-            |_| ActorRequest::Host(Work::DeleteReminders)
-        }
-        ("timers", false) if writes => ActorRequest::PutTimer,
-        ("timers", false) if *method == Method::DELETE => ActorRequest::DeleteTimer,
-        _ => return None,
+/// Reads method and path of a request of the app, or of another sidecar. Returns `None` if it is not
+/// about actors.
+pub(crate) fn asked(
+    from: From,
+    method: &Method,
+    path: &str,
+) -> Option<Result<(Actor, ActorRequest), Problem>> {
+    let (endpoint, parts) = routes::find(from, method, path)?;
+    let Endpoint::Actor(endpoint) = endpoint else { return None };
+    let what: fn(String) -> ActorRequest = match endpoint {
+        ActorEndpoint::Method => |name| ActorRequest::Host(Work::Method { name, query: None }),
+        ActorEndpoint::Transact => |_| ActorRequest::Transact,
+        ActorEndpoint::GetState => ActorRequest::GetState,
+        ActorEndpoint::PutTimer => ActorRequest::PutTimer,
+        ActorEndpoint::DeleteTimer => ActorRequest::DeleteTimer,
+        ActorEndpoint::PutReminder => |name| ActorRequest::Host(Work::PutReminder(name)),
+        ActorEndpoint::GetReminder => |name| ActorRequest::Host(Work::GetReminder(name)),
+        ActorEndpoint::DeleteReminder => |name| ActorRequest::Host(Work::DeleteReminder(name)),
+        ActorEndpoint::ListReminders => |_| ActorRequest::Host(Work::ListReminders),
+        ActorEndpoint::DeleteReminders => |_| ActorRequest::Host(Work::DeleteReminders),
     };
+    let (actor_type, id) = (*parts.first()?, *parts.get(1)?);
+    let name = parts.get(2).copied().unwrap_or_default();
     let decoded = |part: &'static str, text: &str| {
         let decoded = percent_decode_str(text).decode_utf8();
         decoded.map(String::from).map_err(|_| bad(part, text, "is no UTF-8"))
@@ -181,7 +176,8 @@ mod tests {
 
     #[track_caller]
     fn read(method: &Method, path: &str) -> (String, String, ActorRequest) {
-        let (actor, asked) = asked(method, path).expect("about actors").expect("well formed");
+        let (actor, asked) =
+            asked(From::App, method, path).expect("about actors").expect("well formed");
         (actor.actor_type.to_string(), actor.id.to_string(), asked)
     }
 
@@ -225,13 +221,13 @@ mod tests {
             (Method::POST, "/v1.0/actors/Cart/7/method/"),
         ];
         for (method, path) in others {
-            assert!(asked(&method, path).is_none(), "{method} {path}");
+            assert!(asked(From::App, &method, path).is_none(), "{method} {path}");
         }
     }
 
     #[track_caller]
     fn check_refused(path: &str, code: ErrorCode, part: &str) {
-        let problem = asked(&Method::POST, path).expect("about actors").unwrap_err();
+        let problem = asked(From::App, &Method::POST, path).expect("about actors").unwrap_err();
         assert_eq!(problem.code, code, "{path}");
         assert!(problem.text.contains(part), "{}", problem.text);
     }

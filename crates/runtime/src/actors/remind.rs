@@ -30,9 +30,8 @@ use super::reminder_document::{ReminderRecord, document, message, policy_documen
 use super::reminders::{Refused, Reminders};
 use super::rpc::envelope_status;
 use crate::rest::empty;
+use crate::routes::{self, Endpoint, From};
 
-/// The path by which sidecars ask each other for the reminders of a type.
-const OF_TYPE: &str = "/v1.0/actor-reminders/";
 /// Largest response of another sidecar, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 
@@ -100,10 +99,13 @@ impl Actors {
         path: &str,
         caller: Option<&ActorCaller>,
     ) -> Response<Body> {
-        let Some(actor_type) = path.strip_prefix(OF_TYPE) else {
-            return elsewhere();
+        let actor_type = match routes::find(From::Mesh, method, path) {
+            Some((Endpoint::ListRemindersOfType | Endpoint::DeleteRemindersOfType, parts)) => {
+                parts.concat()
+            }
+            _ => return elsewhere(),
         };
-        let actor_type = percent_encoding::percent_decode_str(actor_type).decode_utf8_lossy();
+        let actor_type = percent_encoding::percent_decode_str(&actor_type).decode_utf8_lossy();
         if let Err(problem) = self.may_remind(&actor_type, caller).await {
             return problem.response();
         }

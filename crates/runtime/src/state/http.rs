@@ -15,6 +15,7 @@ use super::problem::{Doing, Problem};
 use super::stores::{Chosen, Stores};
 use crate::body_collector::BodyCollector;
 use crate::rest::{empty, json_answer, not_collected};
+use crate::routes::{self, Endpoint, From, StateEndpoint};
 
 /// Prefix of metadata in the query and in the fields of a response.
 const METADATA: &str = "metadata.";
@@ -75,34 +76,19 @@ pub(crate) async fn answer(
 
 /// Reads method and path: the store's name and the request.
 fn asked(method: &Method, path: &str) -> Option<(String, StateRequest)> {
-    let mut parts = path.split('/').filter(|part| !part.is_empty());
-    let version = parts.next()?;
-    let is_alpha = match version {
-        "v1.0" => false,
-        "v1.0-alpha1" => true,
-        _ => return None,
+    let (endpoint, parts) = routes::find(From::App, method, path)?;
+    let decoded =
+        |at: usize| percent_decode_str(parts.get(at)?).decode_utf8().ok().map(Into::<String>::into);
+    let Endpoint::State(endpoint) = endpoint else { return None };
+    let asked = match endpoint {
+        StateEndpoint::Save => StateRequest::Save,
+        StateEndpoint::BulkGet => StateRequest::BulkGet,
+        StateEndpoint::Transaction => StateRequest::Transaction,
+        StateEndpoint::Query => StateRequest::Query,
+        StateEndpoint::Get => StateRequest::Get(decoded(1)?),
+        StateEndpoint::Delete => StateRequest::Delete(decoded(1)?),
     };
-    if parts.next() != Some("state") {
-        return None;
-    }
-    let decoded = |part: &str| percent_decode_str(part).decode_utf8().ok().map(Into::into);
-    let store: String = decoded(parts.next()?)?;
-    let (key, more) = (parts.next(), parts.next());
-    let writes = matches!(*method, Method::POST | Method::PUT);
-    let asked = match (key, more) {
-        (None, None) if writes && !is_alpha => StateRequest::Save,
-        (Some("query"), None) if writes => StateRequest::Query,
-        (Some("bulk"), None) if writes && !is_alpha => StateRequest::BulkGet,
-        (Some("transaction"), None) if writes && !is_alpha => StateRequest::Transaction,
-        (Some(key), None) if *method == Method::GET && !is_alpha => {
-            StateRequest::Get(decoded(key)?)
-        }
-        (Some(key), None) if *method == Method::DELETE && !is_alpha => {
-            StateRequest::Delete(decoded(key)?)
-        }
-        _ => return None,
-    };
-    Some((store, asked))
+    Some((decoded(0)?, asked))
 }
 
 /// The query of a request.

@@ -1,0 +1,239 @@
+//! The routes of the HTTP API that the runtime serves: the table by which it routes, and which callers
+//! each route has. Invocation is routed in the data loop.
+
+use hyper::Method;
+
+/// A route of the API.
+#[derive(Debug)]
+pub struct Route {
+    /// Its methods, such as `GET`.
+    pub methods: &'static [&'static str],
+    /// Its path: `{x}` is one part, `{*x}` the rest; neither is empty.
+    pub path: &'static str,
+    /// Served to the sidecar's own app.
+    pub to_app: bool,
+    /// Served to other sidecars, as policies and [the route's own rules](super::actors) allow.
+    pub to_mesh: bool,
+    endpoint: Endpoint,
+}
+
+/// What a route leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    Health,
+    OutboundHealth,
+    Metadata,
+    SetMetadata,
+    Shutdown,
+    State(StateEndpoint),
+    Actor(ActorEndpoint),
+    ListRemindersOfType,
+    DeleteRemindersOfType,
+}
+
+/// Of the state API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StateEndpoint {
+    Save,
+    BulkGet,
+    Transaction,
+    Query,
+    Get,
+    Delete,
+}
+
+/// Of one actor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ActorEndpoint {
+    Method,
+    Transact,
+    GetState,
+    PutTimer,
+    DeleteTimer,
+    PutReminder,
+    GetReminder,
+    DeleteReminder,
+    ListReminders,
+    DeleteReminders,
+}
+
+const GET: &[&str] = &["GET"];
+const DELETE: &[&str] = &["DELETE"];
+const WRITE: &[&str] = &["POST", "PUT"];
+
+/// The table. The first route of a method and path is taken.
+pub const ROUTES: &[Route] = &[
+    app(GET, "/v1.0/healthz", Endpoint::Health),
+    app(GET, "/v1.0/healthz/outbound", Endpoint::OutboundHealth),
+    app(GET, "/v1.0/metadata", Endpoint::Metadata),
+    app(&["PUT"], "/v1.0/metadata/{*key}", Endpoint::SetMetadata),
+    app(&["POST"], "/v1.0/shutdown", Endpoint::Shutdown),
+    app(WRITE, "/v1.0/state/{store}", Endpoint::State(StateEndpoint::Save)),
+    app(WRITE, "/v1.0/state/{store}/bulk", Endpoint::State(StateEndpoint::BulkGet)),
+    app(WRITE, "/v1.0/state/{store}/transaction", Endpoint::State(StateEndpoint::Transaction)),
+    app(WRITE, "/v1.0/state/{store}/query", Endpoint::State(StateEndpoint::Query)),
+    app(WRITE, "/v1.0-alpha1/state/{store}/query", Endpoint::State(StateEndpoint::Query)),
+    app(GET, "/v1.0/state/{store}/{key}", Endpoint::State(StateEndpoint::Get)),
+    app(DELETE, "/v1.0/state/{store}/{key}", Endpoint::State(StateEndpoint::Delete)),
+    both(
+        &["GET", "POST", "PUT", "DELETE"],
+        "/v1.0/actors/{type}/{id}/method/{*method}",
+        Endpoint::Actor(ActorEndpoint::Method),
+    ),
+    app(WRITE, "/v1.0/actors/{type}/{id}/state", Endpoint::Actor(ActorEndpoint::Transact)),
+    app(GET, "/v1.0/actors/{type}/{id}/state/{*key}", Endpoint::Actor(ActorEndpoint::GetState)),
+    app(WRITE, "/v1.0/actors/{type}/{id}/timers/{*name}", Endpoint::Actor(ActorEndpoint::PutTimer)),
+    app(
+        DELETE,
+        "/v1.0/actors/{type}/{id}/timers/{*name}",
+        Endpoint::Actor(ActorEndpoint::DeleteTimer),
+    ),
+    both(
+        WRITE,
+        "/v1.0/actors/{type}/{id}/reminders/{*name}",
+        Endpoint::Actor(ActorEndpoint::PutReminder),
+    ),
+    both(
+        GET,
+        "/v1.0/actors/{type}/{id}/reminders/{*name}",
+        Endpoint::Actor(ActorEndpoint::GetReminder),
+    ),
+    both(
+        DELETE,
+        "/v1.0/actors/{type}/{id}/reminders/{*name}",
+        Endpoint::Actor(ActorEndpoint::DeleteReminder),
+    ),
+    mesh(GET, "/v1.0/actors/{type}/{id}/reminders", Endpoint::Actor(ActorEndpoint::ListReminders)),
+    mesh(
+        DELETE,
+        "/v1.0/actors/{type}/{id}/reminders",
+        Endpoint::Actor(ActorEndpoint::DeleteReminders),
+    ),
+    mesh(GET, "/v1.0/actor-reminders/{type}", Endpoint::ListRemindersOfType),
+    mesh(DELETE, "/v1.0/actor-reminders/{type}", Endpoint::DeleteRemindersOfType),
+];
+
+const fn app(methods: &'static [&'static str], path: &'static str, endpoint: Endpoint) -> Route {
+    Route { methods, path, to_app: true, to_mesh: false, endpoint }
+}
+
+const fn mesh(methods: &'static [&'static str], path: &'static str, endpoint: Endpoint) -> Route {
+    Route { methods, path, to_app: false, to_mesh: true, endpoint }
+}
+
+const fn both(methods: &'static [&'static str], path: &'static str, endpoint: Endpoint) -> Route {
+    Route { methods, path, to_app: true, to_mesh: true, endpoint }
+}
+
+/// Who makes a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum From {
+    /// The sidecar's own app.
+    App,
+    /// Another sidecar.
+    Mesh,
+}
+
+/// The endpoint of a request, and the parts of its path that vary, as they were sent.
+pub(crate) fn find<'a>(
+    from: From,
+    method: &Method,
+    path: &'a str,
+) -> Option<(Endpoint, Vec<&'a str>)> {
+    let is_served = |route: &&Route| match from {
+        From::App => route.to_app,
+        From::Mesh => route.to_mesh,
+    };
+    ROUTES
+        .iter()
+        .filter(is_served)
+        .filter(|route| route.methods.contains(&method.as_str()))
+        .find_map(|route| Some((route.endpoint, parts(route.path, path)?)))
+}
+
+/// The parts of `path` that stand for those in braces. Several slashes before a fixed part, or at the
+/// end, are one.
+fn parts<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
+    let mut rest = path.strip_prefix('/')?;
+    let mut found = Vec::new();
+    for part in pattern.split('/').skip(1) {
+        if part.starts_with("{*") {
+            return (!rest.is_empty()).then(|| {
+                found.push(rest);
+                found
+            });
+        }
+        let is_fixed = !part.starts_with('{');
+        if is_fixed {
+            rest = rest.trim_start_matches('/');
+        }
+        let (one, more) = rest.split_once('/').unwrap_or((rest, ""));
+        match is_fixed {
+            true if one != part => return None,
+            false if one.is_empty() => return None,
+            true => {}
+            false => found.push(one),
+        }
+        rest = more;
+    }
+    rest.chars().all(|byte| byte == '/').then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_app(method: &str, path: &str) -> Option<(Endpoint, Vec<String>)> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let (endpoint, parts) = find(From::App, &method, path)?;
+        Some((endpoint, parts.into_iter().map(str::to_owned).collect()))
+    }
+
+    #[test]
+    fn the_first_route_of_a_method_and_path_is_taken() {
+        let found = |method, path| of_app(method, path).map(|(endpoint, _)| endpoint);
+        assert_eq!(
+            found("POST", "/v1.0/state/s/bulk"),
+            Some(Endpoint::State(StateEndpoint::BulkGet))
+        );
+        assert_eq!(found("GET", "/v1.0/state/s/bulk"), Some(Endpoint::State(StateEndpoint::Get)));
+        assert_eq!(
+            found("PUT", "/v1.0-alpha1/state/s/query"),
+            Some(Endpoint::State(StateEndpoint::Query))
+        );
+        assert_eq!(found("PATCH", "/v1.0/state/s/k"), None);
+        assert_eq!(found("GET", "/v1.0/healthz/outbound/x"), None);
+        assert_eq!(found("GET", "v1.0/healthz"), None);
+    }
+
+    #[test]
+    fn parts_are_as_they_were_sent() {
+        let (_, parts) = of_app("PUT", "/v1.0/actors/a%7Cb/7/method//c/../d%20e/").unwrap();
+        assert_eq!(parts, ["a%7Cb", "7", "/c/../d%20e/"]);
+        let (_, parts) = of_app("PUT", "/v1.0/metadata/a/b").unwrap();
+        assert_eq!(parts, ["a/b"]);
+    }
+
+    #[test]
+    fn several_slashes_are_one_only_where_no_part_could_be_meant() {
+        let found = |method, path| of_app(method, path).map(|(endpoint, _)| endpoint);
+        assert_eq!(found("GET", "/v1.0//state/s/k"), Some(Endpoint::State(StateEndpoint::Get)));
+        assert_eq!(found("POST", "//v1.0/state/s/"), Some(Endpoint::State(StateEndpoint::Save)));
+        assert_eq!(
+            found("POST", "/v1.0/actors/Cart/7//state"),
+            Some(Endpoint::Actor(ActorEndpoint::Transact))
+        );
+        for path in ["/v1.0/state//k", "/v1.0/state/s/", "/v1.0/actors//7/method/m"] {
+            assert_eq!(found("GET", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_sidecars_ask_each_other_is_not_served_to_apps() {
+        for path in ["/v1.0/actors/Cart/7/reminders", "/v1.0/actor-reminders/Cart"] {
+            assert_eq!(of_app("GET", path), None, "{path}");
+            assert!(find(From::Mesh, &Method::GET, path).is_some(), "{path}");
+        }
+        assert!(find(From::Mesh, &Method::GET, "/v1.0/state/s/k").is_none());
+    }
+}
