@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use rustls::ClientConfig;
 use tollway_identity::{
-    Authority, AuthorityPem, Credentials, Expected, IssueRequest, KeyPair, TrustBundle,
-    TrustBundles, client_config,
+    Authority, AuthorityPem, Credentials, Expected, IssueError, IssueRequest, IssuedChain, KeyPair,
+    SystemRequest, TrustBundle, TrustBundles, client_config,
 };
 use tollway_model::{Instance, Label, ServiceName, TrustDomain};
 use tollway_store::{Limits, Store};
@@ -21,6 +21,9 @@ use crate::pki;
 
 /// Far more than anything here takes; a test that waits for it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The life of a certificate that a test issues.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Server names in the network `west`, and that of a [`front`].
 pub const STOCK: &str = "stock.default.west.mesh";
@@ -219,14 +222,32 @@ pub fn front(start: Start, to: &str, options: &[&str]) -> (TempDir, Process) {
 
 /// A certificate of `service` by `authority`, for a process that trusts `trusted`.
 pub fn issue(authority: &Authority, service: ServiceName, trusted: &Authority) -> Credentials {
+    issue_by(authority, trusted, |csr_der| {
+        let (instance, ttl) = (Instance::new("i-1").unwrap(), HOUR);
+        let request = IssueRequest { csr_der, service, instance, ttl };
+        authority.issue(&request, SystemTime::now()).unwrap()
+    })
+}
+
+/// A certificate of a part of the mesh by `authority`, for a process that trusts `trusted`.
+pub fn issue_system(
+    authority: &Authority,
+    trusted: &Authority,
+    issue: impl FnOnce(&SystemRequest, SystemTime) -> Result<IssuedChain, IssueError>,
+) -> Credentials {
+    issue_by(authority, trusted, |csr_der| {
+        let (instance, ttl) = (Instance::new("i-1").unwrap(), HOUR);
+        issue(&SystemRequest { csr_der, instance, ttl }, SystemTime::now()).unwrap()
+    })
+}
+
+fn issue_by(
+    authority: &Authority,
+    trusted: &Authority,
+    issue: impl FnOnce(Vec<u8>) -> IssuedChain,
+) -> Credentials {
     let key = KeyPair::generate().unwrap();
-    let request = IssueRequest {
-        csr_der: key.csr_der().unwrap(),
-        service,
-        instance: Instance::new("i-1").unwrap(),
-        ttl: Duration::from_secs(3600),
-    };
-    let issued = authority.issue(&request, SystemTime::now()).unwrap();
+    let issued = issue(key.csr_der().unwrap());
     let bundle = |of: &Authority| {
         let roots = vec![of.root_der().clone()];
         TrustBundle::new(of.network().clone(), of.trust_domain().clone(), roots).unwrap()

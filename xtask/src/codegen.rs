@@ -64,19 +64,22 @@ fn generate(target: &Path) -> Result<()> {
     describe(&include, target)
 }
 
-/// Writes the reflection data of the sidecar's gRPC API: its definitions and those they need,
-/// without comments.
+/// Writes the descriptors of the sidecar's gRPC API, for reflection, and of the mesh's own services,
+/// for the test that calls each of their methods: definitions and those they need, without comments.
 fn describe(include: &Path, target: &Path) -> Result<()> {
-    let mut compiler = protox::Compiler::new([include]).context("find the definitions")?;
-    compiler.include_imports(true).include_source_info(false);
-    for folder in PACKAGES.iter().filter(|folder| folder.starts_with("dapr/")) {
-        compiler
-            .open_files(definitions(&include.join(folder))?)
-            .with_context(|| format!("compile the definitions in {folder}"))?;
+    for package in ["dapr", "tollway"] {
+        let mut compiler = protox::Compiler::new([include]).context("find the definitions")?;
+        compiler.include_imports(true).include_source_info(false);
+        for folder in PACKAGES.iter().filter(|folder| folder.starts_with(package)) {
+            compiler
+                .open_files(definitions(&include.join(folder))?)
+                .with_context(|| format!("compile the definitions in {folder}"))?;
+        }
+        let file = target.join(format!("{package}.descriptors"));
+        std::fs::write(&file, compiler.encode_file_descriptor_set())
+            .with_context(|| format!("write {}", file.display()))?;
     }
-    let file = target.join("dapr.descriptors");
-    std::fs::write(&file, compiler.encode_file_descriptor_set())
-        .with_context(|| format!("write {}", file.display()))
+    Ok(())
 }
 
 /// The definition files in a stable order, so that the output does not depend on the directory.

@@ -44,6 +44,23 @@ pub trait AdminFacts: Send + Sync + 'static {
     fn ready(&self) -> Result<(), String>;
 }
 
+/// What is at a path.
+#[derive(Clone, Copy)]
+enum Shown {
+    Metrics,
+    Config,
+    Alive,
+    Ready,
+}
+
+/// The routes.
+const ROUTES: [(&str, Shown); 4] = [
+    ("/metrics", Shown::Metrics),
+    ("/config", Shown::Config),
+    ("/healthz", Shown::Alive),
+    ("/readyz", Shown::Ready),
+];
+
 /// Serves `/metrics`, `/config`, `/healthz` and `/readyz` until it is dropped.
 pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
     let mut open = OpenConnections::default();
@@ -120,8 +137,15 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "the admin port takes GET and HEAD only");
     }
-    match request.uri().path() {
-        "/metrics" => {
+    let path = request.uri().path();
+    let Some((_, shown)) = ROUTES.iter().find(|(route, _)| *route == path) else {
+        return refuse(
+            StatusCode::NOT_FOUND,
+            "the admin port serves /metrics, /config, /healthz and /readyz",
+        );
+    };
+    match shown {
+        Shown::Metrics => {
             let mut page = Page::default();
             facts.add_metrics(&mut page);
             let config = facts.config();
@@ -129,16 +153,12 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
             page.single(&names::CONFIG_CHANGES_REFUSED, config.refused);
             text(page.into_text())
         }
-        "/config" => text(config_page(&facts.config())),
-        "/healthz" => text("alive\n".to_owned()),
-        "/readyz" => match facts.ready() {
+        Shown::Config => text(config_page(&facts.config())),
+        Shown::Alive => text("alive\n".to_owned()),
+        Shown::Ready => match facts.ready() {
             Ok(()) => text("ready\n".to_owned()),
             Err(missing) => refuse(StatusCode::SERVICE_UNAVAILABLE, &missing),
         },
-        _ => refuse(
-            StatusCode::NOT_FOUND,
-            "the admin port serves /metrics, /config, /healthz and /readyz",
-        ),
     }
 }
 
@@ -238,5 +258,14 @@ mod tests {
             assert!(ask(&mut probe).await);
         }
         assert!(!ask(&mut crowd[0]).await, "it gave way");
+    }
+
+    #[test]
+    fn the_page_of_security_names_every_route() {
+        let page = include_str!("../../../docs/security.md");
+        let row = page.lines().find(|line| line.starts_with("| admin (")).expect("it has a row");
+        for (path, _) in ROUTES {
+            assert!(row.contains(path), "docs/security.md does not name {path}");
+        }
     }
 }

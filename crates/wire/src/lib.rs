@@ -44,6 +44,9 @@ pub use service::{
 /// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.
 pub const DAPR_DESCRIPTORS: &[u8] = include_bytes!("generated/dapr.descriptors");
 
+/// The descriptors of the mesh's own services: a `google.protobuf.FileDescriptorSet`.
+pub const TOLLWAY_DESCRIPTORS: &[u8] = include_bytes!("generated/tollway.descriptors");
+
 /// Messages, clients and servers.
 #[allow(
     clippy::all,

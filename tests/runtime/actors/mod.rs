@@ -1,5 +1,6 @@
 //! Actors: apps that run them over HTTP, with real sidecars and a real control plane.
 
+mod access;
 mod app;
 mod callers;
 mod calls;
