@@ -6,13 +6,19 @@
 //! `cargo xtask fuzz` looks for bytes that break a target; those that reach new code are kept in
 //! `corpus/NAME` and replayed by the tests.
 
+mod bundle;
+mod certificate;
 mod http1;
 mod http1_body;
 mod http2;
+mod manifest;
+mod messages;
+mod names;
 mod neighbours;
 mod pieces;
 mod schedule;
 mod server_name;
+mod token;
 
 /// One parser under test.
 pub struct Target {
@@ -29,12 +35,24 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http1-response", run: http1::response },
     // Chunked bodies and their trailers: any pieces, written again.
     Target { name: "http1-body", run: http1_body::run },
+    // Join bundles: operators of other networks.
+    Target { name: "bundle", run: bundle::run },
+    // The identity in a certificate: every peer of the mesh.
+    Target { name: "certificate", run: certificate::run },
+    // Policy files: users; written again.
+    Target { name: "manifest", run: manifest::run },
+    // Messages of discovery, registry, placement and reminders: every peer; written again.
+    Target { name: "messages", run: messages::run },
+    // Names of services and SPIFFE IDs: every peer; written again.
+    Target { name: "names", run: names::run },
     // Packed neighbours: users, agents, the control plane; read, written again, cut anywhere.
     Target { name: "neighbours", run: neighbours::run },
     // When timers and reminders of actors are due: apps; written again.
     Target { name: "schedule", run: schedule::run },
     // The server name of a ClientHello, which a gateway goes by: any pieces.
     Target { name: "server-name", run: server_name::run },
+    // Join tokens: whoever reaches a control plane; written again.
+    Target { name: "token", run: token::run },
     // HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces.
     Target { name: "http2-server", run: http2::server },
     // HTTP/2 frames from a server: other sidecars and apps; any pieces.
