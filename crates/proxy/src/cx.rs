@@ -8,13 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tollway_model::{Instance, ServiceName};
 use tollway_net::{Conn, ConnError};
 use tollway_routing::Failure;
-use tollway_telemetry::DataPlaneMetrics;
+use tollway_telemetry::{DataPlaneMetrics, LogLimiter};
 
 use crate::cause::Cause;
 use crate::conn::{ConnKey, Connection, RelayedTo};
 use crate::event_loop::LoopConfig;
 use crate::exchange::{Destination, ExchangeKey};
-use crate::log_limiter::LogLimiter;
 use crate::observe::{Finished, Observer};
 use crate::request_error::RequestError;
 

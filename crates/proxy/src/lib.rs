@@ -24,7 +24,6 @@ mod headers;
 mod inbound;
 mod limits;
 mod live;
-mod log_limiter;
 pub mod mesh;
 mod observe;
 mod outbound;

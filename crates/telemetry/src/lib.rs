@@ -7,6 +7,7 @@ mod access_log;
 mod admin;
 mod handoff;
 mod log;
+mod log_limiter;
 pub mod metrics;
 mod terminal;
 pub mod trace;
@@ -15,6 +16,7 @@ pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};
 pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
+pub use log_limiter::{LOG_LINE_EVERY, LOG_LINES, LOG_SUBJECTS, LogLimiter};
 pub use metrics::{
     AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Judged, Page, SeriesId,
 };

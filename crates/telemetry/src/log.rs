@@ -1,14 +1,21 @@
 //! The log: to standard error, filtered by a setting that can change while the process runs.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use thiserror::Error;
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, reload};
+
+use crate::log_limiter::LineBudgets;
 
 /// The environment variable with the filter of commands that have no setting for it.
 pub(crate) const VARIABLE: &str = "TOLLWAY_LOG";
@@ -103,8 +110,8 @@ pub fn init_log(format: LogFormat) {
 pub fn start_log(format: LogFormat, filter: &LogFilter) -> Log {
     let (filter, handle) = reload::Layer::new(filter.targets());
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(LimitedLines::new(format, io::stderr))
+        .with_ansi(io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().boxed(),
@@ -114,9 +121,72 @@ pub fn start_log(format: LogFormat, filter: &LogFilter) -> Log {
     Log { set: Box::new(move |filter| handle.reload(filter).is_ok()) }
 }
 
+/// Writes lines of the levels that are usual, and of each kind only so many: whatever a peer does, it does
+/// not fill the disk. The kind of a line is the place in the code that it comes from.
+pub(crate) struct LimitedLines<M> {
+    format: LogFormat,
+    out: M,
+    budgets: Mutex<LineBudgets<Identifier>>,
+}
+
+impl<M> LimitedLines<M> {
+    pub(crate) fn new(format: LogFormat, out: M) -> Self {
+        Self { format, out, budgets: Mutex::default() }
+    }
+}
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for LimitedLines<M> {
+    type Writer = Line<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Line { format: self.format, out: Some(self.out.make_writer()), left_out: 0 }
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> Self::Writer {
+        // Lines for those who look for a fault are wanted, all of them.
+        if *of.level() > Level::INFO {
+            return self.make_writer();
+        }
+        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        match budgets.admit(of.callsite(), Instant::now()) {
+            Some(left_out) => Line { left_out, ..self.make_writer() },
+            None => Line { format: self.format, out: None, left_out: 0 },
+        }
+    }
+}
+
+/// One line, or none.
+pub(crate) struct Line<W> {
+    format: LogFormat,
+    out: Option<W>,
+    /// Lines of its kind that were left out before it.
+    left_out: u64,
+}
+
+impl<W: Write> Write for Line<W> {
+    /// Takes a line with its end.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let Some(out) = &mut self.out else { return Ok(line.len()) };
+        let left_out = std::mem::take(&mut self.left_out);
+        let (end, more) = match self.format {
+            LogFormat::Text => (&b"\n"[..], format!(" lines_left_out={left_out}\n")),
+            LogFormat::Json => (&b"}\n"[..], format!(",\"lines_left_out\":{left_out}}}\n")),
+        };
+        match line.strip_suffix(end).filter(|_| left_out > 0) {
+            Some(text) => out.write_all(&[text, more.as_bytes()].concat())?,
+            None => out.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -162,6 +232,63 @@ mod tests {
                 "{filter} {target}"
             );
         }
+    }
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The harm: a peer comes again and again, and has a line of ours written each time.
+    #[test]
+    fn no_line_of_ours_fills_the_disk() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let written = Written::default();
+            let out = written.clone();
+            let lines = tracing_subscriber::fmt::layer()
+                .with_writer(LimitedLines::new(format, move || out.clone()));
+            let lines = match format {
+                LogFormat::Text => lines.with_ansi(false).boxed(),
+                LogFormat::Json => lines.json().boxed(),
+            };
+            let log = tracing_subscriber::registry().with(lines);
+            tracing::subscriber::with_default(log, || {
+                for peer in 0..20_000 {
+                    tracing::warn!(peer, "a peer was refused");
+                    tracing::debug!("looked for");
+                }
+                tracing::error!("of another kind");
+            });
+            let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+            let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+            // Those at once, and one for each second that the loop takes.
+            assert!((100..200).contains(&count("a peer was refused")), "{}", text.len());
+            assert_eq!((count("looked for"), count("of another kind")), (20_000, 1));
+        }
+    }
+
+    #[test]
+    fn a_line_counts_those_that_were_left_out_before_it() {
+        let write = |format, left_out, line: &str| {
+            let mut written = Written::default();
+            let line =
+                Line { format, out: Some(written.clone()), left_out }.write_all(line.as_bytes());
+            line.and_then(|()| written.flush()).unwrap();
+            let bytes = written.0.lock().unwrap().clone();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(write(LogFormat::Text, 0, "a b\n"), "a b\n");
+        assert_eq!(write(LogFormat::Text, 7, "a b\n"), "a b lines_left_out=7\n");
+        let json = write(LogFormat::Json, 7, "{\"a\":{}}\n");
+        assert_eq!(json, "{\"a\":{},\"lines_left_out\":7}\n");
     }
 
     #[test]

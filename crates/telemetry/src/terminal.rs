@@ -9,13 +9,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::log::LogFilter;
+use crate::log::{LimitedLines, LogFilter, LogFormat};
 
 /// Starts the log: one line `tollway: level: message` for what is at least as grave as `level`,
 /// which `TOLLWAY_LOG` replaces. Later calls change nothing.
 pub fn init_terminal_log(level: &str) {
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(LimitedLines::new(LogFormat::Text, std::io::stderr))
         .with_ansi(false)
         .event_format(Prefixed);
     let filter = LogFilter::of_environment(level).targets();

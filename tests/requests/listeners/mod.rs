@@ -16,6 +16,7 @@ mod handshakes;
 mod identity;
 mod interim;
 mod listener;
+mod log_flood;
 mod malformed;
 mod relay;
 mod responses;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -15,13 +15,13 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::server::TlsStream;
 use tollway_identity::Credentials;
 use tollway_model::ErrorCode;
+use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
 use super::caller::Peer;
 use super::handshake::{Refusal, handshake};
 use super::limits::{ConnectionLimits, Permit};
-use super::log_limiter::LogLimiter;
 use super::stream::{Admission, BoundedStream};
 use super::tls::CurrentTls;
 use crate::background::Background;
@@ -72,8 +72,10 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        if limits.is_full() && log.allows() {
-            warn!(%from, "the limit of handshakes is reached: the oldest of the address that has the most are evicted");
+        if limits.is_full()
+            && let Some(left_out) = log.admit("handshakes", "", now())
+        {
+            warn!(%from, left_out, "the limit of handshakes is reached: the oldest of the address that has the most are evicted");
         }
         let permit = limits.handshake(from.ip()).await;
         let (limits, connections) = (limits.clone(), connections.clone());
@@ -112,7 +114,9 @@ async fn next(
         let is_freed = if ErrorCode::of_io(&reason) == Some(ErrorCode::OutOfDescriptors) {
             free_descriptor(listener, limits, log, &reason).await
         } else {
-            warn!(%reason, "a connection was not accepted");
+            if let Some(left_out) = log.admit("accept", "", now()) {
+                warn!(%reason, left_out, "a connection was not accepted");
+            }
             false
         };
         if !is_freed {
@@ -132,12 +136,16 @@ async fn free_descriptor(
     if !tollway_net::has_waiting(listener).unwrap_or(true) {
         return false;
     }
-    if log.allows() {
+    if let Some(left_out) = log.admit("descriptors", "", now()) {
         let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
         let hint = code.entry().remedy;
-        warn!(%code, %reason, limit, hint, "new connections wait: no descriptors are left");
+        warn!(%code, %reason, limit, left_out, hint, "new connections wait: no descriptors are left");
     }
     limits.free_descriptor().await
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// A connection after its handshake, with a permit of its own.

@@ -11,7 +11,6 @@ mod caller;
 mod frames;
 mod handshake;
 mod limits;
-mod log_limiter;
 mod send_backlog;
 mod stream;
 mod tls;

@@ -29,8 +29,8 @@ pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: ConnKey, ca
     access_log::log_refused_connection(cx, conns, key, code.unwrap_or(ErrorCode::TlsFailed));
     let code = code.map_or("", ErrorCode::word);
     let who = if is_client { "a client" } else { "a mesh connection" };
-    if cx.log.should_log(format!("{remote:?} {code}"), cx.now) {
-        tracing::info!(?remote, code, reason, "{who} was refused");
+    if let Some(left_out) = cx.log.admit("refused", format!("{remote:?} {code}"), cx.now) {
+        tracing::info!(?remote, code, reason, left_out, "{who} was refused");
     } else {
         tracing::debug!(?remote, code, reason, "{who} was refused");
     }

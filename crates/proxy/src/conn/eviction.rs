@@ -48,13 +48,15 @@ pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -
         access_log::log_refused_connection(cx, conns, *key, code);
         dismiss(cx, conns, *key);
     }
-    if !evicted.is_empty() && cx.log.should_log("room".to_owned(), cx.now) {
+    if !evicted.is_empty()
+        && let Some(left_out) = cx.log.admit("eviction", "", cx.now)
+    {
         let (gone, hint) = (evicted.len(), code.entry().remedy);
         let limit = match code {
             ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
             _ => u64::try_from(cx.config.limits.connections).ok(),
         };
-        tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
+        tracing::warn!(%code, gone, limit, left_out, hint, "connections that do nothing gave way to new ones");
     }
     !evicted.is_empty()
 }

@@ -90,9 +90,9 @@ impl<C: Composition> EventLoop<C> {
 }
 
 fn log_exhausted(cx: &mut Cx, error: &std::io::Error) {
-    if cx.log.should_log("accept".to_owned(), cx.now) {
+    if let Some(left_out) = cx.log.admit("accept", "", cx.now) {
         let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
         let hint = code.entry().remedy;
-        tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
+        tracing::warn!(%code, %error, limit, left_out, hint, "new connections wait: no descriptors are left");
     }
 }

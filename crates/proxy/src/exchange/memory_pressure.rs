@@ -112,9 +112,9 @@ fn log_holder(cx: &mut Cx, conns: &Connections, held: &Held, limit: usize) {
     let remote = conns.get(held.caller).and_then(|conn| conn.remote);
     // A crowd comes from many ports of a few addresses.
     let from = remote.map(|remote| remote.ip());
-    if cx.log.should_log(format!("held {from:?}"), cx.now) {
+    if let Some(left_out) = cx.log.admit("held", format!("{from:?}"), cx.now) {
         let (code, bytes) = (Code::Overloaded, held.bytes);
-        tracing::warn!(%code, ?remote, bytes, limit, "a caller does not take its answers, or its \
+        tracing::warn!(%code, ?remote, bytes, limit, left_out, "a caller does not take its answers, or its \
             bodies are not taken: what waits of them is given up");
     }
 }

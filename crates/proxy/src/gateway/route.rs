@@ -77,9 +77,9 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
     }
     let chosen = target(gateway, &name, cx.now);
     let Some((address, target)) = chosen else {
-        if cx.log.should_log(format!("name {name}"), cx.now) {
+        if let Some(left_out) = cx.log.admit("name", name.as_str(), cx.now) {
             let code = ErrorCode::GatewayRefused;
-            tracing::info!(%code, name, "a server name was refused: no ready workload here");
+            tracing::info!(%code, name, left_out, "a server name was refused: no ready workload here");
         }
         return refuse(cx, conns, key);
     };
@@ -116,10 +116,10 @@ fn refuse_loop(
     address: SocketAddr,
 ) {
     cx.metrics.gateway_loops.add(1);
-    if cx.log.should_log(format!("circle {name}"), cx.now) {
+    if let Some(left_out) = cx.log.admit("loop", name, cx.now) {
         let code = ErrorCode::Loop;
         let hint = code.entry().remedy;
-        tracing::warn!(%code, name, %address, hint, "a connection came back that was passed on");
+        tracing::warn!(%code, name, %address, left_out, hint, "a connection came back that was passed on");
     }
     answer(cx, conns, key, &UNRECOGNIZED_NAME_RECORD);
 }

@@ -123,10 +123,11 @@ fn on_silent(
     let mut waiting: Vec<ExchangeKey> = link.streams.values().copied().collect();
     waiting.sort_unstable();
     cx.metrics.keepalive_timeouts.add(1);
-    if cx.log.should_log(format!("silent {destination:?} {address:?}"), cx.now) {
+    let subject = format!("{destination:?} {address:?}");
+    if let Some(left_out) = cx.log.admit("silent", subject, cx.now) {
         let (peer, at) = (describe(&destination), address.map(|address| address.to_string()));
         let instance = instance.map(|instance| instance.to_string());
-        tracing::warn!(peer, at, instance, "no sign of life; requests go elsewhere");
+        tracing::warn!(peer, at, instance, left_out, "no sign of life; requests go elsewhere");
     }
     pools::back_off(cx, upstreams, &destination, address, cx.now + cx.config.timeouts.dial_backoff);
     cx.effects.push(Effect::Scale(destination.clone()));

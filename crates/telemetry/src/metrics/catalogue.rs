@@ -244,6 +244,8 @@ metrics! {
             "Changes of the settings file that were refused.";
         BUILD_INFO: Gauge "tollway_build_info" ["part", "version"],
             "Always 1; the labels name the part and the version.";
+        LOG_LINES_LEFT_OUT: Counter "tollway_log_lines_left_out_total" [],
+            "Lines that the log leaves out, since it has had many of their kind lately.";
         PROCESS_CPU_SECONDS: Counter "process_cpu_seconds_total" [],
             "CPU time of the process.";
         PROCESS_RESIDENT_BYTES: Gauge "process_resident_memory_bytes" [],

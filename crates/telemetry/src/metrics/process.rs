@@ -8,12 +8,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::catalogue::names;
 use super::page::Page;
+use crate::log_limiter::left_out_lines;
 
 /// Adds the metrics of this process to the page. Without `/proc` some are left out.
 pub fn add_process(page: &mut Page) {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_s = Duration::try_from(cpu).unwrap_or_default().as_secs_f64();
     page.single(&names::PROCESS_CPU_SECONDS, cpu_s);
+    page.single(&names::LOG_LINES_LEFT_OUT, left_out_lines());
     if let Some(bytes) = resident_bytes() {
         page.single(&names::PROCESS_RESIDENT_BYTES, bytes);
     }
