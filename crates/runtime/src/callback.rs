@@ -5,7 +5,7 @@ use std::error::Error as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
@@ -24,6 +24,9 @@ use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::rest::{json_answer, not_collected, problem};
 
+/// The identity of the caller, as the data loop has it from its certificate.
+const CALLER: HeaderName = HeaderName::from_static("x-tollway-caller");
+
 /// Longest details of a status that are forwarded, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
 
@@ -35,7 +38,7 @@ pub(crate) struct AppCallback {
 
 impl AppCallback {
     /// The client of an app with a gRPC server. `bodies` bounds the bodies of calls, and messages
-    /// too.
+    /// too; each caller has its share.
     pub(crate) fn of(app: Option<&App>, bodies: BodyCollector) -> Self {
         let message_bytes = bodies.message_bytes();
         let grpc = app.filter(|app| app.protocol == AppProtocol::Grpc);
@@ -54,11 +57,10 @@ impl AppCallback {
             return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, text);
         };
         let (head, body) = request.into_parts();
-        let mut held = match self.bodies.collect(body).await {
+        let bodies = self.bodies.of(&text_of(&head.headers, CALLER));
+        let mut held = match bodies.collect(body).await {
             Ok(held) => held,
-            Err(why) => {
-                return not_collected(why, "a call of an app that speaks gRPC", &self.bodies);
-            }
+            Err(why) => return not_collected(why, "a call of an app that speaks gRPC", &bodies),
         };
         let message = invocation(&head, std::mem::take(&mut held.bytes));
         let metadata = metadata_of(&head.headers);

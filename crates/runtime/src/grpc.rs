@@ -1,8 +1,10 @@
 //! The gRPC API: the served methods of `dapr.proto.runtime.v1.Dapr`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
+use prost::Message as _;
 use tollway_proxy::AppOptions;
 use tollway_wire::DAPR_DESCRIPTORS;
 use tollway_wire::dapr::proto::common::v1::InvokeResponse;
@@ -30,6 +32,7 @@ use tonic_reflection::server::Builder;
 use tower::ServiceExt;
 
 use crate::actors::ToAppStream;
+use crate::body_collector::{BodyCollector, CollectError};
 use crate::external_endpoints::ExternalCalls;
 use crate::fields::fields_of;
 use crate::invoke_service::{answer_of, http_request};
@@ -38,9 +41,15 @@ use crate::rest::in_words;
 use crate::server::Api;
 use crate::state::{Problem, rpc};
 
+/// Bytes of the flag and the length before a message.
+const PREFIX: usize = 5;
+
 /// The services of the API.
 pub(crate) struct Services {
     dapr: DaprServer<Grpc>,
+    /// The methods with one message as request, by their paths.
+    unary: HashSet<String>,
+    bodies: BodyCollector,
     /// Reflection: the description of the services.
     reflection: Routes,
 }
@@ -48,6 +57,7 @@ pub(crate) struct Services {
 impl Services {
     pub(crate) fn new(grpc: Grpc) -> Self {
         let bytes = grpc.0.message_bytes;
+        let bodies = grpc.0.bodies.limited(bytes.saturating_add(PREFIX));
         let dapr =
             DaprServer::new(grpc).max_decoding_message_size(bytes).max_encoding_message_size(bytes);
         let describing = || {
@@ -60,7 +70,7 @@ impl Services {
         if let (Ok(v1), Ok(alpha)) = (describing().build_v1(), describing().build_v1alpha()) {
             reflection = reflection.add_service(v1).add_service(alpha);
         }
-        Self { dapr, reflection }
+        Self { dapr, unary: unary_methods(), bodies, reflection }
     }
 
     pub(crate) async fn answer(&self, request: hyper::Request<Body>) -> hyper::Response<Body> {
@@ -68,9 +78,51 @@ impl Services {
             let Ok(answer) = self.reflection.clone().oneshot(request).await;
             return answer;
         }
+        if !self.unary.contains(request.uri().path()) {
+            let Ok(answer) = self.dapr.clone().oneshot(request).await;
+            return answer;
+        }
+        // It counts until it is answered.
+        let (head, body) = request.into_parts();
+        let mut held = match self.bodies.collect(body).await {
+            Ok(held) => held,
+            Err(why) => return not_collected(why, &self.bodies),
+        };
+        let message = Full::from(std::mem::take(&mut held.bytes));
+        let request = hyper::Request::from_parts(head, Body::new(message));
         let Ok(answer) = self.dapr.clone().oneshot(request).await;
+        drop(held);
         answer
     }
+}
+
+/// The paths of the API's methods whose requests are one message.
+fn unary_methods() -> HashSet<String> {
+    // They are generated, and a test reads them.
+    let files = prost_types::FileDescriptorSet::decode(DAPR_DESCRIPTORS).unwrap_or_default().file;
+    let mut paths = HashSet::new();
+    for file in &files {
+        for service in &file.service {
+            let methods = service.method.iter().filter(|method| !method.client_streaming());
+            let path = |method: &prost_types::MethodDescriptorProto| {
+                format!("/{}.{}/{}", file.package(), service.name(), method.name())
+            };
+            paths.extend(methods.map(path));
+        }
+    }
+    paths
+}
+
+fn not_collected(why: CollectError, bodies: &BodyCollector) -> hyper::Response<Body> {
+    let most = bodies.message_bytes() - PREFIX;
+    let problem = why.problem("a message", most);
+    let status = match why {
+        CollectError::TooLarge => Status::out_of_range(problem.text),
+        CollectError::LimitReached | CollectError::CutOff | CollectError::TooSlow => {
+            problem.status()
+        }
+    };
+    status.into_http()
 }
 
 pub(crate) struct Grpc(pub(crate) Arc<Api>);

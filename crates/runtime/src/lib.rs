@@ -38,7 +38,9 @@ mod state;
 #[cfg(test)]
 mod testing;
 
-pub use body_collector::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
+pub use body_collector::{
+    BODY_BYTES_PER_SECOND, BODY_TIME, COLLECTED_BODY_BYTES, INBOUND_BODY_BYTES, MESSAGE_BYTES,
+};
 pub use external_endpoints::{BaseUrl, BaseUrlError, EndpointTls, EndpointTlsError, HttpEndpoint};
 pub use routes::{ROUTES, Route};
 pub use sidecar::{Sidecar, SidecarError, StateStores, network_store, run_sidecar};

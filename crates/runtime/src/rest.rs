@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tonic::body::Body;
 
+use crate::actors::Problem;
 use crate::body_collector::{BodyCollector, CollectError};
 use crate::external_endpoints::ExternalCalls;
 use crate::metadata::{METADATA_VALUE_BYTES, Metadata, MetadataError};
@@ -33,7 +34,9 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
         Some((Endpoint::Health, _)) => health(&api.metadata, request.uri().query()),
         Some((Endpoint::OutboundHealth, _)) => outbound_health(&api.metadata),
         Some((Endpoint::Metadata, _)) => metadata(api),
-        Some((Endpoint::SetMetadata, [key])) => set_metadata(&api.metadata, key, request).await,
+        Some((Endpoint::SetMetadata, [key])) => {
+            set_metadata(&api.metadata, &api.bodies, key, request).await
+        }
         Some((Endpoint::Shutdown, _)) => {
             api.asked_to_end.notify_one();
             empty(StatusCode::NO_CONTENT)
@@ -143,9 +146,21 @@ pub(crate) fn in_words(time: Duration) -> String {
     }
 }
 
-async fn set_metadata(of: &Metadata, key: &str, request: Request<Body>) -> Response<Body> {
-    let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
-    let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
+async fn set_metadata(
+    of: &Metadata,
+    bodies: &BodyCollector,
+    key: &str,
+    request: Request<Body>,
+) -> Response<Body> {
+    let bodies = bodies.limited(METADATA_VALUE_BYTES);
+    let body = match bodies.collect(request.into_body()).await {
+        Ok(mut body) => Some(body.take()),
+        Err(CollectError::TooLarge | CollectError::CutOff) => None,
+        Err(why @ (CollectError::LimitReached | CollectError::TooSlow)) => {
+            return not_collected(why, "a text among the metadata", &bodies);
+        }
+    };
+    let text = body.and_then(|body| String::from_utf8(body).ok());
     let stored = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key.to_owned(), text));
     match stored {
         Ok(()) => empty(StatusCode::NO_CONTENT),
@@ -165,24 +180,13 @@ pub(crate) fn not_collected(
     what: &str,
     bodies: &BodyCollector,
 ) -> Response<Body> {
-    let (status, code, text) = match why {
-        CollectError::TooLarge => (
-            StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorCode::MalformedRequest,
-            format!(
-                "the body is larger than the {} bytes that {what} may have",
-                bodies.message_bytes()
-            ),
-        ),
-        CollectError::CutOff => {
-            (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, "the body ended early".into())
-        }
-        CollectError::LimitReached => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            ErrorCode::Overloaded,
-            "too many bodies are held: 64 MiB of them already; try again".into(),
-        ),
+    let status = match why {
+        CollectError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        CollectError::CutOff => StatusCode::BAD_REQUEST,
+        CollectError::LimitReached => StatusCode::SERVICE_UNAVAILABLE,
+        CollectError::TooSlow => StatusCode::REQUEST_TIMEOUT,
     };
+    let Problem { code, text, .. } = why.problem(what, bodies.message_bytes());
     problem(status, code, &text)
 }
 

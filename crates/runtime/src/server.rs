@@ -54,8 +54,10 @@ pub(crate) struct Api {
     pub(crate) app: Option<App>,
     pub(crate) stores: Stores,
     pub(crate) actors: Arc<Actors>,
-    /// Reads bodies whole.
+    /// Reads bodies of the own app whole.
     pub(crate) bodies: BodyCollector,
+    /// The same of those of other sidecars.
+    pub(crate) inbound_bodies: BodyCollector,
 }
 
 /// Serves connections until the data plane has ended.
@@ -63,7 +65,7 @@ pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     let api = Arc::new(api);
     let served = Arc::new(Served {
         services: Services::new(Grpc(Arc::clone(&api))),
-        app: AppCallback::of(api.app.as_ref(), api.bodies.clone()),
+        app: AppCallback::of(api.app.as_ref(), api.inbound_bodies.clone()),
         api,
     });
     while let Some(ApiStream { kind, stream }) = streams.recv().await {
@@ -83,7 +85,9 @@ impl Served {
     async fn answer(&self, kind: ApiKind, request: Request<Body>) -> Response<Body> {
         match kind {
             ApiKind::Callback => self.app.call(request).await,
-            ApiKind::Actors => self.api.actors.answer_inbound(&self.api.bodies, request).await,
+            ApiKind::Actors => {
+                self.api.actors.answer_inbound(&self.api.inbound_bodies, request).await
+            }
             ApiKind::Own => self.answer_own(request).await,
         }
     }

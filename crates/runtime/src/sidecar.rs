@@ -13,7 +13,7 @@ use tollway_wire::ActorHost;
 
 use crate::actors::{ActorStore, Actors, ActorsConfig, Clock};
 use crate::app::App;
-use crate::body_collector::{BodyCollector, COLLECTED_BODY_BYTES};
+use crate::body_collector::{BodyCollector, COLLECTED_BODY_BYTES, INBOUND_BODY_BYTES};
 use crate::external_endpoints::{EndpointTlsError, ExternalCalls, HttpEndpoint};
 use crate::health::watch_health;
 use crate::loopback::{Loopback, LoopbackConnection};
@@ -158,6 +158,7 @@ impl Sidecar {
                 external,
                 asked_to_end: Arc::clone(&asked_to_end),
                 message_bytes,
+                inbound_bodies: BodyCollector::shared(INBOUND_BODY_BYTES, message_bytes),
                 app,
                 stores,
                 actors: Arc::clone(&actors),

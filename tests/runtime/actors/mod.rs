@@ -5,6 +5,7 @@ mod app;
 mod callers;
 mod calls;
 mod faults;
+mod held_bodies;
 mod hosts;
 mod moves;
 mod refusals;

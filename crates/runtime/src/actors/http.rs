@@ -37,7 +37,7 @@ impl Actors {
             Some(Ok(asked)) => asked,
         };
         let (head, body) = request.into_parts();
-        let held = match bodies.collect(body).await {
+        let mut held = match bodies.collect(body).await {
             Ok(held) => held,
             Err(why) => return Ok(not_collected(why, "a request about an actor", bodies)),
         };
@@ -50,7 +50,7 @@ impl Actors {
             }
             ActorRequest::Host(work) => {
                 let work = with_query(work, head.uri.query());
-                let (fields, body) = (head.headers, held.bytes.clone().into());
+                let (fields, body) = (head.headers, std::mem::take(&mut held.bytes).into());
                 self.ask(Call { actor, work, fields, body, caller: None }).await
             }
         };
@@ -81,12 +81,18 @@ impl Actors {
         if let Err(refused) = self.admit_call(lookup, &call).await {
             return refused;
         }
+        let bodies = match &call.caller {
+            Some(caller) => bodies.of(&caller.spiffe.to_string()),
+            None => bodies.clone(),
+        };
         match bodies.collect(body).await {
-            Ok(held) => {
-                call.body = held.bytes.clone().into();
-                self.answer_call(lookup, call).await
+            Ok(mut held) => {
+                call.body = std::mem::take(&mut held.bytes).into();
+                let answer = self.answer_call(lookup, call).await;
+                drop(held);
+                answer
             }
-            Err(why) => not_collected(why, "a call of an actor", bodies),
+            Err(why) => not_collected(why, "a call of an actor", &bodies),
         }
     }
 

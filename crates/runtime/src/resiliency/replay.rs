@@ -10,13 +10,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
-use tollway_model::ErrorCode;
 use tollway_routing::Rules;
 use tonic::Status;
 use tonic::body::Body;
 
 use crate::actors::Problem;
-use crate::body_collector::{BodyCollector, CollectError, CollectedBody};
+use crate::body_collector::{BodyCollector, CollectError, CollectedBody, Pace};
 
 /// Marks a gRPC call as a stream.
 const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
@@ -24,6 +23,9 @@ const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
 const PREFIX: usize = 5;
 /// A gRPC call that does not end this long after its first message counts as a stream.
 const END_WITHIN: Duration = Duration::from_millis(20);
+
+/// What is held for further attempts, in words.
+const REPEATED: &str = "a call that may be repeated";
 
 /// A body to be sent.
 pub(crate) enum CallBody {
@@ -51,20 +53,23 @@ pub(crate) async fn call_body(
     if is_known {
         return match bodies.collect(body).await {
             Ok(held) => Ok(CallBody::Whole(held)),
-            Err(why) => Err(not_held(why)),
+            Err(why) => Err(why.problem(REPEATED, bodies.message_bytes())),
         };
     }
-    let mut first = bodies.nothing();
+    let not_held = |why: CollectError| why.problem(REPEATED, bodies.message_bytes());
+    let (mut first, mut pace) = (bodies.nothing(), Pace::new());
     while is_grpc && !is_marked && (first.bytes.len() as u64) < most {
         let frame = match is_message(&first.bytes) {
-            false => Some(body.frame().await),
+            false => pace.wait(body.frame()).await,
             true => tokio::time::timeout(END_WITHIN, body.frame()).await.ok(),
         };
+        // What comes slowly is not held: it is a stream.
         let Some(frame) = frame else { break };
         let Some(frame) = frame else { return Ok(CallBody::Whole(first)) };
         let frame = frame.map_err(|_| not_held(CollectError::CutOff))?;
         let Ok(data) = frame.into_data() else { break };
         first.add(&data).map_err(not_held)?;
+        pace.received(data.len());
         if is_more(&first.bytes) {
             break;
         }
@@ -87,19 +92,6 @@ fn is_message(bytes: &[u8]) -> bool {
 /// Whether a second message has begun.
 fn is_more(bytes: &[u8]) -> bool {
     length(bytes).is_some_and(|length| bytes.len() > length)
-}
-
-fn not_held(why: CollectError) -> Problem {
-    let (code, text) = match why {
-        CollectError::TooLarge => {
-            (ErrorCode::MalformedRequest, "the body is longer than announced")
-        }
-        CollectError::CutOff => (ErrorCode::MalformedRequest, "the body ended early"),
-        CollectError::LimitReached => {
-            (ErrorCode::Overloaded, "too many bodies are held: 64 MiB of them already; try again")
-        }
-    };
-    Problem::new(code, text)
 }
 
 /// A body whose beginning has been read. The beginning counts towards the limit until it is sent
