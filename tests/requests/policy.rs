@@ -75,22 +75,22 @@ fn requests_are_let_in_by_caller_method_and_path() {
     // allowed.
     check(&other, "GET /status/201", 403);
     check(&near, "GET /status/201", 403);
-    refusal_names_the_caller_and_the_policy(&other);
+    a_refusal_names_the_caller_and_the_policy_in_the_own_log_alone(&other, &app.sidecar);
     spellings_do_not_get_around(&caller);
     assert!(counter(&app.sidecar.process, "tollway_policy_denials_total") > 5);
 
     changes_hold_for_open_connections(&mesh, &caller, &readers);
 }
 
-fn refusal_names_the_caller_and_the_policy(other: &Sidecar) {
+fn a_refusal_names_the_caller_and_the_policy_in_the_own_log_alone(other: &Sidecar, own: &Sidecar) {
     let (_, text) = ask(other, "GET", "/status/201");
-    for part in [
-        "\"errorCode\":\"ERR_POLICY_DENIED\"",
-        "policy default/readers",
-        "spiffe://west.tollway/ns/default/other",
-        "echo.default.east",
-    ] {
+    for part in ["\"errorCode\":\"ERR_POLICY_DENIED\"", "sidecar echo.default.east: ", "; "] {
         assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let log = own.process.log();
+    for part in ["default/readers", "spiffe://west.tollway/ns/default/other"] {
+        assert!(!text.contains(part), "{part} is in {text}");
+        assert!(log.contains(part), "{part} is missing in {log}");
     }
 }
 

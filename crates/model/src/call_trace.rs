@@ -37,7 +37,7 @@ pub struct CallTrace {
     /// The connection that the last attempt was made on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
-    /// Why the callee's sidecar admitted the request; none if it did not.
+    /// Why the callee's sidecar admitted or refused the request; none if it does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
     /// Requests sent, including the last.
@@ -108,7 +108,7 @@ pub struct Tls {
     pub is_resumed: bool,
 }
 
-/// Why a request was admitted.
+/// Why a request was admitted or refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "policy")]
 pub enum Admission {
@@ -116,8 +116,10 @@ pub enum Admission {
     Unprotected,
     /// Policies protect it, and none refuses the request.
     NotRefused,
-    /// A rule of this policy allows it.
+    /// A rule of this policy allows it. Only callers of the callee's namespace see this.
     Allowed(PolicyName),
+    /// This policy refuses it. Only callers of the callee's namespace see this.
+    Refused(PolicyName),
 }
 
 /// An attempt that failed and was followed by another.

@@ -17,6 +17,7 @@ use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{AdminFacts, DaprMetrics};
 
+use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
@@ -114,6 +115,12 @@ pub struct AppOptions {
 }
 
 impl AppOptions {
+    /// Whether a sidecar calls it by paths for its actors, if it runs any: it is asked, and called over HTTP.
+    #[must_use]
+    pub fn has_actor_paths(&self) -> bool {
+        self.asks_actors && matches!(self.protocol, AppProtocol::Http | AppProtocol::H2c)
+    }
+
     /// What it speaks, in Dapr's words.
     #[must_use]
     pub fn speech(&self) -> String {
@@ -189,6 +196,7 @@ pub struct Sidecar {
     probe: Option<tokio::task::JoinHandle<()>>,
     /// Where others reach the inbound listener.
     advertise: SocketAddr,
+    actor_app: Arc<ActorApp>,
 }
 
 /// Announces a sidecar whose app has no port, so that its runtime can be called.
@@ -239,6 +247,8 @@ impl Sidecar {
             Some(app) if app.is_tls => Some(AppTls::new().map_err(DataPlaneError::AppTls)?),
             Some(_) | None => None,
         };
+        let actor_app =
+            Arc::new(ActorApp::new(app.as_ref().is_some_and(AppOptions::has_actor_paths)));
         let withdraw = common.plane.timeouts.withdraw;
         let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
         let (mesh_protocol, tokens) = (options.mesh_protocol, options.tokens);
@@ -253,6 +263,7 @@ impl Sidecar {
             resilience: options.resilience,
             external_endpoints: options.external_endpoints,
             tokens,
+            actor_app: Some(Arc::clone(&actor_app)),
             dapr_metrics: options.dapr_metrics,
         };
         let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
@@ -271,7 +282,7 @@ impl Sidecar {
             };
             tokio::spawn(probe.run())
         });
-        Ok(Self { plane, probe, advertise })
+        Ok(Self { plane, probe, advertise, actor_app })
     }
 
     /// Where a listener listens, by its name in the ports file.
@@ -296,6 +307,12 @@ impl Sidecar {
     pub fn announcer(&self) -> Option<Announcer> {
         let (mesh, address) = (self.mesh(), self.advertise);
         self.probe.is_none().then_some(Announcer { mesh, address })
+    }
+
+    /// Where its runtime notes whether the app runs actors.
+    #[must_use]
+    pub fn actor_app(&self) -> Arc<ActorApp> {
+        Arc::clone(&self.actor_app)
     }
 
     /// What it knows of itself, now and later.
@@ -425,6 +442,8 @@ struct Role {
     resilience: Option<Arc<Resiliency>>,
     external_endpoints: Option<Arc<[String]>>,
     tokens: Tokens,
+    /// A sidecar's.
+    actor_app: Option<Arc<ActorApp>>,
     dapr_metrics: Option<Arc<DaprMetrics>>,
 }
 
@@ -455,6 +474,7 @@ impl Member {
             resilience,
             external_endpoints,
             tokens,
+            actor_app,
             dapr_metrics,
         } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
@@ -470,6 +490,7 @@ impl Member {
             resilience,
             external_endpoints,
             tokens,
+            actor_app: actor_app.unwrap_or_else(|| Arc::new(ActorApp::new(false))),
             dapr_metrics: dapr_metrics.clone(),
             limits: options.limits.clone(),
             timeouts: options.timeouts,

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actor_paths;
 mod api_rules;
 mod bind;
 mod call_trace;
@@ -38,6 +39,7 @@ mod runtime_protocol;
 mod tls;
 mod tokens;
 
+pub use actor_paths::ActorApp;
 pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
 pub use dataplane::{
     Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck,

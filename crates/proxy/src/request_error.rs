@@ -56,6 +56,10 @@ pub(crate) enum RequestError {
     PolicyDenied(Box<PolicyDenial>),
     #[error("the sidecar of {service} does not know its policies yet; try again")]
     PolicyUnknown { service: ServiceName },
+    #[error("the app of {service} has not answered yet whether it runs actors; try again")]
+    ActorsUnknown { service: ServiceName },
+    #[error("only the sidecar of {service} calls its app by this path")]
+    SidecarPath { service: ServiceName },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
     #[error("this port serves health and metadata alone; use a port of the API")]
@@ -145,7 +149,10 @@ impl RequestError {
     /// Whether it is certain that the app has seen nothing of the request, so that the caller's
     /// sidecar may send it to another replica, whatever it is.
     pub(crate) fn is_unprocessed(&self) -> bool {
-        matches!(self, Self::AppUnreachable { .. } | Self::PolicyUnknown { .. })
+        matches!(
+            self,
+            Self::AppUnreachable { .. } | Self::PolicyUnknown { .. } | Self::ActorsUnknown { .. }
+        )
     }
 
     /// Its entry in the catalogue.
@@ -174,7 +181,8 @@ impl RequestError {
             Self::Loop { .. } => ErrorCode::Loop,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,
+            Self::PolicyUnknown { .. } | Self::ActorsUnknown { .. } => ErrorCode::PolicyUnknown,
+            Self::SidecarPath { .. } => ErrorCode::SidecarPath,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::NotPublic | Self::NotAllowed | Self::NoRuntime => ErrorCode::NotServed,
             Self::ApiToken => ErrorCode::ApiToken,

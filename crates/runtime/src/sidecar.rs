@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
-use tollway_model::AppProtocol;
 use tollway_proxy::mesh::MeshClient;
-use tollway_proxy::{DataPlaneError, SidecarOptions};
+use tollway_proxy::{AppOptions, DataPlaneError, SidecarOptions};
 use tollway_state::{Component, StateStore};
 use tollway_wire::ActorHost;
 
@@ -98,7 +97,7 @@ impl Sidecar {
         let message_bytes = options.message_bytes.min(COLLECTED_BODY_BYTES);
         let resilience = options.resilience.clone();
         let metrics = options.dapr_metrics.clone();
-        let asks_actors = options.app.as_ref().is_some_and(|app| app.asks_actors);
+        let calls_app = options.app.as_ref().is_some_and(AppOptions::has_actor_paths);
         let check = options.app.as_ref().and_then(|app| app.health_check.clone());
         // Unhealthy until the first success.
         let asked = check.map(|check| (check, watch::channel(false)));
@@ -133,10 +132,6 @@ impl Sidecar {
         let store = stores
             .of_actors()
             .map(|store| ActorStore::new(store, plane.facts().service().app.as_str().to_owned()));
-        let calls_app = app
-            .as_ref()
-            .is_some_and(|app| matches!(app.protocol, AppProtocol::Http | AppProtocol::H2c))
-            && asks_actors;
         let mesh = plane.mesh();
         let actors = Actors::new(ActorsConfig {
             me: ActorHost { service: mesh.service().clone(), instance: mesh.instance().clone() },
@@ -146,6 +141,7 @@ impl Sidecar {
             store,
             resiliency,
             message_bytes: calls_app.then_some(message_bytes),
+            actor_app: plane.actor_app(),
             announcer: plane.announcer(),
             metrics,
         });
@@ -158,11 +154,11 @@ impl Sidecar {
                 external,
                 asked_to_end: Arc::clone(&asked_to_end),
                 message_bytes,
-                inbound_bodies: BodyCollector::shared(INBOUND_BODY_BYTES, message_bytes),
                 app,
                 stores,
                 actors: Arc::clone(&actors),
                 bodies,
+                inbound_bodies: BodyCollector::shared(INBOUND_BODY_BYTES, message_bytes),
             };
             tokio::spawn(serve(api, streams))
         });

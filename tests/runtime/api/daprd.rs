@@ -318,13 +318,13 @@ fn a_configuration_limits_what_each_caller_may_request() {
             reported.starts_with("HTTP/1.1 403") && reported.contains("ERR_POLICY_DENIED"),
             "{reported}"
         );
-        assert!(reported.contains("policy default/accessControl denies it"), "{reported}");
+        assert!(!reported.contains("accessControl"), "{reported}");
     }
     let known = retry_until(PATIENCE, "the app being known", || {
         let reported = asked(&stranger, "/method/a");
         reported.contains("ERR_POLICY_DENIED").then_some(reported)
     });
-    assert!(known.unwrap().contains("no rule allows it"));
+    assert!(!known.unwrap().contains("accessControl"));
     runtime().block_on(async {
         let entrance = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
         let reported = invoke(entrance, "guarded", message("echo", "")).await;

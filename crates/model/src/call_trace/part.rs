@@ -14,6 +14,8 @@ pub const CALLEE_PART_BYTES_LIMIT: usize = 512;
 
 const UNPROTECTED: &str = "-";
 const NOT_REFUSED: &str = "+";
+/// In front of a policy that refuses.
+const REFUSED_BY: char = '!';
 
 /// What the callee's sidecar reports to the caller's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +65,7 @@ impl fmt::Display for CalleePart {
             Admission::Unprotected => write!(f, ";admission={UNPROTECTED}"),
             Admission::NotRefused => write!(f, ";admission={NOT_REFUSED}"),
             Admission::Allowed(policy) => write!(f, ";admission={policy}"),
+            Admission::Refused(policy) => write!(f, ";admission={REFUSED_BY}{policy}"),
         }
     }
 }
@@ -77,7 +80,10 @@ fn admission_of(text: &str) -> Option<Admission> {
     match text {
         UNPROTECTED => Some(Admission::Unprotected),
         NOT_REFUSED => Some(Admission::NotRefused),
-        _ => policy_of(text).map(Admission::Allowed),
+        _ => match text.strip_prefix(REFUSED_BY) {
+            Some(policy) => policy_of(policy).map(Admission::Refused),
+            None => policy_of(text).map(Admission::Allowed),
+        },
     }
 }
 
@@ -98,8 +104,12 @@ mod tests {
     #[test]
     fn a_part_is_read_as_it_was_written() {
         let policy = PolicyName::new("shop", "allow-web").unwrap();
-        for admission in [Admission::Unprotected, Admission::NotRefused, Admission::Allowed(policy)]
-        {
+        for admission in [
+            Admission::Unprotected,
+            Admission::NotRefused,
+            Admission::Allowed(policy.clone()),
+            Admission::Refused(policy),
+        ] {
             for app_us in [None, Some(0), Some(u64::MAX)] {
                 let part = CalleePart { sidecar_us: 42, app_us, admission: admission.clone() };
                 let field = part.to_string();
@@ -109,7 +119,7 @@ mod tests {
         }
         let longest = "n".repeat(63);
         let policy = PolicyName::new(&longest, &longest).unwrap();
-        let admission = Admission::Allowed(policy);
+        let admission = Admission::Refused(policy);
         let part = CalleePart { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
         assert_eq!(parse(&part.to_string()), Some(part));
     }
@@ -138,6 +148,8 @@ mod tests {
             "v=1;sidecar_us=1;admission=",
             "v=1;sidecar_us=1;admission=a",
             "v=1;sidecar_us=1;admission=a/b/c",
+            "v=1;sidecar_us=1;admission=!",
+            "v=1;sidecar_us=1;admission=!!a/b",
             "v=1;sidecar_us=1;admission=a/\u{1b}[2J",
             "v=1;sidecar_us=1;admission=-;",
             "v=1;sidecar_us=1;sidecar_us=1;admission=-",

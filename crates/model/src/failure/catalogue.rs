@@ -177,12 +177,16 @@ catalogue! {
         "Follow the message; `openssl x509 -noout -text -in FILE` shows a certificate.";
     PolicyDenied, "ERR_POLICY_DENIED", Trust, http(403, PermissionDenied),
         [CalleesSidecar],
-        "A policy of the callee does not allow this caller this method and path. The message names the caller's identity and the policy.",
-        "If the call is meant to be, allow it in the policy: `tollway get policy` shows it.";
+        "A policy of the callee does not allow this caller this method and path. The log of the callee's sidecar names the caller's identity and the policy; the caller does not see them.",
+        "If the call is meant to be, have the operator of the callee allow it in a policy: `tollway get policies` lists them. A caller of the callee's own namespace sees the policy with `tollway call --explain`.";
+    SidecarPath, "ERR_SIDECAR_PATH", Trust, http(403, PermissionDenied),
+        [CalleesSidecar],
+        "The path is one by which a sidecar calls its app, below /actors or /dapr, or servers may read it as one. The app runs actors, so its sidecar lets no other caller use it: a call of an actor has to wait for its turn.",
+        "Call the actor by the API of actors: /v1.0/actors/TYPE/ID/method/METHOD. Give other routes of the app other paths.";
     PolicyUnknown, "ERR_POLICY_UNKNOWN", Trust, http(503, Unavailable),
         [CalleesSidecar],
-        "The callee's sidecar has just started and has not received its policies yet, so it allows no caller.",
-        "Try again in a moment. If it lasts, read the sidecar's log: it cannot reach its control plane.";
+        "The callee's sidecar has just started and has not received its policies yet, so it allows no caller; or its app has not answered yet whether it runs actors, so it allows none to a path below /actors or /dapr.",
+        "Try again in a moment. If it lasts, read the sidecar's log: it cannot reach its control plane, or its app does not answer `GET /dapr/config`.";
     AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
         [CalleesSidecar, Front],
         "The callee's sidecar, or the front, cannot connect to its app.",

@@ -15,6 +15,7 @@ use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
 use tollway_wire::NetworkUpdate;
 
+use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
@@ -91,6 +92,8 @@ pub(crate) struct LoopConfig {
     pub(crate) resilience: Option<Arc<Resiliency>>,
     /// What its app and a sidecar show each other.
     pub(crate) tokens: Tokens,
+    /// Whether its app runs actors.
+    pub(crate) actor_app: Arc<ActorApp>,
     /// Set in daprd's place: what is counted under Dapr's names.
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
     /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
@@ -115,6 +118,7 @@ impl LoopConfig {
             access: None,
             resilience: None,
             tokens: Tokens::default(),
+            actor_app: Arc::new(ActorApp::new(false)),
             dapr_metrics: None,
             external_endpoints: None,
             limits: Limits::default(),

@@ -40,6 +40,7 @@ mod memory_pressure;
 mod policy;
 mod pooled;
 mod public;
+mod refused_peers;
 mod runtime_backlog;
 mod sim;
 mod times;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tollway_model::{Label, ServiceName};
 
+use crate::actor_paths::ActorApp;
 use crate::bind::BoundListeners;
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
@@ -81,6 +82,7 @@ pub async fn run_front(
         access: None,
         resilience: None,
         tokens: Tokens::default(),
+        actor_app: Arc::new(ActorApp::new(false)),
         dapr_metrics: None,
         external_endpoints: None,
         limits: settings.limits.clone(),

@@ -7,13 +7,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::call_trace::Admission;
-use tollway_model::{Caller, ServiceName, SpiffeId};
+use tollway_model::{Caller, ErrorCode, PolicyName, ServiceName, SpiffeId};
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
-use tollway_telemetry::{DaprMetrics, Judged};
+use tollway_telemetry::{DaprMetrics, Judged, LogLimiter};
 
 use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
@@ -27,8 +27,6 @@ use crate::runtime_protocol::ActorCaller;
 const VIEWS_LIMIT: usize = 1024;
 /// In front of the path that the app sees, in the call of an actor between sidecars.
 const API: &[u8] = b"/v1.0";
-/// At most one refused connection in this time is logged; all are counted.
-const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the policies.
 pub(crate) struct PolicyGate {
@@ -42,8 +40,6 @@ pub(crate) struct PolicyGate {
     /// Rises with every set; a view of an older one is void.
     generation: u64,
     views: HashMap<SpiffeId, Arc<CallerView>>,
-    log_again: Option<Instant>,
-    unlogged: u64,
 }
 
 /// What a connection remembers of its caller's rights.
@@ -60,16 +56,7 @@ pub(crate) struct Upgraded {
 
 impl PolicyGate {
     pub(crate) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
-        Self {
-            own,
-            metrics,
-            set: None,
-            is_open: false,
-            generation: 0,
-            views: HashMap::new(),
-            log_again: None,
-            unlogged: 0,
-        }
+        Self { own, metrics, set: None, is_open: false, generation: 0, views: HashMap::new() }
     }
 
     fn replace(&mut self, set: Arc<PolicySet>) {
@@ -154,16 +141,6 @@ impl PolicyGate {
         }
         rights.as_ref().map(|rights| (peer, &*rights.view)).ok_or_else(unknown)
     }
-
-    /// Says whether to log now, and how many were left out before.
-    fn may_log(&mut self, now: Instant) -> Option<u64> {
-        if self.log_again.is_some_and(|again| now < again) {
-            self.unlogged += 1;
-            return None;
-        }
-        self.log_again = Some(now + LOG_EVERY);
-        Some(std::mem::take(&mut self.unlogged))
-    }
 }
 
 /// The view of a caller, made when it was not seen since the policies changed.
@@ -240,13 +217,30 @@ fn denied(
     RequestError::PolicyDenied(Box::new(PolicyDenial { service, caller, refusal }))
 }
 
-/// Who was refused what by which policy.
+/// Who was refused what by which policy. The text is for the caller, who sees neither.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the sidecar of {service} does not let {caller} in: {refusal}")]
+#[error("the policies of {service} do not allow this call")]
 pub(crate) struct PolicyDenial {
     service: ServiceName,
     caller: SpiffeId,
     refusal: tollway_routing::PolicyRefusal,
+}
+
+impl PolicyDenial {
+    /// The policy that refuses, for a call trace.
+    pub(crate) fn policy(&self) -> &PolicyName {
+        &self.refusal.policy
+    }
+
+    /// Notes in the own log who was refused by which policy: for each caller and policy once in a while.
+    pub(crate) fn log(&self, log: &mut LogLimiter, now: Instant) {
+        let Self { service, caller, refusal } = self;
+        let subject = format!("{caller} {}", refusal.policy);
+        if let Some(left_out) = log.admit("policy", subject, now) {
+            let code = ErrorCode::PolicyDenied;
+            tracing::info!(%code, %service, %caller, %refusal, left_out, "a policy refused a caller");
+        }
+    }
 }
 
 impl Upgraded {
@@ -298,7 +292,7 @@ pub(crate) fn judge_relay(
     };
     if let Err(error) = judged {
         cx.metrics.policy_closed_connections.add(1);
-        log_refusal(cx, policy, &error);
+        log_refusal(cx, &error);
         access_log::fail_line(conns, key, error.code());
         if let Some(conn) = conns.get_mut(key) {
             conn.io.abort_on_close();
@@ -319,13 +313,14 @@ pub(crate) fn admit_tcp(
         return true;
     };
     cx.metrics.policy_denials.add(1);
-    log_refusal(cx, policy, &error);
+    log_refusal(cx, &error);
     relay::refuse_tcp(cx, conns, key, error.code());
     false
 }
 
-fn log_refusal(cx: &mut Cx, policy: &mut PolicyGate, error: &RequestError) {
-    if let Some(unlogged) = policy.may_log(cx.now) {
-        tracing::info!(%error, unlogged, "connection refused by policy");
+fn log_refusal(cx: &mut Cx, error: &RequestError) {
+    match error {
+        RequestError::PolicyDenied(denial) => denial.log(&mut cx.log, cx.now),
+        other => tracing::debug!(error = %other, "a connection was not let in"),
     }
 }

@@ -1,10 +1,16 @@
-//! Why a request was admitted, for its call trace.
+//! Why a request was admitted or refused, for its call trace. Callers of the callee's own namespace see
+//! the policy by name; those of others have no business with it.
+
+use tollway_identity::PeerIdentity;
+use tollway_model::ServiceName;
+use tollway_model::call_trace::Admission;
 
 use crate::call_trace::{CalleeTrace, TracePart};
 use crate::conn::Connections;
 use crate::cx::Cx;
-use crate::exchange::{ExchangeKey, Exchanges};
-use crate::inbound::PolicyGate;
+use crate::exchange::{Exchange, ExchangeKey, Exchanges};
+use crate::headers;
+use crate::inbound::{PolicyDenial, PolicyGate};
 
 /// A caller's sidecar asks for the way of a request that was let in.
 pub(crate) fn begin_callee_trace(
@@ -16,7 +22,34 @@ pub(crate) fn begin_callee_trace(
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let conn = conns.get_mut(exchange.down.conn);
-    let admission = policy.admission(conn, &exchange.head, &cx.config.home);
+    let home = &cx.config.home;
+    let sees = conn.as_ref().is_some_and(|conn| sees_policies(conn.peer.as_deref(), home));
+    let admission = match policy.admission(conn, &exchange.head, home) {
+        Admission::Allowed(_) if !sees => Admission::NotRefused,
+        admission => admission,
+    };
     let part = TracePart::Callee(Box::new(CalleeTrace { admission, sent: None }));
     exchange.observed.get_or_insert_default().explained = Some(part);
+}
+
+/// The same of one that the policies refuse, where the caller may see why.
+pub(crate) fn begin_refused_trace(
+    exchange: &mut Exchange,
+    peer: Option<&PeerIdentity>,
+    home: &ServiceName,
+    denial: &PolicyDenial,
+) {
+    if !headers::asks_for_call_trace(&exchange.head.fields) || !sees_policies(peer, home) {
+        return;
+    }
+    let admission = Admission::Refused(denial.policy().clone());
+    let part = TracePart::Callee(Box::new(CalleeTrace { admission, sent: None }));
+    exchange.observed.get_or_insert_default().explained = Some(part);
+}
+
+/// Whether a caller is of the namespace whose policies these are.
+fn sees_policies(peer: Option<&PeerIdentity>, home: &ServiceName) -> bool {
+    peer.is_some_and(|peer| {
+        peer.service.namespace == home.namespace && peer.service.network == home.network
+    })
 }

@@ -214,8 +214,12 @@ fn route_inbound(
         _ => None,
     };
     let admitted = policy.admit_request(conn, &exchange.head, home, passed_on.as_ref());
-    if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
+    if let Err(RequestError::PolicyDenied(denial)) = &admitted {
         cx.metrics.policy_denials.add(1);
+        denial.log(&mut cx.log, cx.now);
+        // What another replica passes on is not its own call.
+        let caller = peer.as_deref().filter(|_| passed_on.is_none());
+        why_admitted::begin_refused_trace(exchange, caller, &cx.config.home, denial);
     }
     if let Some(target) = admitted? {
         exchange.head.path = target;
@@ -240,6 +244,7 @@ fn route_inbound(
         let is_translated =
             protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
         exchange.destination = if is_translated { Destination::Callback } else { Destination::App };
+        cx.config.actor_app.admit(&exchange.head.path, home)?;
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
     if own.wants_call_trace {

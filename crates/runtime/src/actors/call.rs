@@ -164,7 +164,7 @@ impl Actors {
                 }
             };
             if began.elapsed() >= patience {
-                return Err(unplaced(&call.actor, &known.borrow()));
+                return Err(unplaced(&call, &known.borrow()));
             }
             // Waits until the location changes, or until the next attempt is due. A caller may
             // learn of a new owner before the owner does, or before it has the owner's endpoint.
@@ -230,7 +230,7 @@ impl Actors {
             }
         };
         match attempt {
-            Attempt::Done(answer) if is_silent(&answer) => Attempt::Failed(lost(owner)),
+            Attempt::Done(answer) if is_silent(&answer) => Attempt::Failed(lost(call, owner)),
             attempt @ (Attempt::Done(_) | Attempt::Failed(_) | Attempt::Elsewhere) => attempt,
         }
     }
@@ -384,11 +384,15 @@ pub(super) fn at(host: &ActorHost) -> RuntimeRequest {
     }
 }
 
-fn lost(former: &ActorHost) -> Problem {
+fn lost(call: &Call, former: &ActorHost) -> Problem {
+    let former = match call.caller {
+        // Which workloads an app has is no business of others.
+        Some(_) => "its former host".to_owned(),
+        None => format!("workload {} of {}", former.instance, former.service),
+    };
     let text = format!(
-        "the actor is at another host now, and workload {} of {} has not answered; the call may \
-         have been carried out",
-        former.instance, former.service
+        "the actor is at another host now, and {former} has not answered; the call may have been \
+         carried out"
     );
     Problem::invoke(&text)
 }

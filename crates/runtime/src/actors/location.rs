@@ -9,6 +9,7 @@ use tollway_actors::placement::{Actor, Shard};
 use tollway_model::{ErrorCode, ServiceName};
 use tollway_wire::ActorHost;
 
+use super::call::Call;
 use super::owners::KnownOwners;
 use super::problem::Problem;
 
@@ -115,9 +116,9 @@ pub(super) fn unplaced_remotely(actor: &Actor, service: &ServiceName) -> Problem
     Problem::new(ErrorCode::ActorUnplaced, text)
 }
 
-/// No host took the call in time; the text has what is known of the actor's location.
-pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
-    let Actor { actor_type, id } = actor;
+/// No host took the call in time; for the own app the text has what is known of the actor's location.
+pub(super) fn unplaced(call: &Call, known: &KnownOwners) -> Problem {
+    let Actor { actor_type, id } = &call.actor;
     let state = match ActorLocation::of(known, Shard::of(id)) {
         ActorLocation::Unknown => {
             let text = format!(
@@ -125,6 +126,9 @@ pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
                 OWNERS_WITHIN.as_secs()
             );
             return Problem::new(ErrorCode::ActorNoPlacement, text);
+        }
+        ActorLocation::At(Some(_)) if call.caller.is_some() => {
+            "its host takes no calls at the moment".to_owned()
         }
         ActorLocation::At(Some(owner)) => {
             format!("its host is workload {} of {}", owner.instance, owner.service)
@@ -142,6 +146,12 @@ pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use hyper::HeaderMap;
+    use tollway_model::{Label, SpiffeId};
+    use tollway_proxy::ActorCaller;
+
+    use super::super::names::Work;
     use super::super::testing::{actor, host, owners, service};
     use super::*;
 
@@ -179,7 +189,14 @@ mod tests {
 
     #[test]
     fn the_error_of_a_call_that_no_host_took_names_the_known_host() {
-        let of = |known: &KnownOwners| unplaced(&actor("7"), known);
+        let mut call = Call {
+            actor: actor("7"),
+            work: Work::ListReminders,
+            fields: HeaderMap::new(),
+            body: Bytes::new(),
+            caller: None,
+        };
+        let of = |known: &KnownOwners| unplaced(&call, known);
         let unknown = of(&KnownOwners::Unknown);
         assert_eq!(unknown.code, ErrorCode::ActorNoPlacement);
         assert!(unknown.text.contains("has not said within 5 s"), "{}", unknown.text);
@@ -188,6 +205,10 @@ mod tests {
         assert!(nowhere.text.ends_with("within 10 s: it has no host at the moment"));
         let at = of(&owners(Some(host("a"))));
         assert!(at.text.ends_with("its host is workload a of cart.default.west"), "{}", at.text);
+        let spiffe = SpiffeId::parse("spiffe://west.tollway/ns/lowly/evil").unwrap();
+        call.caller = Some(ActorCaller { spiffe, network: Label::new("west").unwrap() });
+        let at = unplaced(&call, &owners(Some(host("a"))));
+        assert!(at.text.ends_with("its host takes no calls at the moment"), "{}", at.text);
     }
 
     #[tokio::test(start_paused = true)]

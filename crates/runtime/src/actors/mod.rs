@@ -47,7 +47,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Method};
 use tokio::sync::watch;
 use tollway_actors::placement::Actor;
-use tollway_proxy::Announcer;
+use tollway_proxy::{ActorApp, Announcer};
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};
 use tollway_wire::ActorHost;
@@ -97,6 +97,8 @@ pub(crate) struct Actors {
     resiliency: Option<Arc<ResiliencyState>>,
     /// The app, if it is called over HTTP.
     http_app: Option<Arc<HttpApp>>,
+    /// Where data threads read whether the app runs actors.
+    actor_app: Arc<ActorApp>,
     /// Set where the sidecar is announced because of its actors alone.
     announcer: Option<Announcer>,
     /// Metrics under Dapr's names.
@@ -121,6 +123,8 @@ pub(crate) struct ActorsConfig {
     pub(crate) resiliency: Option<Arc<ResiliencyState>>,
     /// The largest message, in bytes, where the app is called over HTTP; else `None`.
     pub(crate) message_bytes: Option<usize>,
+    /// Where data threads read whether the app runs actors.
+    pub(crate) actor_app: Arc<ActorApp>,
     /// Set where the sidecar is announced because of its actors alone.
     pub(crate) announcer: Option<Announcer>,
     /// Set where actors are counted under Dapr's names.
@@ -175,6 +179,7 @@ impl Actors {
             store: config.store,
             resiliency: config.resiliency,
             http_app,
+            actor_app: config.actor_app,
             announcer: config.announcer,
             metrics,
             hosting: RwLock::new(None),
@@ -266,7 +271,11 @@ impl Actors {
                 _ = is_set(&mut ending) => return,
                 is_ready = is_set(&mut ready) => if !is_ready { return },
             }
-            match ask_types(&app).await {
+            let types = ask_types(&app).await;
+            if let Ok(types) = &types {
+                self.actor_app.set(!types.is_empty());
+            }
+            match types {
                 Ok(types) if types.is_empty() => {}
                 Ok(types) => {
                     let app: Arc<dyn AppSide> = app.clone();

@@ -287,6 +287,7 @@ pub(super) fn actors_with(
         store: None,
         resiliency: None,
         message_bytes: None,
+        actor_app: Arc::default(),
         announcer: None,
         metrics: None,
     }))

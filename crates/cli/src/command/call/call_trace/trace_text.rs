@@ -43,6 +43,7 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
         Some(Admission::Unprotected) => page.hop("policy", "none protects the service"),
         Some(Admission::NotRefused) => page.hop("policy", "none refuses it"),
         Some(Admission::Allowed(policy)) => page.hop("policy", &format!("allowed by {policy}")),
+        Some(Admission::Refused(policy)) => page.hop("policy", &format!("refused by {policy}")),
         None => {}
     }
     for FailedAttempt { code, address, instance } in &trace.failed_attempts {
