@@ -52,7 +52,14 @@ const PROFILE: &str = "no effect: there is no profile server";
 pub(crate) const FLAGS: &[Flag] = &[
     idle("actors-disseminate-timeout", Kind::Duration, ACTORS),
     old(idle("actors-service", Kind::Text, ACTORS), "flag no longer has any effect"),
-    idle("allowed-origins", Kind::Text, "no effect with `*`, its default; refused otherwise"),
+    flag(
+        "allowed-origins",
+        Kind::Text,
+        "",
+        "`*` admits requests of web pages of every site; other values are refused",
+    ),
+    flag("api-host-name", Kind::List, "", "Further host names by which the API may be called"),
+    flag("api-origin", Kind::List, "", "Origins of web pages that may use the API"),
     flag("app-channel-address", Kind::Text, "127.0.0.1", "Where the app listens"),
     flag("app-health-check-path", Kind::Text, "/healthz", "Path of health checks over HTTP"),
     flag("app-health-probe-interval", Kind::Number, "5", "Seconds between health checks"),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollway_config::{AppScheme, request_path};
-use tollway_model::{AppId, AppProtocol, Label};
-use tollway_proxy::HealthCheck;
+use tollway_model::{AppId, AppProtocol, HostNames, Label};
+use tollway_proxy::{HealthCheck, WebPages};
 use tollway_runtime::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
 use tollway_telemetry::{LogFilter, LogFormat};
 
@@ -33,6 +33,8 @@ pub struct DaprdOptions {
     pub metrics: Option<SocketAddr>,
     /// The control plane, if it is not the local one.
     pub control: Option<String>,
+    /// Which web pages may use the API.
+    pub web_pages: WebPages,
     pub drain: Duration,
     pub block: Duration,
     /// What is taken of a head, where that is more than is taken anyway.
@@ -118,6 +120,7 @@ impl DaprdOptions {
             advertise,
             metrics: metrics(given)?,
             control,
+            web_pages: web_pages(given),
             drain: graceful(given),
             block: given.duration("dapr-block-shutdown-duration"),
             head_bytes: head_bytes(given)?,
@@ -166,6 +169,15 @@ fn refuse_unserved(given: &GivenFlags) -> Result<(), Refusal> {
         return Err("--unix-domain-socket is not served; let the app connect to --dapr-http-port and --dapr-grpc-port".to_owned());
     }
     Ok(())
+}
+
+/// Names and origins beside those that are always admitted.
+fn web_pages(given: &GivenFlags) -> WebPages {
+    let texts = |flag| given.list(flag).into_iter().map(str::to_owned).collect();
+    let mut origins: Vec<String> = texts("api-origin");
+    // It is daprd's default, too, which lets any page use the API.
+    origins.extend(Some(given.text("allowed-origins").to_owned()).filter(|all| all == "*"));
+    WebPages { host_names: HostNames::new(texts("api-host-name")), origins }
 }
 
 fn app(given: &GivenFlags, apis: [u16; 2]) -> Result<Option<DaprdApp>, Refusal> {

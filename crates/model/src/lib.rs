@@ -8,6 +8,7 @@ pub mod call_trace;
 mod chain;
 mod config;
 pub mod failure;
+mod host_names;
 mod name;
 pub mod neighbour;
 mod path;
@@ -18,6 +19,7 @@ mod trace;
 pub use chain::chain;
 pub use config::RunningConfig;
 pub use failure::ErrorCode;
+pub use host_names::HostNames;
 pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };

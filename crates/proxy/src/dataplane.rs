@@ -32,6 +32,7 @@ use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
 use crate::probe::Probe;
 use crate::runtime_protocol::TurnLease;
 use crate::tokens::Tokens;
+use crate::web_pages::WebPages;
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -173,6 +174,8 @@ pub struct SidecarOptions {
     pub external_endpoints: Option<Arc<[String]>>,
     /// What the app and the sidecar show each other.
     pub tokens: Tokens,
+    /// Which web pages may use the ports of the app's side.
+    pub web_pages: WebPages,
     /// Spans and access-log lines of single requests.
     pub telemetry: TelemetryOptions,
     /// Set in daprd's place: what is counted under Dapr's names.
@@ -263,6 +266,7 @@ impl Sidecar {
             resilience: options.resilience,
             external_endpoints: options.external_endpoints,
             tokens,
+            web_pages: options.web_pages,
             actor_app: Some(Arc::clone(&actor_app)),
             dapr_metrics: options.dapr_metrics,
         };
@@ -442,6 +446,7 @@ struct Role {
     resilience: Option<Arc<Resiliency>>,
     external_endpoints: Option<Arc<[String]>>,
     tokens: Tokens,
+    web_pages: WebPages,
     /// A sidecar's.
     actor_app: Option<Arc<ActorApp>>,
     dapr_metrics: Option<Arc<DaprMetrics>>,
@@ -474,6 +479,7 @@ impl Member {
             resilience,
             external_endpoints,
             tokens,
+            web_pages,
             actor_app,
             dapr_metrics,
         } = role;
@@ -490,6 +496,7 @@ impl Member {
             resilience,
             external_endpoints,
             tokens,
+            web_pages,
             actor_app: actor_app.unwrap_or_else(|| Arc::new(ActorApp::new(false))),
             dapr_metrics: dapr_metrics.clone(),
             limits: options.limits.clone(),

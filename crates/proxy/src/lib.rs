@@ -38,6 +38,7 @@ mod request_error;
 mod runtime_protocol;
 mod tls;
 mod tokens;
+mod web_pages;
 
 pub use actor_paths::ActorApp;
 pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
@@ -61,3 +62,4 @@ pub use runtime_protocol::{
     UNPROCESSED_FIELD,
 };
 pub use tokens::Tokens;
+pub use web_pages::WebPages;

@@ -60,6 +60,10 @@ pub(crate) enum RequestError {
     ActorsUnknown { service: ServiceName },
     #[error("only the sidecar of {service} calls its app by this path")]
     SidecarPath { service: ServiceName },
+    #[error("a web page of another site makes this request")]
+    CrossSite,
+    #[error("this sidecar is not called by the name `{host}`")]
+    HostName { host: String },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
     #[error("this port serves health and metadata alone; use a port of the API")]
@@ -183,6 +187,8 @@ impl RequestError {
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
             Self::PolicyUnknown { .. } | Self::ActorsUnknown { .. } => ErrorCode::PolicyUnknown,
             Self::SidecarPath { .. } => ErrorCode::SidecarPath,
+            Self::CrossSite => ErrorCode::CrossSite,
+            Self::HostName { .. } => ErrorCode::HostName,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::NotPublic | Self::NotAllowed | Self::NoRuntime => ErrorCode::NotServed,
             Self::ApiToken => ErrorCode::ApiToken,
@@ -237,6 +243,9 @@ mod tests {
         check(&RequestError::NotPublic, "ERR_NOT_SERVED", 404, 12, "health and metadata alone");
         check(&RequestError::NotAllowed, "ERR_NOT_SERVED", 404, 12, "not allowed to the app");
         check(&RequestError::NoRuntime, "ERR_NOT_SERVED", 404, 12, "runs no actors");
+        check(&RequestError::CrossSite, "ERR_CROSS_SITE", 403, 7, "a web page of another site");
+        let host = "rebind.evil.example:3500".to_owned();
+        check(&RequestError::HostName { host }, "ERR_HOST_NAME", 403, 7, "evil.example:3500`; ");
         check(&RequestError::ApiToken, "ERR_API_TOKEN", 401, 16, "does not show the API token");
     }
 }

@@ -54,7 +54,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct ServeOptions {
     pub folder: PathBuf,
     pub listen: SocketAddr,
-    /// Names by which browsers may call this server, in addition to addresses and `localhost`.
+    /// Names by which browsers may call this server, in addition to addresses and names without a public
+    /// owner.
     pub host_names: Vec<String>,
 }
 

@@ -136,6 +136,7 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
         },
         upstreams: settings.upstreams.iter().map(ToString::to_string).collect(),
         tokens: tokens(&settings.api_tokens)?,
+        web_pages: settings.web_access.pages(),
         telemetry: telemetry_options(&settings.telemetry)?,
         configuration: Arc::new(configuration),
         stores,

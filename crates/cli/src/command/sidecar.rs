@@ -64,6 +64,7 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         access: None,
         resilience: None,
         tokens: tokens(&settings.api_tokens)?,
+        web_pages: settings.web_access.pages(),
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,
         external_endpoints: None,

@@ -191,6 +191,7 @@ fn options(
         access: None,
         resilience: None,
         tokens: tokens_of_environment()?,
+        web_pages: daprd.web_pages.clone(),
         telemetry: TelemetryOptions {
             tracing: None,
             access_log: daprd.logs_calls.then_some(LogTarget::Stdout),

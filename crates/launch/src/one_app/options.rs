@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollway_dapr::Configuration;
 use tollway_model::{AppId, Instance, Label};
-use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens};
+use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens, WebPages};
 use tollway_runtime::StateStores;
 
 /// An app and its sidecar.
@@ -32,6 +32,7 @@ pub struct RunOptions {
     /// Loopback ports for TCP services, as `PORT=SERVICE`.
     pub upstreams: Vec<String>,
     pub tokens: Tokens,
+    pub web_pages: WebPages,
     pub telemetry: TelemetryOptions,
     /// From Dapr's files.
     pub configuration: Arc<Configuration>,

@@ -87,6 +87,7 @@ impl Plan {
                 access: None,
                 resilience: None,
                 tokens: options.tokens,
+                web_pages: options.web_pages,
                 telemetry: options.telemetry,
                 dapr_metrics: None,
                 external_endpoints: None,

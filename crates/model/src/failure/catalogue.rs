@@ -79,6 +79,14 @@ catalogue! {
         [CallersSidecar],
         "The sidecar's API takes a token (`DAPR_API_TOKEN`), and the request shows none or another. Over HTTP the body is `invalid api token`. Nothing was forwarded.",
         "Send the token as the header `dapr-api-token` (over gRPC: the metadata of that name); the SDKs of Dapr do so where `DAPR_API_TOKEN` is set for the app.";
+    CrossSite, "ERR_CROSS_SITE", Request, http(403, PermissionDenied),
+        [CallersSidecar],
+        "A web page of another site made a browser on this machine send the request, as its fields `origin` or `sec-fetch-site` state. The sidecar requires no token, so it takes requests of apps alone. Nothing was forwarded.",
+        "If the page is yours, name its origin: `--api-origin https://shop.example`. An API token (`DAPR_API_TOKEN`) replaces this check at the HTTP and gRPC API.";
+    HostName, "ERR_HOST_NAME", Request, http(403, PermissionDenied),
+        [CallersSidecar],
+        "The request names the sidecar by a host name that the owner of a public domain could lead to this machine, as a web page does that wants to be taken for the sidecar's own. The sidecar requires no token. Nothing was forwarded.",
+        "Use an address, `localhost` or a name without a dot, or state the name: `--api-host-name NAME`. An API token (`DAPR_API_TOKEN`) replaces this check.";
     DirectInvoke, "ERR_DIRECT_INVOKE", Name, http(404, Unimplemented),
         [CallersSidecar],
         "The request names no app.",

@@ -25,6 +25,7 @@ use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
 use crate::tokens::Tokens;
+use crate::web_pages::WebPages;
 
 /// The app beside a sidecar or behind a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +93,8 @@ pub(crate) struct LoopConfig {
     pub(crate) resilience: Option<Arc<Resiliency>>,
     /// What its app and a sidecar show each other.
     pub(crate) tokens: Tokens,
+    /// Which web pages may use the ports of its app.
+    pub(crate) web_pages: WebPages,
     /// Whether its app runs actors.
     pub(crate) actor_app: Arc<ActorApp>,
     /// Set in daprd's place: what is counted under Dapr's names.
@@ -118,6 +121,7 @@ impl LoopConfig {
             access: None,
             resilience: None,
             tokens: Tokens::default(),
+            web_pages: WebPages::default(),
             actor_app: Arc::new(ActorApp::new(false)),
             dapr_metrics: None,
             external_endpoints: None,

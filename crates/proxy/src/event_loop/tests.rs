@@ -45,6 +45,7 @@ mod runtime_backlog;
 mod sim;
 mod times;
 mod trust;
+mod web_pages;
 
 use super::*;
 use crate::exchange::Destination;

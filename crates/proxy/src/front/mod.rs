@@ -26,6 +26,7 @@ use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
 use crate::tokens::Tokens;
+use crate::web_pages::WebPages;
 
 pub(crate) use client::Client;
 pub(crate) use files::Served;
@@ -82,6 +83,7 @@ pub async fn run_front(
         access: None,
         resilience: None,
         tokens: Tokens::default(),
+        web_pages: WebPages::default(),
         actor_app: Arc::new(ActorApp::new(false)),
         dapr_metrics: None,
         external_endpoints: None,

@@ -132,6 +132,7 @@ fn route(
         return route_own_app(cx, exchanges, key);
     }
     cx.metrics.outbound_requests.add(1);
+    admit_page(&cx.config, conns, exchange)?;
     let target = outbound_target(&exchange.via, &exchange.head, &cx.config);
     if let Some(token) = &cx.config.tokens.api {
         let is_own = matches!(target, Ok(Outbound::Api));
@@ -193,6 +194,33 @@ fn route(
         }
     }
     Ok(())
+}
+
+/// Whether a request at a port of the app's side may come from a web page. A token is looked at in place
+/// of this where there is one; the outbound port takes none.
+fn admit_page(config: &LoopConfig, conns: &Connections, of: &Exchange) -> Result<(), RequestError> {
+    let pages = &config.web_pages;
+    match of.via {
+        ListenerKind::Outbound => pages.admit_site(&of.head),
+        ListenerKind::HttpApi | ListenerKind::GrpcApi if config.tokens.api.is_none() => {
+            pages.admit_site(&of.head)?;
+            // No browser speaks HTTP/2 without TLS.
+            let conn = conns.get(of.down.conn);
+            match conn.is_some_and(|conn| matches!(conn.role, Role::Http1Server(_))) {
+                true => pages.admit_host(&of.head),
+                false => Ok(()),
+            }
+        }
+        ListenerKind::HttpApi
+        | ListenerKind::GrpcApi
+        | ListenerKind::Loopback
+        | ListenerKind::Public
+        | ListenerKind::Tunnel(_)
+        | ListenerKind::Inbound
+        | ListenerKind::Tcp(_)
+        | ListenerKind::Gateway
+        | ListenerKind::Front => Ok(()),
+    }
 }
 
 /// Routes a request of another sidecar, to the app or to the runtime.

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use tollway_config::AppScheme;
-use tollway_proxy::{AppOptions, HealthCheck};
+use tollway_model::HostNames;
+use tollway_proxy::{AppOptions, HealthCheck, WebPages};
 
 use crate::{Millis, RequestPath, Settings};
 
@@ -70,6 +71,30 @@ pub struct ApiTokens {
     /// `APP_API_TOKEN` is read.
     #[setting(form = "FILE")]
     pub app_token_file: Option<PathBuf>,
+}
+
+/// Which web pages may use the ports of the app's side, where no token is required.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct WebAccess {
+    /// A host name by which the HTTP API may be called, in addition to addresses and names that have no
+    /// public owner (`localhost`, a name without a dot); `*` for every name. May be repeated.
+    #[setting(form = "NAME", flag = "api-host-name")]
+    pub api_host_names: Vec<String>,
+    /// The origin of a web page that may send requests to the ports of the app's side, such as
+    /// `https://shop.example`; `*` for every one. May be repeated.
+    #[setting(form = "ORIGIN", flag = "api-origin")]
+    pub api_origins: Vec<String>,
+}
+
+impl WebAccess {
+    /// For a sidecar.
+    #[must_use]
+    pub fn pages(&self) -> WebPages {
+        WebPages {
+            host_names: HostNames::new(self.api_host_names.clone()),
+            origins: self.api_origins.clone(),
+        }
+    }
 }
 
 /// Dapr's files about an app.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tollway_model::{AppId, Instance, Label};
 
-use super::{ApiTokens, App, DaprFiles, Telemetry};
+use super::{ApiTokens, App, DaprFiles, Telemetry, WebAccess};
 use crate::serial::part;
 use crate::{Millis, Settings, Upstream};
 
@@ -47,6 +47,8 @@ pub struct Run {
     pub upstreams: Vec<Upstream>,
     #[setting(flatten)]
     pub api_tokens: ApiTokens,
+    #[setting(flatten)]
+    pub web_access: WebAccess,
     #[setting(flatten)]
     pub dapr_files: DaprFiles,
     #[setting(flatten)]

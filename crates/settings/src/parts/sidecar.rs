@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tollway_model::{AppId, Label};
 use tollway_proxy::MeshProtocol;
 
-use super::{ApiTokens, App, DaprFiles, Member, Telemetry};
+use super::{ApiTokens, App, DaprFiles, Member, Telemetry, WebAccess};
 use crate::serial::part;
 use crate::{Settings, Upstream};
 
@@ -47,6 +47,8 @@ pub struct Sidecar {
     pub upstreams: Vec<Upstream>,
     #[setting(flatten)]
     pub api_tokens: ApiTokens,
+    #[setting(flatten)]
+    pub web_access: WebAccess,
     #[setting(flatten)]
     pub dapr_files: DaprFiles,
     #[setting(flatten)]

@@ -9,7 +9,7 @@ use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
     CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, Sidecar, SidecarOptions,
-    TelemetryOptions, Timeouts, Tokens,
+    TelemetryOptions, Timeouts, Tokens, WebPages,
 };
 use tollway_runtime::MESSAGE_BYTES;
 
@@ -95,6 +95,7 @@ fn options(
         access: None,
         resilience: None,
         tokens: Tokens::default(),
+        web_pages: WebPages::default(),
         telemetry: TelemetryOptions::default(),
         dapr_metrics: None,
         external_endpoints: None,
