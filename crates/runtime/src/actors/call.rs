@@ -307,6 +307,9 @@ impl Actors {
         let admitted = match (lookup, &call.work) {
             (ActorLookup::ByCallee, _) => self.may_look_up(call),
             (ActorLookup::Done, _) if self.hosting().is_none() => return Err(elsewhere()),
+            (ActorLookup::Done, Work::Method { .. }) if !self.offers(&call.actor.actor_type) => {
+                return Err(elsewhere());
+            }
             (ActorLookup::Done, Work::Method { .. }) => Ok(()),
             (ActorLookup::Done, _) => {
                 self.may_remind(&call.actor.actor_type, call.caller.as_ref()).await

@@ -360,6 +360,22 @@ async fn a_sidecar_looks_up_no_actors_but_those_of_its_own_app() {
     assert!(loopback.received().is_empty(), "nothing is passed on");
 }
 
+/// The harm: a caller has bodies held for actors that this host does not run.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_a_type_that_is_not_hosted_is_refused_before_its_body_is_read() {
+    let actors = actors(scripted(|_| response(200, &[], "done")));
+    let (mut other, own) = (looked_up(method()), looked_up(method()));
+    other.actor.actor_type = "Till".into();
+    let refused = async |call: &Call| {
+        let refused = actors.admit_call(ActorLookup::Done, call).await.err()?;
+        Some((refused.status().as_u16(), refused.headers().contains_key("x-tollway-unprocessed")))
+    };
+    assert_eq!(refused(&own).await, Some((503, true)), "it runs none");
+    let test = TestHost::granted(types(None));
+    run_here(&actors, &test, Arc::new(ScriptedApp::echo()), Arc::default());
+    assert_eq!((refused(&other).await, refused(&own).await), (Some((503, true)), None));
+}
+
 /// The harm: the app sees a wrong caller, and its policies judge the wrong one.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_passed_on_names_its_caller_and_stays_in_the_own_service() {
