@@ -274,12 +274,12 @@ fn an_app_that_is_down_and_a_policy_that_allows_are_explained() {
     let caller = mesh.west.caller(&[]);
     let app = mesh.east.app("echo", "e", AppProtocol::Http);
     caller.until_served(SERVICE);
+    let near = mesh.east.caller(&[]);
+    near.until_served(SERVICE);
     apply(&mesh.east, "readers", "allow: [{from: [caller.default.west], methods: [GET]}]");
     let explained = Explained::by(&caller, &["echo.default.east/healthz"]);
     explained.check_hops(&[("policy", "none refuses it")]);
     // A caller of the callee's own namespace sees which policy it is.
-    let near = mesh.east.caller(&[]);
-    near.until_served(SERVICE);
     let refused = Explained::by(&near, &["echo.default.east/healthz"]);
     refused.check_hops(&[("policy", "refused by default/readers")]);
     apply(&mesh.east, "readers", "allow: [{methods: [GET]}]");

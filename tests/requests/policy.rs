@@ -157,7 +157,7 @@ fn grpc_calls_are_refused_with_permission_denied() {
         assert!(call(&caller, UNARY_PATH).await.is_ok());
         let refused = call(&caller, "/tollway.lab.v1.Echo/ServerStream").await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
-        assert!(refused.message().contains("policy default/unary"), "{refused}");
+        assert!(!refused.message().contains("default/unary"), "{refused}");
     });
 }
 

@@ -249,8 +249,9 @@ mod tests {
         let reading = tokio::spawn(async move {
             of.collect(StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(parts))).await
         });
+        let before = bodies.shares().held_by(&bodies.caller);
         sender.send(Ok(Frame::data(Bytes::from(vec![7; bytes])))).await.unwrap();
-        while bodies.shares().held_by(&bodies.caller) < bytes && !reading.is_finished() {
+        while bodies.shares().held_by(&bodies.caller) == before && !reading.is_finished() {
             tokio::task::yield_now().await;
         }
         Held { sender, reading }

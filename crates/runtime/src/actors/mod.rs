@@ -53,7 +53,7 @@ use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};
 use tollway_wire::ActorHost;
 
 use self::alarms::{Alarms, Counted};
-use self::app::{AppSide, HttpApp, TurnKind};
+use self::app::{AppSide, HttpApp, NoAnswer, TurnKind};
 pub(crate) use self::clock::Clock;
 use self::host::Host;
 use self::owners::Directory;
@@ -272,8 +272,10 @@ impl Actors {
                 is_ready = is_set(&mut ready) => if !is_ready { return },
             }
             let types = ask_types(&app).await;
-            if let Ok(types) = &types {
-                self.actor_app.set(!types.is_empty());
+            match &types {
+                Ok(types) => self.actor_app.set(!types.is_empty()),
+                Err(NoTypes::NotUnderstood(_)) => self.actor_app.set(false),
+                Err(NoTypes::NoAnswer(_)) => {}
             }
             match types {
                 Ok(types) if types.is_empty() => {}
@@ -283,7 +285,7 @@ impl Actors {
                     continue;
                 }
                 Err(why) => {
-                    tracing::warn!(reason = why, "what the app says of its actors cannot be used");
+                    tracing::warn!(reason = %why, "what the app says of its actors cannot be used");
                     tokio::time::sleep(ASK_AGAIN).await;
                     continue;
                 }
@@ -369,19 +371,28 @@ impl Actors {
     }
 }
 
+/// Why it is not known which types an app offers.
+#[derive(Debug, thiserror::Error)]
+enum NoTypes {
+    #[error("{0}")]
+    NoAnswer(String),
+    #[error("{0}")]
+    NotUnderstood(String),
+}
+
 /// The types that the app offers; none if it does not know the route.
 ///
 /// # Errors
-/// The mistake, as text.
-async fn ask_types(app: &HttpApp) -> Result<Types, String> {
+/// [`NoTypes`].
+async fn ask_types(app: &HttpApp) -> Result<Types, NoTypes> {
     let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new(), None);
     // The request counts for the app's concurrency limit, so it must end.
     let asked = tokio::time::timeout(TYPES_WITHIN, asked).await;
-    let asked = asked.map_err(|_| "the app does not say in time what it offers".to_owned())?;
-    let (status, _, body) =
-        asked.map_err(|none| format!("the app does not answer: {}", none.why))?;
+    let late = |_| NoTypes::NoAnswer("the app does not say in time what it offers".to_owned());
+    let none = |none: NoAnswer| NoTypes::NoAnswer(format!("the app does not answer: {}", none.why));
+    let (status, _, body) = asked.map_err(late)?.map_err(none)?;
     match status.as_u16() {
-        200 => settings::read(&body),
+        200 => settings::read(&body).map_err(NoTypes::NotUnderstood),
         _ => Ok(Types::new()),
     }
 }
