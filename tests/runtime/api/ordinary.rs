@@ -74,7 +74,7 @@ fn a_sidecar_keeps_to_the_files_that_it_is_given() {
         "{reported}"
     );
     let (status, reported) = post(caller.http(), "/v1.0/invoke/flaky/method/closed");
-    assert!(status == 403 && reported.contains("accessControl denies it"), "{reported}");
+    assert!(status == 403 && reported.contains("ERR_POLICY_DENIED"), "{reported}");
     assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/closed").0, 200);
 }
 
