@@ -1,7 +1,7 @@
 //! The operator's commands, served on a Unix socket in the store's directory. The socket has
 //! mode 0600 and the directory 0700: a process that may open it may read the store too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use tollway_model::{Label, ServiceName, ServiceState};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::Admin;
 use tollway_wire::v1::create_token_request::Scope as Asked;
-use tollway_wire::{ConvertError, v1};
+use tollway_wire::{APPS_PER_ACTOR_TYPE_LIMIT, ConvertError, v1};
 use tonic::{Request, Response, Status};
 
 use crate::catalogue::{Catalogue, Peer};
@@ -18,6 +18,7 @@ use crate::connected::{Connected, DataPlane};
 use crate::hub::Hub;
 use crate::issue::{Scope, Tokens};
 use crate::peering::{Peering, join};
+use crate::placement::{Placements, TypeStatus};
 use crate::policy;
 
 /// Life of a join token by default.
@@ -33,6 +34,7 @@ pub(crate) struct AdminService {
     pub(crate) connected: Arc<Connected>,
     pub(crate) tokens: Tokens,
     pub(crate) peering: Arc<Peering>,
+    pub(crate) placements: Arc<Placements>,
 }
 
 #[tonic::async_trait]
@@ -159,6 +161,64 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
         policy::delete(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
     }
+
+    async fn list_actor_types(
+        &self,
+        request: Request<v1::ListActorTypesRequest>,
+    ) -> Result<Response<v1::ListActorTypesResponse>, Status> {
+        let namespace = match request.get_ref().namespace.as_str() {
+            "" => None,
+            text => Some(label(text, "namespace")?),
+        };
+        let status = |namespace: &Label, status: TypeStatus| v1::ActorTypeStatus {
+            namespace: namespace.to_string(),
+            actor_type: status.actor_type,
+            apps: status.apps.iter().map(Label::to_string).collect(),
+            named: status.is_named,
+            hosts: u32::try_from(status.hosts).unwrap_or(u32::MAX),
+            vacant_since_unix_s: status.vacant_since.map_or(0, |since| since.as_secs()),
+            refused: status.refused.iter().map(Label::to_string).collect(),
+        };
+        let mut types = Vec::new();
+        for (namespace, known) in self.placements.types(namespace.as_ref()) {
+            types.extend(known.into_iter().map(|known| status(&namespace, known)));
+        }
+        Ok(Response::new(v1::ListActorTypesResponse { types }))
+    }
+
+    async fn allow_actor_type(
+        &self,
+        request: Request<v1::AllowActorTypeRequest>,
+    ) -> Result<Response<v1::AllowActorTypeResponse>, Status> {
+        let request = request.into_inner();
+        let namespace = label(&request.namespace, "namespace")?;
+        let actor_type = tollway_wire::actor_type(&request.actor_type).map_err(invalid)?;
+        let apps = request.apps.iter().map(|app| label(app, "apps"));
+        let apps: BTreeSet<Label> = apps.collect::<Result<_, _>>()?;
+        if apps.is_empty() || apps.len() > APPS_PER_ACTOR_TYPE_LIMIT {
+            return Err(Status::invalid_argument(format!(
+                "{} apps are named; name 1 to {APPS_PER_ACTOR_TYPE_LIMIT}",
+                apps.len()
+            )));
+        }
+        self.placements.allow(&namespace, actor_type, apps).await?;
+        Ok(Response::new(v1::AllowActorTypeResponse {}))
+    }
+
+    async fn release_actor_type(
+        &self,
+        request: Request<v1::ReleaseActorTypeRequest>,
+    ) -> Result<Response<v1::ReleaseActorTypeResponse>, Status> {
+        let request = request.into_inner();
+        let namespace = label(&request.namespace, "namespace")?;
+        let actor_type = tollway_wire::actor_type(&request.actor_type).map_err(invalid)?;
+        self.placements.release(&namespace, actor_type).await?;
+        Ok(Response::new(v1::ReleaseActorTypeResponse {}))
+    }
+}
+
+fn label(text: &str, field: &'static str) -> Result<Label, Status> {
+    tollway_wire::label(text, field).map_err(invalid)
 }
 
 fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {

@@ -188,6 +188,42 @@ impl AdminClient {
         Ok(self.0.delete_policies(request).await?.into_inner())
     }
 
+    /// Which apps may host which actor types, of a namespace or, if it is empty, of all.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn actor_types(
+        &mut self,
+        namespace: &str,
+    ) -> Result<Vec<v1::ActorTypeStatus>, AdminError> {
+        let request = v1::ListActorTypesRequest { namespace: namespace.to_owned() };
+        Ok(self.0.list_actor_types(request).await?.into_inner().types)
+    }
+
+    /// Has the named apps, and no others, host an actor type.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn allow_actor_type(
+        &mut self,
+        request: v1::AllowActorTypeRequest,
+    ) -> Result<(), AdminError> {
+        self.0.allow_actor_type(request).await?;
+        Ok(())
+    }
+
+    /// Lets the next app that offers an actor type have it.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn release_actor_type(
+        &mut self,
+        request: v1::ReleaseActorTypeRequest,
+    ) -> Result<(), AdminError> {
+        self.0.release_actor_type(request).await?;
+        Ok(())
+    }
+
     /// Ends the trust in a joined network.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ use crate::metrics::ControlFacts;
 use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
 use crate::options::{Options, Timing};
 use crate::peering::{Peering, PeeringService, join, link};
-use crate::placement::{PlacementService, Placements};
+use crate::placement::{PlacementService, Placements, release_lapsed};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
@@ -159,6 +159,14 @@ impl Parts {
         background.spawn_until_stop(feed::run(self.store.clone(), self.hub.clone()));
         let placements = self.placements.clone();
         background.spawn_until_stop(async move { placements.keep().await });
+        let placements = self.placements.clone();
+        let stop = background.stop.clone();
+        background.spawn(async move { placements.write(stop).await });
+        background.spawn_until_stop(release_lapsed(
+            self.placements.clone(),
+            self.reminders.clone(),
+            self.app_state.clone(),
+        ));
         background.spawn(own::keep_current(
             self.authority.clone(),
             self.hub.clone(),
@@ -226,6 +234,7 @@ impl Parts {
             connected: self.connected.clone(),
             tokens: self.tokens(),
             peering: self.peering.clone(),
+            placements: self.placements.clone(),
         };
         let neighbours = NeighboursServer::new(self.neighbours_service(Access::Operator))
             .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES);

@@ -56,6 +56,43 @@ pub(crate) struct Authority {
     pub(crate) key_pem: String,
 }
 
+/// An actor type: the apps that may host it, and what its hosts were granted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ActorType {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) apps: Vec<String>,
+    /// The operator has named the apps.
+    #[prost(bool, tag = "2")]
+    pub(crate) is_named: bool,
+    /// Since when no host offers it; 0 while one does.
+    #[prost(uint64, tag = "3")]
+    pub(crate) vacant_since_unix_s: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) hosts: Vec<ActorHost>,
+}
+
+/// What one life of a host was granted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ActorHost {
+    #[prost(string, tag = "1")]
+    pub(crate) app: String,
+    #[prost(string, tag = "2")]
+    pub(crate) instance: String,
+    #[prost(fixed64, tag = "3")]
+    pub(crate) life: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) grants: Vec<ActorGrant>,
+}
+
+/// Shards that were granted together.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ActorGrant {
+    #[prost(uint64, tag = "1")]
+    pub(crate) epoch: u64,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(crate) shards: Vec<u32>,
+}
+
 /// What was pinned when a network was joined.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct PeerTrust {

@@ -218,10 +218,13 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.ListPolicies"
         | "Admin.ApplyPolicies"
         | "Admin.DeletePolicies"
+        | "Admin.ListActorTypes"
         | "Admin.ExportJoin" => vec![Ask::empty(Code::Ok)],
-        "Admin.CreateToken" | "Admin.AcceptJoin" | "Admin.RemoveJoin" => {
-            vec![Ask::empty(Code::InvalidArgument)]
-        }
+        "Admin.CreateToken"
+        | "Admin.AcceptJoin"
+        | "Admin.RemoveJoin"
+        | "Admin.AllowActorType"
+        | "Admin.ReleaseActorType" => vec![Ask::empty(Code::InvalidArgument)],
         _ => Vec::new(),
     }
 }
@@ -296,6 +299,9 @@ async fn call(
         let answer = client.streaming(Request::new(outgoing), path.parse().unwrap(), Raw).await?;
         let mut answers = answer.into_inner();
         let first = answers.next().await.transpose()?;
+        if let Some(refused) = first.as_ref().and_then(|bytes| refused_type(method, bytes)) {
+            return Err(Status::permission_denied(refused.message));
+        }
         let is_marked = first.as_ref().is_some_and(|bytes| has_mark(bytes, mark));
         Ok::<_, Status>((answers, is_marked))
     };
@@ -319,6 +325,17 @@ async fn call(
     let _ = tokio::time::timeout(within, rest).await;
     drop(requests);
     Seen { code: Code::Ok, text: String::new(), is_marked }
+}
+
+/// The type that a host may not host: it is a part of the answer, since other types of the host go on.
+fn refused_type(method: &str, answer: &[u8]) -> Option<v1::RefusedType> {
+    if method != "Placement.Host" {
+        return None;
+    }
+    match v1::HostResponse::decode(answer).ok()?.response? {
+        Answer::Entered(entered) => entered.refused.into_iter().next(),
+        Answer::LeaseKept(_) | Answer::Granted(_) | Answer::GiveBack(_) | Answer::Left(_) => None,
+    }
 }
 
 fn has_mark(bytes: &[u8], mark: &str) -> bool {

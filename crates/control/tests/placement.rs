@@ -11,7 +11,7 @@ use support::host::{Answer, Host, Step, enter};
 use support::{Member, Network, PATIENCE};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_actors::placement::SHARDS;
+use tollway_actors::placement::{Epoch, SHARDS, Shard};
 use tollway_wire::v1;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tonic::{Code, Streaming};
@@ -203,7 +203,7 @@ async fn a_restarted_control_plane_takes_nothing_from_those_who_come_back() {
     let began = tokio::time::Instant::now();
     let mut first = Host::enter_with(&one, first.life, held).await;
     let mut caller = Caller::new(&one).await;
-    caller.until(&[("one", SHARDS / 2)]).await;
+    caller.until(&[("one", SHARDS / 2), ("two", SHARDS / 2)]).await;
     // The other host does not come back, and may hold its half until its lease has ended.
     first.wait_for_all().await;
     assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
@@ -254,22 +254,249 @@ async fn what_is_not_valid_is_refused_with_the_reason() {
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
 }
 
+/// What a host of another app offers: `cart`, of which it claims everything under an epoch, and a type of
+/// its own.
+fn claiming(life: u64, epoch: u64) -> Step {
+    let all = Shard::all().map(|shard| (shard, Epoch(epoch))).collect();
+    let types = vec![
+        v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&all) },
+        v1::HeldType { actor_type: "own".into(), grants: Vec::new() },
+    ];
+    Step::Enter(v1::Enter { life, types, attempt: 1 })
+}
+
+/// Reads until the answer to `enter`: how much the host has to let go, and what it may not host.
+async fn entered(host: &mut Host) -> (usize, Vec<v1::RefusedType>) {
+    let mut wrong = 0;
+    loop {
+        match host.answer().await.unwrap() {
+            Answer::GiveBack(back) => {
+                assert_eq!(back.actor_type, "cart");
+                wrong += tollway_wire::shard_set(&back.shards).unwrap().len();
+            }
+            Answer::Entered(entered) => return (wrong, entered.refused),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A host that has entered.
+async fn entering(member: &Member, life: u64) -> Host {
+    let mut host = Host::open(member, Step::Enter(enter(life))).await;
+    assert_eq!(entered(&mut host).await, (0, Vec::new()));
+    host.life = life;
+    host
+}
+
+fn apps(status: &v1::ActorTypeStatus) -> Vec<&str> {
+    status.apps.iter().map(String::as_str).collect()
+}
+
+/// The harm: a token for any app of the namespace suffices to become a host of every type there, and to
+/// get half of its actors.
 #[tokio::test]
-async fn a_namespace_has_so_many_actor_types() {
+async fn an_intruder_of_the_namespace_becomes_host_of_no_type_of_another_app() {
+    let mut west = Network::start_with("west", |options| {
+        options.timing.actor_lease = Duration::from_secs(1000);
+    })
+    .await;
+    let (shop, intruder) = (west.member("shop", "one").await, west.member("intruder", "one").await);
+    let mut host = entering(&shop, 1).await;
+    host.granted().await;
+    let mut caller = Caller::new(&shop).await;
+    caller.until(&[("one", SHARDS)]).await;
+    let epoch = host.held.values().max().unwrap().0;
+    let mut liar = Host::open(&intruder, claiming(1, epoch)).await;
+    let (wrong, refused) = entered(&mut liar).await;
+    assert_eq!(wrong, SHARDS, "it holds nothing of what it claims");
+    let [refused] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!((&*refused.actor_type, &*refused.code), ("cart", "ERR_ACTOR_TYPE_TAKEN"));
+    assert!(refused.message.contains("belongs to the app shop"), "{refused:?}");
+    // Its own types go on, and the other's host is not even asked for anything.
+    let Answer::Granted(granted) = liar.answer().await.unwrap() else { panic!("it is granted") };
+    assert_eq!(granted.actor_type, "own");
+    let kept = host.keep_lease().await.unwrap();
+    assert_eq!(kept, Answer::LeaseKept(v1::LeaseKept {}));
+    // The operator sees both.
+    let types = west.admin.actor_types("").await.unwrap();
+    let [cart, own] = &types[..] else { panic!("{types:?}") };
+    assert_eq!(
+        (&*cart.namespace, &*cart.actor_type, apps(cart)),
+        ("default", "cart", vec!["shop"])
+    );
+    assert_eq!((cart.hosts, &cart.refused[..]), (1, &["intruder".to_owned()][..]));
+    assert_eq!((&*own.actor_type, apps(own)), ("own", vec!["intruder"]));
+    // Nor does it while the app is away, or after a restart of the control plane.
+    host.send(Step::Leave(v1::Leave {})).await;
+    assert_eq!(host.answer().await.unwrap(), Answer::Left(v1::Left {}));
+    caller.until(&[]).await;
+    let mut west = west.restart().await;
+    let mut liar = Host::open(&intruder, claiming(2, epoch)).await;
+    let (wrong, refused) = entered(&mut liar).await;
+    assert_eq!((wrong, refused.len()), (SHARDS, 1));
+    let types = west.admin.actor_types("default").await.unwrap();
+    assert!(types[0].vacant_since_unix_s > 0 && types[0].hosts == 0, "{types:?}");
+}
+
+/// The harm: while the control plane restarts, the first to enter claims every shard, beside the host
+/// that holds them.
+#[tokio::test]
+async fn a_claim_after_a_restart_takes_nothing_from_the_host_that_was_granted_it() {
     let mut west = Network::start_with("west", |options| {
         options.timing.actor_lease = Duration::from_secs(1000);
     })
     .await;
     let (one, two) = (west.member("shop", "one").await, west.member("shop", "two").await);
-    let offered = |names: std::ops::Range<usize>| {
-        let kind = |name| v1::HeldType { actor_type: format!("t{name}"), ..Default::default() };
-        Step::Enter(v1::Enter { life: 1, types: names.map(kind).collect(), attempt: 0 })
+    let intruder = west.member("intruder", "one").await;
+    let mut host = Host::open(&one, Step::Enter(enter(7))).await;
+    host.answer().await.unwrap();
+    host.granted().await;
+    let (held, epoch) = (host.held.clone(), host.held.values().max().unwrap().0);
+    let west = west.restart().await;
+    for epoch in [1, epoch, epoch + 1] {
+        let mut liar = Host::open(&intruder, claiming(99, epoch)).await;
+        assert_eq!(entered(&mut liar).await.0, SHARDS, "{epoch}");
+        // A replica of the same app is believed no more than what it was granted.
+        let mut liar = Host::open(&two, claiming(7, epoch)).await;
+        assert_eq!(entered(&mut liar).await.0, SHARDS, "{epoch}");
+    }
+    let types =
+        vec![v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&held) }];
+    let mut host = Host::open(&one, Step::Enter(v1::Enter { life: 7, types, attempt: 0 })).await;
+    let (wrong, refused) = entered(&mut host).await;
+    assert_eq!((wrong, &refused[..]), (0, &[][..]), "it keeps what it holds");
+    assert_eq!(host.asked_back().await.len(), SHARDS / 2, "the replica gets its half");
+    let mut caller = Caller::new(&one).await;
+    caller.until(&[("one", SHARDS / 2)]).await;
+    drop(west);
+}
+
+/// The harm: one certificate enters with hundreds of lives, and each gets a share of the actors.
+#[tokio::test]
+async fn many_lives_of_one_instance_have_one_share() {
+    let mut west = Network::start_with("west", |options| {
+        options.timing.actor_lease = Duration::from_secs(1000);
+    })
+    .await;
+    let (one, two) = (west.member("shop", "one").await, west.member("shop", "two").await);
+    let mut honest = Host::open(&one, Step::Enter(enter(1))).await;
+    honest.answer().await.unwrap();
+    honest.granted().await;
+    let mut caller = Caller::new(&one).await;
+    caller.until(&[("one", SHARDS)]).await;
+    let mut lives = Vec::new();
+    for life in 1..=60 {
+        let mut host = Host::open(&two, Step::Enter(enter(life))).await;
+        assert!(matches!(host.answer().await.unwrap(), Answer::Entered(_)));
+        lives.push(host);
+    }
+    let asked = honest.asked_back().await;
+    assert_eq!(asked.len(), SHARDS / 2, "one share for all of them");
+    honest.give_back(&asked).await;
+    caller.until(&[("one", SHARDS / 2), ("two", SHARDS / 2)]).await;
+    let mut last = lives.pop().unwrap();
+    assert_eq!(last.granted().await.len(), SHARDS / 2, "the life that began last has it");
+    // The others are gone.
+    for mut former in lives {
+        let end = former.response().await.unwrap_err();
+        assert_eq!(end.code(), Code::Aborted, "{end:?}");
+    }
+    let late = Host::open(&two, Step::Enter(enter(59))).await.response().await.unwrap_err();
+    let code = tollway_wire::code_of(&late).map(|code| code.word());
+    assert_eq!(code, Some("ERR_ACTOR_HOST_SUCCEEDED"), "{late:?}");
+}
+
+/// A sidecar that is killed and started again has no connection that it could end.
+#[tokio::test]
+async fn a_host_that_is_killed_again_and_again_within_one_lease_returns() {
+    let mut west = Network::start("west").await;
+    let shop = west.member("shop", "one").await;
+    let began = tokio::time::Instant::now();
+    let mut host = Host::enter(&shop, 1).await;
+    host.granted().await;
+    for life in 2..=5 {
+        drop(host);
+        host = Host::enter(&shop, life).await;
+    }
+    host.wait_for_all().await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    let mut caller = Caller::new(&shop).await;
+    caller.until(&[("one", SHARDS)]).await;
+}
+
+/// An app that connects again before its sidecar has given everything back.
+#[tokio::test]
+async fn a_former_life_hands_over_before_its_lease_ends() {
+    let mut west = Network::start_with("west", |options| {
+        options.timing.actor_lease = Duration::from_secs(1000);
+    })
+    .await;
+    let shop = west.member("shop", "one").await;
+    let mut former = Host::open(&shop, Step::Enter(enter(1))).await;
+    former.answer().await.unwrap();
+    former.granted().await;
+    let mut later = Host::open(&shop, Step::Enter(enter(2))).await;
+    later.answer().await.unwrap();
+    let asked = former.asked_back().await;
+    assert_eq!(asked.len(), SHARDS);
+    former.give_back(&asked).await;
+    while later.held.len() < SHARDS {
+        later.granted().await;
+    }
+    assert_eq!(former.response().await.unwrap_err().code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn the_operator_moves_and_shares_a_type() {
+    let mut west = Network::start_with("west", |options| {
+        options.timing.actor_lease = Duration::from_secs(5);
+    })
+    .await;
+    let (old, new) = (west.member("shop", "one").await, west.member("next", "one").await);
+    let mut first = entering(&old, 1).await;
+    first.granted().await;
+    let mut refused = Host::open(&new, Step::Enter(enter(1))).await;
+    assert_eq!(entered(&mut refused).await.1.len(), 1);
+    let release =
+        || v1::ReleaseActorTypeRequest { namespace: "default".into(), actor_type: "cart".into() };
+    let error = west.admin.release_actor_type(release()).await.unwrap_err().to_string();
+    assert!(error.contains("has hosts; stop them, or name the apps"), "{error}");
+    let allow = |apps: &[&str]| v1::AllowActorTypeRequest {
+        namespace: "default".into(),
+        actor_type: "cart".into(),
+        apps: apps.iter().map(|app| (*app).to_owned()).collect(),
     };
-    let mut full = Host::open(&one, offered(0..1000)).await;
-    full.response().await.unwrap();
-    let status = Host::open(&two, offered(999..1001)).await.response().await.unwrap_err();
-    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    assert!(status.message().contains("at most 1000 actor types"), "{status:?}");
-    let mut fits = Host::open(&two, offered(998..1000)).await;
-    fits.response().await.unwrap();
+    for (apps, reason) in [(&[][..], "name 1 to 100"), (&["a b"], "`apps`")] {
+        let error = west.admin.allow_actor_type(allow(apps)).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    // Both: the one that was refused has to enter again.
+    west.admin.allow_actor_type(allow(&["shop", "next"])).await.unwrap();
+    assert_eq!(refused.response().await.unwrap_err().code(), Code::Aborted);
+    let mut second = entering(&new, 1).await;
+    let asked = first.asked_back().await;
+    first.give_back(&asked).await;
+    second.granted().await;
+    // Only the next one, and what the other holds is free when its lease has ended.
+    west.admin.allow_actor_type(allow(&["next"])).await.unwrap();
+    let end = first.response().await.unwrap_err();
+    assert!(end.message().contains("assigned a type of this host to other apps"), "{end:?}");
+    second.wait_for_all().await;
+    // It stays so over a restart, and ends by the operator's word.
+    second.send(Step::Leave(v1::Leave {})).await;
+    while !matches!(second.answer().await.unwrap(), Answer::Left(_)) {}
+    let mut west = west.restart().await;
+    let types = west.admin.actor_types("").await.unwrap();
+    assert!(types[0].named && apps(&types[0]) == ["next"], "{types:?}");
+    let mut first = Host::open(&old, Step::Enter(enter(2))).await;
+    assert_eq!(entered(&mut first).await.1.len(), 1);
+    west.admin.release_actor_type(release()).await.unwrap();
+    let mut first = entering(&old, 2).await;
+    assert_eq!(first.granted().await.len(), SHARDS);
+    let error = west.admin.release_actor_type(v1::ReleaseActorTypeRequest {
+        actor_type: "other".into(),
+        ..release()
+    });
+    let error = error.await.unwrap_err().to_string();
+    assert!(error.contains("no app has the actor type default/other"), "{error}");
 }

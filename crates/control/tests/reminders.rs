@@ -12,7 +12,7 @@ use std::time::Duration;
 use support::host::{Answer, Host, Step, enter};
 use support::{Member, Network};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tollway_actors::placement::{Epoch, Shard, ShardSet};
+use tollway_actors::placement::{Epoch, SHARDS, Shard, ShardSet};
 use tollway_actors::schedule::{FailurePolicy, Moment, Schedule, Terms};
 use tollway_wire::v1::reminders_client::RemindersClient;
 use tollway_wire::{
@@ -592,4 +592,43 @@ async fn expired_reminders_go_by_themselves_and_are_counted() {
         tokio::task::yield_now().await;
     }
     one.done(vec![brief]).await;
+}
+
+/// The harm: an intruder becomes a host of the type, before or after a restart of the control plane, and
+/// reads, writes and deletes the reminders of its actors.
+#[tokio::test]
+async fn an_intruder_gets_no_reminders_even_first_after_a_restart() {
+    let mut west = network().await;
+    let (shop, other) = (west.member("shop", "one").await, west.member("intruder", "one").await);
+    let writer = Writer::enter(&shop, 7).await;
+    let ids: Vec<String> = (0..40).map(|id| format!("u{id}")).collect();
+    writer.done(ids.iter().map(|id| writer.put(id, "pay")).collect()).await;
+    let held = writer.host.held.clone();
+    let check = async |intruder: &Writer| {
+        for epoch in [held.values().max().copied().unwrap(), Epoch(1)] {
+            let claimed = Shard::all().map(|shard| (shard, epoch)).collect();
+            let listed = intruder.list_of(&claimed).await.unwrap();
+            assert_eq!((listed.reminders.len(), listed.fenced.len()), (0, SHARDS), "{epoch:?}");
+            let changes =
+                ids.iter().flat_map(|id| [intruder.put(id, "x"), intruder.delete(id, "pay")]);
+            let results = intruder.write(changes.collect()).await;
+            assert!(results.iter().all(|it| *it == ReminderResult::Fenced), "{results:?}");
+        }
+    };
+    let claims = async |life| {
+        let mut first = enter(life);
+        first.types[0].grants = tollway_wire::grants(&held);
+        let mut host = Host::open(&other, Step::Enter(first)).await;
+        (host.life, host.held) = (life, held.clone());
+        while !matches!(host.answer().await.unwrap(), Answer::Entered(_)) {}
+        Writer { host, client: RemindersClient::new(other.channel().await) }
+    };
+    check(&claims(1).await).await;
+    let west = west.restart().await;
+    check(&claims(2).await).await;
+    // The host itself goes on with what it holds.
+    let writer = Writer::enter_with(&shop, 7, held.clone()).await;
+    assert_eq!(writer.names().await.len(), 40);
+    writer.done(vec![writer.delete("u0", "pay")]).await;
+    drop(west);
 }

@@ -97,6 +97,9 @@ fn metadata(api: &Api) -> Response<Body> {
     let actors = api.actors.status();
     let counted = |(kind, count): &(String, usize)| json!({ "type": kind, "count": count });
     let counts = actors.counts.iter().map(counted).collect::<Vec<_>>();
+    let refused = actors.refused.iter().map(|(kind, problem)| {
+        json!({ "type": kind, "errorCode": problem.code.word(), "message": problem.text })
+    });
     let mut answer = json!({
         "id": facts.service().app.as_str(),
         "namespace": facts.service().namespace.as_str(),
@@ -113,6 +116,7 @@ fn metadata(api: &Api) -> Response<Body> {
             "hostReady": actors.is_ready(),
             "activeActors": counts,
             "placement": actors.placement(),
+            "refusedTypes": refused.collect::<Vec<_>>(),
         },
     });
     if let (Some(options), Some(fields)) = (facts.app(), answer.as_object_mut()) {

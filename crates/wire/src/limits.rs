@@ -43,6 +43,12 @@ pub const POLICY_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;
 /// Actor types that one host offers.
 pub const ACTOR_TYPES_PER_HOST_LIMIT: usize = 1_000;
 
+/// Hosts of one actor type: each has a shard at least.
+pub const ACTOR_HOSTS_PER_TYPE_LIMIT: usize = 1_024;
+
+/// Apps that the operator may name for one actor type.
+pub const APPS_PER_ACTOR_TYPE_LIMIT: usize = 100;
+
 /// Actor types that one stream may follow the owners of.
 pub const ACTOR_TYPES_PER_STREAM_LIMIT: usize = 10_000;
 

@@ -7,13 +7,13 @@ use tollway_actors::placement::{Epoch, Held, Order, Owners, SHARDS, Shard, Shard
 use tollway_model::{Instance, ServiceName};
 
 use crate::{
-    ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT, ConvertError, instance, service_name, v1,
+    ACTOR_HOSTS_PER_TYPE_LIMIT, ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT, ConvertError,
+    instance, service_name, v1,
 };
 
 /// Bytes of a set of shards.
 const SET_BYTES: usize = SHARDS / 8;
-/// Hosts of one actor type: each has a shard at least.
-const HOSTS_LIMIT: usize = SHARDS;
+const _: () = assert!(ACTOR_HOSTS_PER_TYPE_LIMIT == SHARDS, "each host has a shard at least");
 
 /// An app that runs actors, as callers reach it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -167,8 +167,8 @@ pub fn owners<H: Eq + Hash>(
 /// # Errors
 /// [`ConvertError`] for the first thing that is wrong.
 pub fn read_owners(message: &v1::Owners) -> Result<Option<Owners<ActorHost>>, ConvertError> {
-    if message.hosts.len() > HOSTS_LIMIT {
-        let (count, limit) = (message.hosts.len(), HOSTS_LIMIT);
+    if message.hosts.len() > ACTOR_HOSTS_PER_TYPE_LIMIT {
+        let (count, limit) = (message.hosts.len(), ACTOR_HOSTS_PER_TYPE_LIMIT);
         return Err(ConvertError::TooMany { field: "hosts", count, limit });
     }
     let mut hosts = Vec::with_capacity(message.hosts.len());

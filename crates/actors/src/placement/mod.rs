@@ -7,6 +7,10 @@
 //! when its holder has released it, has left, or has been silent for a whole lease. Other shards,
 //! and other types, are not touched.
 //!
+//! What is granted is stored before the host learns of it ([`Settled::unsaved`]), so that after a
+//! restart of the control plane a host holds what it was granted and nothing else. A type belongs to
+//! one app, or to those that the operator names ([`TypeApps`]).
+//!
 //! A host knows its shards by [`Holdings`], and stops by its own clock before its lease ends.
 //! [`Turns`] runs the actors there: one turn at a time for each.
 //!
@@ -15,6 +19,7 @@
 //! by a clock that does not jump.
 
 mod actor;
+mod apps;
 mod grants;
 mod holdings;
 mod leases;
@@ -24,12 +29,13 @@ mod table;
 mod turns;
 
 pub use actor::{Actor, TypeOptions};
+pub use apps::{TYPE_RETENTION, TypeApps};
 pub use grants::{Held, Order, Placement, Settled};
 pub use holdings::{Holdings, Refusal};
 pub use leases::Leases;
 pub use plan::plan;
 pub use shard::{SHARDS, Shard, ShardSet};
-pub use table::{Epoch, Owners};
+pub use table::{Epoch, Grants, Owners};
 pub use turns::{Effect, NoTurn, Turns};
 
 #[cfg(test)]

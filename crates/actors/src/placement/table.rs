@@ -18,6 +18,9 @@ pub struct Owners<H> {
     pub shards: Vec<Option<H>>,
 }
 
+/// The grants of an actor type that stand: the shards by host and epoch.
+pub type Grants<H> = BTreeMap<(H, Epoch), ShardSet>;
+
 /// One actor type.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<H> {
@@ -25,6 +28,8 @@ pub(crate) struct Table<H> {
     members: BTreeSet<H>,
     version: u64,
     has_changed: bool,
+    /// A shard was granted or freed since the last [`Self::take_unsaved`].
+    is_unsaved: bool,
     /// There may be something to plan, to grant or to ask for.
     is_restless: bool,
 }
@@ -71,31 +76,74 @@ pub(crate) struct Change {
 impl<H: Ord + Clone> Table<H> {
     pub(crate) fn new() -> Self {
         let slots = vec![Slot { holder: None, wanted: None }; SHARDS];
-        Self { slots, members: BTreeSet::new(), version: 0, has_changed: false, is_restless: true }
+        Self {
+            slots,
+            members: BTreeSet::new(),
+            version: 0,
+            has_changed: false,
+            is_unsaved: false,
+            is_restless: true,
+        }
+    }
+
+    /// What a former control plane granted. Its hosts are members until they leave or their leases
+    /// end. Of a shard that is named twice the later grant counts.
+    pub(crate) fn restored(grants: &Grants<H>) -> Self {
+        let mut table = Self::new();
+        for ((host, epoch), shards) in grants {
+            table.members.insert(host.clone());
+            for shard in shards.iter() {
+                let slot = &mut table.slots[shard.number()];
+                if slot.holder.as_ref().is_none_or(|holder| holder.epoch < *epoch) {
+                    slot.wanted = Some(host.clone());
+                    slot.holder =
+                        Some(Holder { host: host.clone(), epoch: *epoch, is_asked: false });
+                    table.has_changed = true;
+                }
+            }
+        }
+        table
+    }
+
+    /// What is granted, as [`Self::restored`] takes it.
+    pub(crate) fn grants(&self) -> Grants<H> {
+        let mut grants = Grants::new();
+        for shard in Shard::all() {
+            let Some(holder) = &self.slots[shard.number()].holder else { continue };
+            let key = (holder.host.clone(), holder.epoch);
+            grants.entry(key).or_insert_with(ShardSet::default).insert(shard);
+        }
+        grants
+    }
+
+    /// Whether [`Self::grants`] has changed since the last call.
+    pub(crate) fn take_unsaved(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsaved)
+    }
+
+    pub(crate) fn holds_something(&self, host: &H) -> bool {
+        self.slots.iter().any(|slot| slot.is_held_by(host))
     }
 
     pub(crate) fn members(&self) -> impl Iterator<Item = &H> {
         self.members.iter()
     }
 
-    /// A host that holds exactly `held` and would hold more. What it was granted and does not name
-    /// is free; shards that were granted to another host, or later, are not its.
+    /// A host that holds no more than `held` and would hold more. What it was granted and does not
+    /// name is free. What it names and was not granted, or what was granted to another host since,
+    /// is not its.
     pub(crate) fn enter(&mut self, host: &H, held: &BTreeMap<Shard, Epoch>) {
         self.members.insert(host.clone());
         self.is_restless = true;
         for shard in Shard::all() {
-            let slot = &mut self.slots[shard.number()];
-            match (held.get(&shard), &mut slot.holder) {
-                (Some(epoch), holder @ None) => {
-                    *holder = Some(Holder { host: host.clone(), epoch: *epoch, is_asked: false });
-                    slot.wanted = Some(host.clone());
-                    self.has_changed = true;
-                }
-                (Some(epoch), Some(holder)) if holder.host == *host && holder.epoch == *epoch => {
-                    holder.is_asked = false;
-                }
-                (_, Some(holder)) if holder.host == *host => self.free(shard),
-                (_, _) => {}
+            let Some(holder) = &mut self.slots[shard.number()].holder else { continue };
+            if holder.host != *host {
+                continue;
+            }
+            if held.get(&shard) == Some(&holder.epoch) {
+                holder.is_asked = false;
+            } else {
+                self.free(shard);
             }
         }
     }
@@ -126,19 +174,21 @@ impl<H: Ord + Clone> Table<H> {
         self.slots[shard.number()].holder = None;
         self.is_restless = true;
         self.has_changed = true;
+        self.is_unsaved = true;
     }
 
-    /// Plans again, grants free shards and asks back those that change hosts; only asks back unless
-    /// `may_grant` is set. All grants of one call have one epoch, which is returned.
+    /// Plans again, grants free shards and asks back those that change hosts. Hosts for which
+    /// `waits` is true are granted nothing yet. All grants of one call have one epoch, which is
+    /// returned.
     pub(crate) fn settle(
         &mut self,
-        may_grant: bool,
+        waits: impl Fn(&H) -> bool,
         mut next_epoch: impl FnMut() -> Epoch,
     ) -> (BTreeMap<H, Change>, Epoch) {
         if !self.is_restless {
             return (BTreeMap::new(), Epoch::default());
         }
-        self.is_restless = !may_grant;
+        self.is_restless = false;
         let members: Vec<H> = self.members.iter().cloned().collect();
         // Where each shard is, or is going to.
         let there: Vec<Option<H>> = self.slots.iter().map(|slot| slot.wanted.clone()).collect();
@@ -155,11 +205,15 @@ impl<H: Ord + Clone> Table<H> {
                     changes.entry(holder.host.clone()).or_default().give_back.insert(shard);
                     self.has_changed = true;
                 }
-                (holder @ None, Some(taker)) if may_grant => {
+                (None, Some(taker)) if waits(taker) => {
+                    slot.wanted = None;
+                    self.is_restless = true;
+                }
+                (holder @ None, Some(taker)) => {
                     let epoch = *granted.get_or_insert_with(&mut next_epoch);
                     changes.entry(taker.clone()).or_default().grant.insert(shard);
                     *holder = Some(Holder { host: taker.clone(), epoch, is_asked: false });
-                    self.has_changed = true;
+                    (self.has_changed, self.is_unsaved) = (true, true);
                 }
                 (_, _) => {}
             }

@@ -15,7 +15,7 @@ fn seconds(count: u64) -> Duration {
 }
 
 fn fresh() -> Placement<&'static str> {
-    Placement::new(LEASE, Epoch(100), [], AT_ONCE)
+    Placement::new(LEASE, Epoch(100), &BTreeMap::new(), AT_ONCE)
 }
 
 /// The orders to hosts.
@@ -211,27 +211,131 @@ fn a_host_gains_nothing_by_a_false_report_of_a_shard() {
     assert!(placement.holds(&"a", "cart", shard, Epoch(101)));
 }
 
-#[test]
-fn after_a_restart_nothing_is_granted_before_those_who_were_there_have_been_heard() {
-    let restarted = || Placement::new(LEASE, Epoch(200), ["a", "b"], AT_ONCE);
-    let held = |shards: &[usize]| {
-        let grant = |number: &usize| (Shard::new(*number).unwrap(), Epoch(150));
-        Held::from([("cart".to_owned(), shards.iter().map(grant).collect())])
-    };
-    let mut placement = restarted();
-    assert_eq!(placement.enter(&"a", &held(&[1, 2]), AT_ONCE), []);
-    assert_eq!(settle(&mut placement, seconds(1)), BTreeMap::new());
-    assert_eq!(owned(&placement), BTreeMap::from([("a", 2)]), "what it held goes on");
-    assert_eq!(placement.enter(&"b", &held(&[3]), seconds(1)), []);
-    settle(&mut placement, seconds(1));
-    assert_eq!(owned(&placement), BTreeMap::from([("a", SHARDS / 2), ("b", SHARDS / 2)]));
+/// A control plane that continues with what this one has stored.
+fn restarted(placement: &Placement<&'static str>, now: Duration) -> Placement<&'static str> {
+    let grants = BTreeMap::from([("cart".to_owned(), placement.grants("cart"))]);
+    Placement::new(LEASE, Epoch(1000), &grants, now)
+}
 
-    let mut placement = restarted();
-    assert_eq!(placement.enter(&"a", &held(&[1]), seconds(1)), []);
+/// Everything, under this epoch.
+fn everything(epoch: u64) -> Held {
+    Held::from([("cart".to_owned(), Shard::all().map(|shard| (shard, Epoch(epoch))).collect())])
+}
+
+#[test]
+fn after_a_restart_holders_are_known_and_what_is_free_is_granted_at_once() {
+    let mut placement = fresh();
+    enter(&mut placement, "a", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    let odd: ShardSet = Shard::all().filter(|shard| shard.number() % 2 == 1).collect();
+    placement.retire(&"a");
+    settle(&mut placement, AT_ONCE);
+    placement.given_back(&"a", "cart", &odd, Epoch(101));
+    let mut placement = restarted(&placement, AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    assert_eq!(owned(&placement), BTreeMap::from([("a", SHARDS / 2)]), "callers find it");
+    enter(&mut placement, "b", seconds(1));
+    let granted = settle(&mut placement, seconds(1));
+    let Some([Order::Grant { shards, epoch, .. }]) = granted.get("b").map(Vec::as_slice) else {
+        panic!("{granted:?}");
+    };
+    assert_eq!((shards, epoch.0 > 1000), (&odd, true));
     assert_eq!(placement.next_moment(), Some(LEASE));
+    assert_eq!(placement.settle(LEASE).ended, ["a"]);
+    assert_eq!(owned(&placement), BTreeMap::from([("b", SHARDS)]));
+}
+
+/// The harm: the first host to enter after a restart claims all shards, whatever it was granted.
+#[test]
+fn after_a_restart_a_claim_without_a_grant_gains_nothing() {
+    let mut placement = fresh();
+    enter(&mut placement, "a", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    for epoch in [1, 101, 999, 1000, u64::MAX] {
+        let mut placement = restarted(&placement, AT_ONCE);
+        let wrong = placement.enter(&"liar", &everything(epoch), AT_ONCE);
+        let all = Shard::all().collect();
+        assert_eq!(wrong, [Order::GiveBack { actor_type: "cart".into(), shards: all }], "{epoch}");
+        let orders = settle(&mut placement, AT_ONCE);
+        assert_eq!(orders.keys().collect::<Vec<_>>(), [&"a"], "it is asked for a half: {orders:?}");
+        assert!(Shard::all().all(|shard| !placement.holds(&"liar", "cart", shard, Epoch(epoch))));
+        assert_eq!(placement.enter(&"a", &everything(101), AT_ONCE), [], "its grants are valid");
+    }
+    // What went elsewhere is not its former holder's, whichever of them comes first.
+    let mut placement = fresh();
+    enter(&mut placement, "a", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    placement.leave(&"a");
+    enter(&mut placement, "b", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    let mut placement = restarted(&placement, AT_ONCE);
+    assert_eq!(placement.enter(&"a", &everything(101), AT_ONCE).len(), 1);
+    assert!(!placement.holds(&"a", "cart", Shard::of("x"), Epoch(101)));
+}
+
+#[test]
+fn of_a_shard_that_was_stored_twice_the_later_grant_counts() {
+    let shards: ShardSet = [Shard::of("x")].into_iter().collect();
+    let grants = Grants::from([(("a", Epoch(7)), shards.clone()), (("b", Epoch(5)), shards)]);
+    let grants = BTreeMap::from([("cart".to_owned(), grants)]);
+    let placement = Placement::new(LEASE, Epoch(100), &grants, AT_ONCE);
+    assert!(placement.holds(&"a", "cart", Shard::of("x"), Epoch(7)));
+    assert!(!placement.holds(&"b", "cart", Shard::of("x"), Epoch(5)));
+}
+
+/// The harm: an instance enters again and again as another life, and holds a share for each.
+#[test]
+fn of_many_lives_of_a_host_one_holds_something_and_the_last_waits() {
+    let mut placement = fresh();
+    enter(&mut placement, "other", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    enter(&mut placement, "life 1", AT_ONCE);
+    let asked = settle(&mut placement, AT_ONCE);
+    obey(&mut placement, asked);
+    settle(&mut placement, AT_ONCE);
+    let half = || BTreeMap::from([("life 1", SHARDS / 2), ("other", SHARDS / 2)]);
+    assert_eq!(owned(&placement), half());
+    assert!(!placement.succeed(&"life 1", &"life 2"), "its lease runs out first");
+    enter(&mut placement, "life 2", seconds(1));
+    assert!(!placement.renew(&"life 1", seconds(1)));
+    settle(&mut placement, seconds(1));
+    assert!(placement.succeed(&"life 2", &"life 3"), "it was granted nothing");
+    enter(&mut placement, "life 3", seconds(2));
+    // What is free otherwise is not granted to it either.
+    placement.leave(&"other");
     assert_eq!(settle(&mut placement, seconds(2)), BTreeMap::new());
-    assert_eq!(placement.settle(LEASE).ended, ["b"]);
-    assert_eq!(owned(&placement), BTreeMap::from([("a", SHARDS)]));
+    assert_eq!(owned(&placement), BTreeMap::new());
+    let settled = placement.settle(LEASE);
+    assert_eq!(settled.ended, ["life 1"]);
+    assert_eq!(owned(&placement), BTreeMap::from([("life 3", SHARDS)]));
+}
+
+#[test]
+fn a_former_life_that_gives_everything_back_makes_way_at_once() {
+    let mut placement = fresh();
+    enter(&mut placement, "life 1", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    placement.succeed(&"life 1", &"life 2");
+    enter(&mut placement, "life 2", AT_ONCE);
+    let asked = settle(&mut placement, AT_ONCE);
+    obey(&mut placement, asked);
+    assert_eq!(placement.settle(AT_ONCE).ended, ["life 1"]);
+    settle(&mut placement, AT_ONCE);
+    assert_eq!(owned(&placement), BTreeMap::from([("life 2", SHARDS)]));
+}
+
+#[test]
+fn a_host_that_is_ended_keeps_its_shards_until_its_lease_ends() {
+    let mut placement = fresh();
+    enter(&mut placement, "a", AT_ONCE);
+    settle(&mut placement, AT_ONCE);
+    assert!(!placement.run_out(&"a"));
+    enter(&mut placement, "b", seconds(1));
+    settle(&mut placement, seconds(1));
+    assert!(!placement.renew(&"a", seconds(2)));
+    assert!(placement.holds(&"a", "cart", Shard::of("x"), Epoch(101)));
+    settle(&mut placement, LEASE);
+    assert_eq!(owned(&placement), BTreeMap::from([("b", SHARDS)]));
 }
 
 #[test]
@@ -241,7 +345,7 @@ fn a_type_without_hosts_is_forgotten_and_its_version_never_returns() {
     settle(&mut placement, AT_ONCE);
     let before = placement.owners("cart").unwrap().version;
     placement.leave(&"a");
-    settle(&mut placement, AT_ONCE);
+    assert_eq!(placement.settle(AT_ONCE).vacated, ["cart"]);
     assert_eq!(placement.owners("cart"), None);
     enter(&mut placement, "a", AT_ONCE);
     settle(&mut placement, AT_ONCE);

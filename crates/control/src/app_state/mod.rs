@@ -12,8 +12,8 @@ mod record;
 use std::sync::Arc;
 
 use tokio::sync::OnceCell;
-use tollway_model::ServiceName;
-use tollway_store::{Sequencer, Store};
+use tollway_model::{Label, ServiceName};
+use tollway_store::{KeyRange, Sequencer, Store};
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
 use tollway_wire::v1::state_server::State;
@@ -71,6 +71,27 @@ impl AppState {
             Ok(Open { store, writes })
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error| failed(&error))
+    }
+
+    /// Whether state of actors of a type is stored for an app, or may be: the keys of odd names are
+    /// escaped.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read.
+    pub(crate) async fn has_actors(
+        &self,
+        namespace: &Label,
+        app: &Label,
+        actor_type: &str,
+    ) -> Result<bool, Status> {
+        if actor_type.contains('|') || actor_type.contains('%') {
+            return Ok(true);
+        }
+        let owner = format!("{}/{}/", namespace.to_lower(), app.to_lower());
+        let keys = KeyRange::prefix(stored_key(&owner, &format!("{app}||{actor_type}||")));
+        let page = self.open().await?.store.list(&keys, None, 1).await;
+        let page = page.map_err(|error| failed(&StateError::Read(error)))?;
+        Ok(!page.entries.is_empty())
     }
 
     /// Adds the entries and bytes of all apps.

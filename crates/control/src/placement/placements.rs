@@ -1,31 +1,39 @@
-//! The placements of all namespaces: which host holds which shard. Hosts are stored before anything
-//! is granted to them.
+//! The placements of all namespaces: which host holds which shard, stored before the host learns of
+//! it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
-use tollway_actors::placement::{Epoch, Held, Order, Owners, Placement, Settled, Shard, ShardSet};
+use tokio_util::sync::CancellationToken;
+use tollway_actors::placement::{Epoch, Held, Order, Owners, Shard, ShardSet};
 use tollway_model::Label;
-use tollway_store::{Expected, ReadError, Store, TransactError, Transaction};
+use tollway_store::{ReadError, Store, TransactError, Transaction};
+use tonic::Status;
 use tracing::{info, warn};
 
-use super::host::{self, Host, LAST_EPOCH_KEY};
+use super::host::{Host, first_epoch};
+use super::realm::{Entered, NotEntered, NotReleased, Orders, Outgoing, Realm, TypeStatus};
+use super::record::{self, LAST_EPOCH_KEY};
 use crate::clock::unix_now_s;
+use crate::status::{stopping, store_status};
 
 /// Orders waiting for a host that does not read; over it, its stream ends and it enters again.
 pub(super) const ORDERS_LIMIT: usize = 1_024;
-
-/// Actor types of one namespace: each takes about 40 KB.
-pub(crate) const ACTOR_TYPES_PER_NAMESPACE_LIMIT: usize = 1_000;
+/// Orders of all hosts that wait for the store; a host with further ones has to enter again.
+const UNSENT_ORDERS_LIMIT: usize = 65_536;
+/// Bytes of one transaction; more types are stored in several.
+const TRANSACTION_BYTES: usize = 2 << 20;
+/// Pause after the store has refused a write.
+const WRITE_AGAIN: Duration = Duration::from_millis(500);
 
 /// The placements of all namespaces.
 #[derive(Debug)]
 pub(crate) struct Placements {
     store: Store,
-    realms: Mutex<HashMap<Label, Realm>>,
+    state: Mutex<State>,
     /// No grant of an earlier control plane has this one or a higher one.
     first: Epoch,
     pub(super) lease: Duration,
@@ -34,123 +42,113 @@ pub(crate) struct Placements {
     pub(super) changes: watch::Sender<u64>,
     /// Something may have to be done earlier than was known.
     sooner: Notify,
+    /// There is something in the outbox.
+    posted: Notify,
 }
 
-/// A namespace.
-#[derive(Debug)]
-struct Realm {
-    /// Hosts have numbers there: a table of 1,024 names for each actor type would be large.
-    placement: Placement<u32>,
-    numbers: HashMap<Host, u32>,
-    hosts: HashMap<u32, HostEntry>,
-    last: u32,
+#[derive(Debug, Default)]
+struct State {
+    realms: HashMap<Label, Realm>,
+    outbox: Outbox,
 }
 
-/// A host that holds something, or may.
-#[derive(Debug)]
-struct HostEntry {
-    host: Host,
-    /// The revision of its key in the store.
-    noted: u64,
-    /// Where its orders are sent; without it the host has to enter again.
-    stream: Option<mpsc::Sender<Order>>,
-    /// Of its conversations the latest that is known.
-    attempt: u64,
+/// What is to be stored, and what is to be sent once it is.
+#[derive(Debug, Default)]
+struct Outbox {
+    unsaved: BTreeSet<(Label, String)>,
+    orders: Vec<(Label, Outgoing)>,
+    /// Commands of the operator that wait for it.
+    waiting: Vec<oneshot::Sender<Result<(), Status>>>,
 }
 
-/// There are too many actor types.
-pub(super) struct TooManyTypes;
+impl Outbox {
+    fn is_empty(&self) -> bool {
+        self.unsaved.is_empty() && self.orders.is_empty() && self.waiting.is_empty()
+    }
+}
 
-/// Why a host has not entered.
-#[derive(Debug)]
-pub(super) enum NotEntered {
-    /// The store took no write: a host that is not noted there is not granted anything.
-    Store(TransactError),
-    /// It has entered in a later conversation, which alone counts now.
-    Superseded,
+impl State {
+    fn settle(&mut self, namespace: &Label, now: Duration) {
+        let Some(realm) = self.realms.get_mut(namespace) else { return };
+        let (orders, unsaved) = realm.settle(now, unix_now());
+        let unsaved = unsaved.into_iter().map(|name| (namespace.clone(), name));
+        self.outbox.unsaved.extend(unsaved);
+        for outgoing in orders {
+            if self.outbox.orders.len() < UNSENT_ORDERS_LIMIT {
+                self.outbox.orders.push((namespace.clone(), outgoing));
+            } else {
+                realm.disconnect(outgoing.number);
+            }
+        }
+    }
+}
+
+fn unix_now() -> Duration {
+    Duration::from_secs(unix_now_s())
 }
 
 impl Placements {
     /// Takes up where an earlier control plane over the same store has ended.
     pub(crate) async fn load(store: &Store, lease: Duration) -> Result<Self, ReadError> {
-        let left = host::read(store, unix_now_s()).await?;
-        let realm = |(namespace, noted): (Label, HashMap<Host, u64>)| {
-            (namespace, Realm::new(lease, left.epoch, noted))
-        };
+        let left = record::read(store).await?;
+        let first = first_epoch(left.last, unix_now_s());
+        let realms = left.types.into_iter();
+        let realms = realms
+            .map(|(namespace, types)| (namespace, Realm::new(lease, first, types, unix_now())));
         Ok(Self {
             store: store.clone(),
-            realms: Mutex::new(left.hosts.into_iter().map(realm).collect()),
-            first: left.epoch,
+            state: Mutex::new(State { realms: realms.collect(), outbox: Outbox::default() }),
+            first,
             lease,
             began: Instant::now(),
             changes: watch::Sender::new(0),
             sooner: Notify::new(),
+            posted: Notify::new(),
         })
     }
 
-    fn realms(&self) -> MutexGuard<'_, HashMap<Label, Realm>> {
-        self.realms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known of a namespace, and sends its hosts the orders that follow.
+    /// Changes what is known of a namespace; the orders that follow are sent when they are stored.
     fn change<T>(&self, namespace: &Label, change: impl FnOnce(&mut Realm, Duration) -> T) -> T {
         let now = self.began.elapsed();
-        let (result, gone) = {
-            let mut realms = self.realms();
-            let realm = realms
-                .entry(namespace.clone())
-                .or_insert_with(|| Realm::new(self.lease, self.first, HashMap::new()));
-            let result = change(realm, now);
-            (result, realm.settle(now))
+        let result = {
+            let mut state = self.state();
+            let realm = state.realms.entry(namespace.clone());
+            let new = || Realm::new(self.lease, self.first, BTreeMap::new(), now);
+            let result = change(realm.or_insert_with(new), now);
+            state.settle(namespace, now);
+            result
         };
         self.changes.send_modify(|changes| *changes += 1);
         self.sooner.notify_one();
-        self.forget(namespace, gone);
+        self.posted.notify_one();
         result
     }
 
     /// A host has entered, or returned, with the conversation of this number, and gets its orders
-    /// through `stream` from now on. Returns the shards it has to release of those it reports as
-    /// held.
+    /// through `stream` from now on.
     ///
     /// # Errors
     /// [`NotEntered`].
-    pub(super) async fn enter(
+    pub(super) fn enter(
         &self,
         namespace: &Label,
         host: &Host,
         (held, attempt): (&Held, u64),
-        stream: mpsc::Sender<Order>,
-    ) -> Result<Vec<Order>, NotEntered> {
-        let last = self.realms().get(namespace).map_or(self.first, |r| r.placement.last_epoch());
-        let note =
-            Transaction::new().put(host.key(namespace), "").put(LAST_EPOCH_KEY, last.0.to_string());
-        let revision = self.store.transact(note).await.map_err(NotEntered::Store)?;
-        let entered = self.change(namespace, |realm, now| {
-            let number = realm.number(host, revision);
-            if let Some(known) = realm.hosts.get_mut(&number) {
-                known.noted = known.noted.max(revision);
-                if attempt < known.attempt {
-                    return Err(NotEntered::Superseded);
-                }
-                (known.stream, known.attempt) = (Some(stream), attempt);
-            }
-            Ok(realm.placement.enter(&number, held, now))
-        });
-        if entered.is_ok() {
-            info!(%namespace, app = %host.app, instance = %host.instance, types = held.len(), "a host of actors entered");
-        }
-        entered
+        stream: Orders,
+    ) -> Result<Entered, NotEntered> {
+        let entered =
+            self.change(namespace, |realm, now| realm.enter(host, (held, attempt), stream, now))?;
+        info!(%namespace, app = %host.app, instance = %host.instance, types = held.len(), refused = entered.refused.len(), "a host of actors entered");
+        Ok(entered)
     }
 
     /// A host has gone and holds nothing.
     pub(super) fn leave(&self, namespace: &Label, host: &Host) {
-        let gone = self.change(namespace, |realm, _| {
-            let number = *realm.numbers.get(host)?;
-            realm.placement.leave(&number);
-            realm.remove(number)
-        });
-        self.forget(namespace, gone.into_iter().collect());
+        self.change(namespace, |realm, _| realm.leave(host));
     }
 
     /// A host has let go some of what it was granted.
@@ -161,42 +159,171 @@ impl Placements {
         actor_type: &str,
         grants: &[(Epoch, ShardSet)],
     ) {
-        self.change(namespace, |realm, _| {
-            let Some(number) = realm.numbers.get(host) else { return };
-            for (epoch, shards) in grants {
-                realm.placement.given_back(number, actor_type, shards, *epoch);
-            }
-        });
+        self.change(namespace, |realm, _| realm.given_back(host, actor_type, grants));
     }
 
     /// A host is about to go.
     pub(super) fn retire(&self, namespace: &Label, host: &Host) {
-        self.change(namespace, |realm, _| {
-            if let Some(number) = realm.numbers.get(host) {
-                realm.placement.retire(number);
-            }
-        });
+        self.change(namespace, |realm, _| realm.retire(host));
     }
 
-    /// Removes hosts from the store, unless they have been noted again since. No request waits for it:
-    /// what is not removed costs the next start a lease's time.
-    fn forget(&self, namespace: &Label, gone: Vec<(Host, u64)>) {
-        for (host, revision) in gone {
-            info!(%namespace, app = %host.app, instance = %host.instance, "a host of actors is gone");
-            let key = host.key(namespace);
-            let guard = Expected::Revision(revision);
-            let forget = Transaction::new().when(key.clone(), guard).delete(key);
-            let store = self.store.clone();
-            tokio::spawn(async move {
-                match store.transact(forget).await {
-                    Ok(_) | Err(TransactError::Conflict { .. } | TransactError::Closed) => {}
-                    Err(error) => {
-                        let error = tollway_model::chain(&error);
-                        warn!(%error, "a host of actors that is gone stays noted");
+    /// From now on these apps, and no others, may host a type.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) async fn allow(
+        &self,
+        namespace: &Label,
+        actor_type: &str,
+        apps: BTreeSet<Label>,
+    ) -> Result<(), Status> {
+        self.change(namespace, |realm, _| realm.allow(actor_type, apps, unix_now()));
+        self.saved().await
+    }
+
+    /// The next app that offers a type gets it.
+    ///
+    /// # Errors
+    /// [`NotReleased`], as a status, or the store refuses the write.
+    pub(crate) async fn release(&self, namespace: &Label, actor_type: &str) -> Result<(), Status> {
+        let released = self.change(namespace, |realm, _| realm.release(actor_type));
+        released.map_err(|why| match why {
+            NotReleased::Unknown => Status::not_found(format!(
+                "no app has the actor type {namespace}/{actor_type}; `tollway actors list` prints those there are"
+            )),
+            NotReleased::HasHosts => Status::failed_precondition(format!(
+                "the actor type {namespace}/{actor_type} has hosts; stop them, or name the apps that may host it with `tollway actors allow`"
+            )),
+        })?;
+        self.saved().await
+    }
+
+    /// Completes when everything that was changed before is stored.
+    async fn saved(&self) -> Result<(), Status> {
+        let (sender, saved) = oneshot::channel();
+        self.state().outbox.waiting.push(sender);
+        self.posted.notify_one();
+        saved.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// All types of all namespaces, or of one.
+    pub(crate) fn types(&self, namespace: Option<&Label>) -> BTreeMap<Label, Vec<TypeStatus>> {
+        let state = self.state();
+        let wanted = state.realms.iter().filter(|(name, _)| namespace.is_none_or(|n| n == *name));
+        wanted.map(|(name, realm)| (name.clone(), realm.types())).collect()
+    }
+
+    /// Types that may go to other apps unless something is stored for them, with their apps.
+    pub(super) fn lapsed(&self) -> Vec<(Label, String, Vec<Label>)> {
+        let (state, now) = (self.state(), unix_now());
+        let lapsed = |(namespace, realm): (&Label, &Realm)| {
+            let lapsed = realm.lapsed(now).into_iter();
+            let namespace = namespace.clone();
+            lapsed.map(move |(name, apps)| (namespace.clone(), name, apps)).collect::<Vec<_>>()
+        };
+        state.realms.iter().flat_map(lapsed).collect()
+    }
+
+    /// Lets a type go to the next app that offers it, if it still may.
+    pub(super) fn release_lapsed(&self, namespace: &Label, actor_type: &str) {
+        let released = self.change(namespace, |realm, _| {
+            realm.has_lapsed(actor_type, unix_now()) && realm.release(actor_type).is_ok()
+        });
+        if released {
+            info!(%namespace, actor_type, "an actor type without hosts belongs to no app any more");
+        }
+    }
+
+    /// Stores what has changed and sends what is stored, until the control plane stops.
+    pub(crate) async fn write(&self, stop: CancellationToken) {
+        loop {
+            let outbox = std::mem::take(&mut self.state().outbox);
+            if outbox.is_empty() {
+                tokio::select! {
+                    () = self.posted.notified() => continue,
+                    () = stop.cancelled() => return,
+                }
+            }
+            match self.save(&outbox.unsaved).await {
+                Ok(()) => {
+                    self.send(outbox.orders);
+                    outbox.waiting.into_iter().for_each(|waiting| drop(waiting.send(Ok(()))));
+                }
+                Err(error) => {
+                    self.call_off(outbox, &store_status(&error));
+                    tokio::select! {
+                        () = tokio::time::sleep(WRITE_AGAIN) => {}
+                        () = stop.cancelled() => return,
                     }
                 }
-            });
+            }
         }
+    }
+
+    async fn save(&self, unsaved: &BTreeSet<(Label, String)>) -> Result<(), TransactError> {
+        let mut unsaved = unsaved.iter().peekable();
+        while unsaved.peek().is_some() {
+            let transaction = {
+                let state = self.state();
+                let last = state.realms.values().map(Realm::last_epoch).max();
+                let last = last.unwrap_or(self.first).0.to_string();
+                let mut transaction = Transaction::new().put(LAST_EPOCH_KEY, last);
+                let mut bytes = 0;
+                while bytes < TRANSACTION_BYTES
+                    && let Some((namespace, actor_type)) = unsaved.next()
+                {
+                    let key = record::key(namespace, actor_type);
+                    let realm = state.realms.get(namespace);
+                    transaction = match realm.and_then(|realm| realm.record(actor_type)) {
+                        Some(record) => {
+                            let record = record.encode();
+                            bytes += key.len() + record.len();
+                            transaction.put(key, record)
+                        }
+                        None => transaction.delete(key),
+                    };
+                }
+                transaction
+            };
+            self.store.transact(transaction).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends orders on streams that are still those of their hosts. A host that misses one has to enter
+    /// again, and then gets all.
+    fn send(&self, orders: Vec<(Label, Outgoing)>) {
+        let mut state = self.state();
+        for (namespace, Outgoing { number, stream, order }) in orders {
+            let Some(realm) = state.realms.get_mut(&namespace) else { continue };
+            if realm.listens(number, &stream) && stream.try_send(Ok(order)).is_err() {
+                realm.disconnect(number);
+            }
+        }
+    }
+
+    /// Nothing was stored: hosts that were to be granted something have to enter again.
+    fn call_off(&self, outbox: Outbox, status: &Status) {
+        let Outbox { unsaved, orders, waiting } = outbox;
+        let mut given_back = Vec::new();
+        {
+            let mut state = self.state();
+            for (namespace, outgoing) in orders {
+                if matches!(outgoing.order, Order::GiveBack { .. }) {
+                    given_back.push((namespace, outgoing));
+                    continue;
+                }
+                let Some(realm) = state.realms.get_mut(&namespace) else { continue };
+                if realm.listens(outgoing.number, &outgoing.stream) {
+                    let _ = outgoing.stream.try_send(Err(status.clone()));
+                    realm.disconnect(outgoing.number);
+                }
+            }
+            state.outbox.unsaved.extend(unsaved);
+        }
+        self.send(given_back);
+        waiting.into_iter().for_each(|waiting| drop(waiting.send(Err(status.clone()))));
+        warn!("hosts of actors are granted nothing while the store refuses");
     }
 
     /// Ends leases in time; never returns.
@@ -204,11 +331,11 @@ impl Placements {
         loop {
             let now = self.began.elapsed();
             let moments: Vec<(Label, Duration)> = {
-                let realms = self.realms();
+                let state = self.state();
                 let moment = |(namespace, realm): (&Label, &Realm)| {
-                    Some((namespace.clone(), realm.placement.next_moment()?))
+                    Some((namespace.clone(), realm.next_moment()?))
                 };
-                realms.iter().filter_map(moment).collect()
+                state.realms.iter().filter_map(moment).collect()
             };
             let due: Vec<_> = moments.iter().filter(|(_, moment)| *moment <= now).collect();
             for (namespace, _) in &due {
@@ -231,28 +358,20 @@ impl Placements {
         }
     }
 
-    /// A sign of life. False when the host's lease has ended.
+    /// A sign of life. False when the host has to enter again.
     pub(super) fn renew(&self, namespace: &Label, host: &Host) -> bool {
         let now = self.began.elapsed();
-        let mut realms = self.realms();
-        let Some(realm) = realms.get_mut(namespace) else { return false };
-        realm.numbers.get(host).is_some_and(|number| realm.placement.renew(number, now))
+        self.state().realms.get_mut(namespace).is_some_and(|realm| realm.renew(host, now))
     }
 
     /// The version of a type's owners; 0 where no host offers it.
     pub(super) fn version(&self, namespace: &Label, actor_type: &str) -> u64 {
-        let realms = self.realms();
-        let version = |realm: &Realm| realm.placement.version(actor_type);
-        realms.get(namespace).and_then(version).unwrap_or(0)
+        self.state().realms.get(namespace).map_or(0, |realm| realm.version(actor_type))
     }
 
     /// The holders of the shards of a type.
     pub(super) fn owners(&self, namespace: &Label, actor_type: &str) -> Option<Owners<Host>> {
-        let realms = self.realms();
-        let realm = realms.get(namespace)?;
-        let Owners { version, shards } = realm.placement.owners(actor_type)?;
-        let host = |number: Option<u32>| Some(realm.hosts.get(&number?)?.host.clone());
-        Some(Owners { version, shards: shards.into_iter().map(host).collect() })
+        self.state().realms.get(namespace)?.owners(actor_type)
     }
 
     /// Answers with what a host holds: whether it may write for an actor of a shard under an
@@ -264,72 +383,11 @@ impl Placements {
         host: &Host,
         answer: impl FnOnce(&dyn Fn(&str, Shard, Epoch) -> bool) -> T,
     ) -> Option<T> {
-        let realms = self.realms();
-        let realm = realms.get(namespace)?;
-        let number = realm.numbers.get(host)?;
-        realm.hosts.get(number).filter(|known| known.stream.is_some())?;
-        Some(answer(&|actor_type, shard, epoch| {
-            realm.placement.holds(number, actor_type, shard, epoch)
-        }))
-    }
-
-    /// Refuses a host whose types would be too many for its namespace.
-    pub(super) fn check_types(&self, namespace: &Label, held: &Held) -> Result<(), TooManyTypes> {
-        let realms = self.realms();
-        let Some(realm) = realms.get(namespace) else { return Ok(()) };
-        let is_new = |name: &&String| realm.placement.version(name).is_none();
-        let new = held.keys().filter(is_new).count();
-        if realm.placement.types() + new > ACTOR_TYPES_PER_NAMESPACE_LIMIT {
-            return Err(TooManyTypes);
-        }
-        Ok(())
+        let state = self.state();
+        let holds = state.realms.get(namespace)?.holdings(host)?;
+        Some(answer(&holds))
     }
 }
 
-impl Realm {
-    fn new(lease: Duration, first: Epoch, noted: HashMap<Host, u64>) -> Self {
-        let mut realm = Self {
-            placement: Placement::new(lease, first, [], Duration::ZERO),
-            numbers: HashMap::new(),
-            hosts: HashMap::new(),
-            last: 0,
-        };
-        let numbers: Vec<u32> =
-            noted.into_iter().map(|(host, revision)| realm.number(&host, revision)).collect();
-        realm.placement = Placement::new(lease, first, numbers, Duration::ZERO);
-        realm
-    }
-
-    /// The number of a host, a new one for one that is not known.
-    fn number(&mut self, host: &Host, noted: u64) -> u32 {
-        if let Some(number) = self.numbers.get(host) {
-            return *number;
-        }
-        self.last += 1;
-        self.numbers.insert(host.clone(), self.last);
-        self.hosts
-            .insert(self.last, HostEntry { host: host.clone(), noted, stream: None, attempt: 0 });
-        self.last
-    }
-
-    /// Forgets a host; returns what has to go from the store.
-    fn remove(&mut self, number: u32) -> Option<(Host, u64)> {
-        let HostEntry { host, noted, .. } = self.hosts.remove(&number)?;
-        self.numbers.remove(&host);
-        Some((host, noted))
-    }
-
-    /// Sends hosts their orders; returns those that are gone.
-    fn settle(&mut self, now: Duration) -> Vec<(Host, u64)> {
-        let Settled { orders, ended } = self.placement.settle(now);
-        for (number, orders) in orders {
-            let Some(known) = self.hosts.get_mut(&number) else { continue };
-            let Some(stream) = &known.stream else { continue };
-            // A host that misses one order has to enter again, and then gets all.
-            if orders.into_iter().any(|order| stream.try_send(order).is_err()) {
-                known.stream = None;
-            }
-        }
-        ended.into_iter().filter_map(|number| self.remove(number)).collect()
-    }
-}
+#[cfg(test)]
+mod tests;

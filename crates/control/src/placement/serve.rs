@@ -9,7 +9,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_actors::placement::Order;
-use tollway_model::{Label, NetworkName, chain};
+use tollway_model::{ErrorCode, Label, NetworkName, chain};
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
 use tollway_wire::v1::placement_server::Placement;
@@ -18,13 +18,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
 use super::host::Host;
-use super::placements::{
-    ACTOR_TYPES_PER_NAMESPACE_LIMIT, NotEntered, ORDERS_LIMIT, Placements, TooManyTypes,
-};
+use super::placements::{ORDERS_LIMIT, Placements};
+use super::realm::{Entered, NotEntered, RefusedType};
 use crate::background::Background;
 use crate::connections::{Caller, expired_status, is_system};
 use crate::hub::Hub;
-use crate::status::{stopping, store_status};
+use crate::status::stopping;
 
 /// Responses waiting for a client that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -119,6 +118,30 @@ async fn send<T>(responses: &Sink<T>, response: T) -> Result<(), Status> {
     }
 }
 
+impl NotEntered {
+    fn status(self) -> Status {
+        match self {
+            Self::Superseded => Status::aborted("the host has entered in a later conversation"),
+            Self::Succeeded => tollway_wire::with_code(
+                Status::aborted(
+                    "the instance was started again and has entered since; end one of the two processes, or give each an instance name of its own",
+                ),
+                ErrorCode::ActorHostSucceeded,
+            ),
+            Self::Ended => Status::aborted(
+                "the operator has assigned a type of this host to other apps; enter again when the lease has ended",
+            ),
+        }
+    }
+}
+
+impl From<RefusedType> for v1::RefusedType {
+    fn from(refused: RefusedType) -> Self {
+        let RefusedType { actor_type, code, text } = refused;
+        Self { actor_type, code: code.word().to_owned(), message: text }
+    }
+}
+
 fn invalid(error: &ConvertError) -> Status {
     Status::invalid_argument(chain(error))
 }
@@ -151,27 +174,17 @@ impl HostSession<'_> {
         mut requests: Streaming<v1::HostRequest>,
     ) -> Result<(), Status> {
         let held = tollway_wire::held(&enter.types).map_err(|error| invalid(&error))?;
-        self.placements.check_types(&self.namespace, &held).map_err(|TooManyTypes| {
-            Status::resource_exhausted(format!(
-                "a namespace has at most {ACTOR_TYPES_PER_NAMESPACE_LIMIT} actor types"
-            ))
-        })?;
         let (sender, mut orders) = mpsc::channel(ORDERS_LIMIT);
-        let wrong = self
-            .placements
-            .enter(&self.namespace, &self.host, (&held, enter.attempt), sender)
-            .await
-            .map_err(|why| match why {
-                NotEntered::Store(error) => store_status(&error),
-                NotEntered::Superseded => {
-                    Status::aborted("the host has entered in a later conversation")
-                }
-            })?;
-        let lease_ms = u32::try_from(self.placements.lease.as_millis()).unwrap_or(u32::MAX);
-        self.answer(Answer::Entered(v1::Entered { lease_ms })).await?;
+        let entered =
+            self.placements.enter(&self.namespace, &self.host, (&held, enter.attempt), sender);
+        let Entered { wrong, refused } = entered.map_err(NotEntered::status)?;
+        // The host learns what it does not hold before it gets a lease.
         for order in &wrong {
             self.send(order).await?;
         }
+        let lease_ms = u32::try_from(self.placements.lease.as_millis()).unwrap_or(u32::MAX);
+        let refused = refused.into_iter().map(Into::into).collect();
+        self.answer(Answer::Entered(v1::Entered { lease_ms, refused })).await?;
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
@@ -179,7 +192,7 @@ impl HostSession<'_> {
                 // An order is sent before the answer to a later step.
                 biased;
                 order = orders.recv() => match order {
-                    Some(order) => self.send(&order).await?,
+                    Some(order) => self.send(&order?).await?,
                     None => return Err(Status::aborted("the host has entered on another stream, or has not read its orders; enter again")),
                 },
                 request = requests.next() => match request {
@@ -210,11 +223,13 @@ impl HostSession<'_> {
 
     fn step(&self, step: Option<Step>) -> Result<Option<Answer>, Status> {
         let (placements, namespace, host) = (self.placements, &self.namespace, &self.host);
-        // Every sign of life renews the lease, and is worth nothing once it has ended.
-        if !placements.renew(namespace, host) {
-            return Err(Status::failed_precondition("the lease has ended; enter again"));
-        }
+        // Every sign of life renews the lease. A life that was succeeded cannot, and gives back what it
+        // holds.
+        let is_renewed = placements.renew(namespace, host);
         match step {
+            Some(Step::KeepLease(_)) if !is_renewed => {
+                Err(Status::failed_precondition("the lease has ended; enter again"))
+            }
             Some(Step::KeepLease(_)) => Ok(Some(Answer::LeaseKept(v1::LeaseKept {}))),
             Some(Step::GivenBack(back)) => {
                 let name = tollway_wire::actor_type(&back.actor_type).map_err(|e| invalid(&e))?;

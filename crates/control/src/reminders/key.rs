@@ -44,6 +44,11 @@ pub(super) fn of_actor(namespace: &Label, actor_type: &str, actor_id: &str) -> K
     KeyRange::prefix(actor_prefix(namespace, actor_type, actor_id, 0).freeze())
 }
 
+/// All reminders of a type.
+pub(super) fn of_type(namespace: &Label, actor_type: &str) -> KeyRange {
+    KeyRange::prefix(type_prefix(namespace, actor_type, 0).freeze())
+}
+
 /// The ranges of some shards of a type, in order; neighbours are one range.
 pub(super) fn of_shards(namespace: &Label, actor_type: &str, shards: &ShardSet) -> Vec<KeyRange> {
     let at = |number: usize| {

@@ -54,6 +54,21 @@ impl Reminders {
         Self { stores, placements, background, open: OnceCell::new(), counts: Arc::default() }
     }
 
+    /// Whether any reminder of an actor type is stored.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read.
+    pub(crate) async fn has_some(
+        &self,
+        namespace: &Label,
+        actor_type: &str,
+    ) -> Result<bool, Status> {
+        let open = self.open().await?;
+        let page = open.store.list(&key::of_type(namespace, actor_type), None, 1).await;
+        let page = page.map_err(|error| status(&RemindersError::Read(error)))?;
+        Ok(!page.entries.is_empty())
+    }
+
     async fn open(&self) -> Result<Open, Status> {
         let opening = || async {
             let (placements, counts) = (self.placements.clone(), self.counts.clone());

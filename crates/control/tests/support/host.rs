@@ -34,7 +34,7 @@ impl Host {
         host.held = held;
         host.life = life;
         let entered = host.answer().await.unwrap();
-        assert_eq!(entered, Answer::Entered(v1::Entered { lease_ms: 1000 }));
+        assert_eq!(entered, Answer::Entered(v1::Entered { lease_ms: 1000, refused: Vec::new() }));
         host
     }
 

@@ -304,6 +304,18 @@ catalogue! {
         [CallersSidecar],
         "No app of the namespace offers the actor's type.",
         "Check the type's name, and that an app that has it in its `entities` runs and is ready.";
+    ActorTypeTaken, "ERR_ACTOR_TYPE_TAKEN", Actors, http(403, PermissionDenied),
+        [ControlPlane, CallersSidecar],
+        "The app offers an actor type that belongs to another app of the namespace. Its sidecar does not host this type; it does host the app's other types.",
+        "Give the type another name. To move or share a type, name its apps with `tollway actors allow`; `tollway actors list` prints who has which.";
+    ActorTypesExceeded, "ERR_ACTOR_TYPES_EXCEEDED", Actors, http(503, ResourceExhausted),
+        [ControlPlane, CallersSidecar],
+        "An actor type has more hosts than parts, or the app or its namespace has too many actor types. The sidecar does not host this type; it does host the app's other types.",
+        "Follow the message. `tollway actors release` removes types that are not used any more.";
+    ActorHostSucceeded, "ERR_ACTOR_HOST_SUCCEEDED", Actors, NONE,
+        [ControlPlane],
+        "Another process with the same instance name has become a host of actors since. Of an instance the process that was started last hosts actors.",
+        "End one of the two processes, or give each an instance name of its own (`--instance`).";
     ActorNoPlacement, "ERR_ACTOR_NO_PLACEMENT", Actors, http(400, FailedPrecondition),
         [CallersSidecar],
         "The control plane has not sent yet which hosts run the actors of this type.",

@@ -320,9 +320,9 @@ impl Actors {
 }
 
 impl Actors {
-    /// Whether the app beside this sidecar offers a type.
+    /// Whether the app beside this sidecar offers a type that it may host.
     pub(super) fn offers(&self, actor_type: &str) -> bool {
-        self.hosting().is_some_and(|hosting| hosting.host.types().contains_key(actor_type))
+        self.hosting().is_some_and(|hosting| hosting.host.hosts(actor_type))
     }
 
     /// Whether another app's call of an actor is looked up here: only methods of the types that the app

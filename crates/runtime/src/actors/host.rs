@@ -3,7 +3,7 @@
 
 mod lease;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,8 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tollway_actors::placement::{
     Actor, Effect, Epoch, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
+use tollway_model::ErrorCode;
 use tollway_proxy::TurnLease;
 use tollway_telemetry::DaprMetrics;
+use tollway_wire::v1;
 
 use self::lease::another_lease;
 use super::app::Unanswered;
@@ -73,6 +75,8 @@ struct Inner {
     running: HashMap<u64, CancellationToken>,
     /// The number of the present lease.
     lease: u64,
+    /// Types that the app offers and that are not hosted here, with the reason.
+    refused: BTreeMap<String, Problem>,
 }
 
 /// A turn that may run while the grant of this epoch is valid.
@@ -122,6 +126,7 @@ impl Host {
             asked: HashMap::new(),
             running: HashMap::new(),
             lease: another_lease(),
+            refused: BTreeMap::new(),
         };
         let (inner, sooner) = (Mutex::new(inner), Notify::new());
         (
@@ -147,6 +152,43 @@ impl Host {
 
     pub(crate) fn types(&self) -> &Types {
         &self.types
+    }
+
+    /// Takes note of the types that the control plane does not let the app host.
+    pub(crate) fn set_refused(&self, refused: &[v1::RefusedType]) {
+        let problem = |refused: &v1::RefusedType| {
+            let code = ErrorCode::from_word(&refused.code).unwrap_or(ErrorCode::ActorTypeTaken);
+            (refused.actor_type.clone(), Problem::new(code, refused.message.clone()))
+        };
+        let is_offered = |it: &&v1::RefusedType| self.types.contains_key(it.actor_type.as_str());
+        let refused: BTreeMap<String, Problem> =
+            refused.iter().filter(is_offered).map(problem).collect();
+        let mut inner = self.inner();
+        for (actor_type, problem) in &refused {
+            if inner.refused.get(actor_type) != Some(problem) {
+                let (code, reason) = (problem.code.word(), &problem.text);
+                tracing::warn!(actor_type, code, reason, "actors of a type are not hosted here");
+            }
+        }
+        for actor_type in inner.refused.keys().filter(|it| !refused.contains_key(*it)) {
+            tracing::info!(actor_type, "actors of a type are hosted here now");
+        }
+        inner.refused = refused;
+    }
+
+    /// Whether the app offers a type that the control plane lets it host.
+    pub(crate) fn hosts(&self, actor_type: &str) -> bool {
+        self.types.contains_key(actor_type) && !self.inner().refused.contains_key(actor_type)
+    }
+
+    /// Why a type that the app offers is not hosted here.
+    pub(crate) fn refusal(&self, actor_type: &str) -> Option<Problem> {
+        self.inner().refused.get(actor_type).cloned()
+    }
+
+    /// The types that the app offers and that are not hosted here, with the reason.
+    pub(crate) fn refused(&self) -> BTreeMap<String, Problem> {
+        self.inner().refused.clone()
     }
 
     /// The chain of calls that a turn of this type belongs to: the one that the caller named, or a

@@ -38,7 +38,7 @@ mod stream;
 mod testing;
 mod timers;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -137,8 +137,10 @@ pub(crate) struct ActorStatus {
     pub(crate) is_hosting: bool,
     /// The control plane has answered.
     pub(crate) is_connected: bool,
-    /// Active actors by type.
+    /// Active actors by type that is hosted here.
     pub(crate) counts: Vec<(String, usize)>,
+    /// The types that the app offers and that are not hosted here, with the reason.
+    pub(crate) refused: BTreeMap<String, Problem>,
 }
 
 impl ActorStatus {
@@ -240,11 +242,14 @@ impl Actors {
 
     pub(crate) fn status(&self) -> ActorStatus {
         let hosting = self.hosting();
-        let counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
+        let refused = hosting.as_ref().map(|hosting| hosting.host.refused()).unwrap_or_default();
+        let mut counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
+        counts.retain(|(actor_type, _)| !refused.contains_key(actor_type));
         ActorStatus {
             is_hosting: hosting.is_some(),
             is_connected: *self.connected.borrow(),
             counts,
+            refused,
         }
     }
 

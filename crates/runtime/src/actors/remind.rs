@@ -76,6 +76,9 @@ impl Actors {
         if self.offers(actor_type) {
             return Ok(());
         }
+        if let Some(refusal) = self.hosting().and_then(|it| it.host.refusal(actor_type)) {
+            return Err(refusal);
+        }
         let text = format!(
             "operations on actor reminders are only possible on hosted actor types; this app does not offer '{actor_type}'"
         );

@@ -12,7 +12,7 @@ use tollway_wire::v1;
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
 use tollway_wire::v1::placement_client::PlacementClient;
-use tonic::Streaming;
+use tonic::{Status, Streaming};
 
 use super::host::{GivenBack, Host};
 use super::is_set;
@@ -143,7 +143,7 @@ impl Session {
             let channel = self.control.connect().await?;
             let mut client = PlacementClient::new(channel);
             let opened = client.host(ReceiverStream::new(outgoing)).await;
-            opened.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+            opened.map(tonic::Response::into_inner).map_err(|status| reason(&status))
         };
         let responses = match opening.await {
             Ok(responses) => responses,
@@ -185,7 +185,7 @@ impl Connection<'_> {
                         Err(why) => return End::Broken(why),
                     },
                     Ok(None) => return End::Broken("it ended the conversation".to_owned()),
-                    Err(status) => return End::Broken(status.message().to_owned()),
+                    Err(status) => return End::Broken(reason(&status)),
                 },
                 () = renewal => self.renew().await,
                 count = given_back.recv_many(&mut back, TOGETHER), if self.entered => {
@@ -227,6 +227,7 @@ impl Connection<'_> {
         match &response.response {
             Some(Answer::Entered(entered)) => {
                 self.lease = Duration::from_millis(entered.lease_ms.into());
+                self.host.set_refused(&entered.refused);
                 if let Some(asked) = self.asked.pop_front() {
                     self.host.entered(asked, self.lease);
                 }
@@ -274,6 +275,15 @@ impl Connection<'_> {
         }
         self.leaving = true;
         self.send(Step::Leave(v1::Leave {})).await
+    }
+}
+
+/// The message, with its code if it has one.
+fn reason(status: &Status) -> String {
+    let text = status.message();
+    match tollway_wire::code_of(status) {
+        Some(code) => format!("{text} ({})", code.word()),
+        None => text.to_owned(),
     }
 }
 

@@ -435,6 +435,58 @@ pub struct ListPoliciesResponse {
     #[prost(message, repeated, tag = "2")]
     pub policies: ::prost::alloc::vec::Vec<Policy>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListActorTypesRequest {
+    /// Only of this namespace; empty for every one.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListActorTypesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub types: ::prost::alloc::vec::Vec<ActorTypeStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActorTypeStatus {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// Apps that may host it.
+    #[prost(string, repeated, tag = "3")]
+    pub apps: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether the operator has named them; if not, it is the first app that offered the type.
+    #[prost(bool, tag = "4")]
+    pub named: bool,
+    #[prost(uint32, tag = "5")]
+    pub hosts: u32,
+    /// Since when no host offers it; 0 while one does.
+    #[prost(uint64, tag = "6")]
+    pub vacant_since_unix_s: u64,
+    /// Apps that offer it and may not host it.
+    #[prost(string, repeated, tag = "7")]
+    pub refused: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllowActorTypeRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub apps: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllowActorTypeResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseActorTypeRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseActorTypeResponse {}
 /// Generated client implementations.
 pub mod admin_client {
     #![allow(
@@ -778,6 +830,81 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "DeletePolicies"));
             self.inner.unary(req, path, codec).await
         }
+        /// Which apps may host which actor types.
+        pub async fn list_actor_types(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListActorTypesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorTypesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListActorTypes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListActorTypes"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// From now on the named apps, and no others, may host a type.
+        pub async fn allow_actor_type(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AllowActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AllowActorTypeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/AllowActorType",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "AllowActorType"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The next app that offers a type gets it. Refused while the type has hosts.
+        pub async fn release_actor_type(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseActorTypeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ReleaseActorType",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ReleaseActorType"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -870,6 +997,30 @@ pub mod admin_server {
             request: tonic::Request<super::DeletePoliciesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Which apps may host which actor types.
+        async fn list_actor_types(
+            &self,
+            request: tonic::Request<super::ListActorTypesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorTypesResponse>,
+            tonic::Status,
+        >;
+        /// From now on the named apps, and no others, may host a type.
+        async fn allow_actor_type(
+            &self,
+            request: tonic::Request<super::AllowActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AllowActorTypeResponse>,
+            tonic::Status,
+        >;
+        /// The next app that offers a type gets it. Refused while the type has hosts.
+        async fn release_actor_type(
+            &self,
+            request: tonic::Request<super::ReleaseActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseActorTypeResponse>,
             tonic::Status,
         >;
     }
@@ -1417,6 +1568,141 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeletePoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListActorTypes" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListActorTypesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListActorTypesRequest>
+                    for ListActorTypesSvc<T> {
+                        type Response = super::ListActorTypesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListActorTypesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_actor_types(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListActorTypesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/AllowActorType" => {
+                    #[allow(non_camel_case_types)]
+                    struct AllowActorTypeSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::AllowActorTypeRequest>
+                    for AllowActorTypeSvc<T> {
+                        type Response = super::AllowActorTypeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AllowActorTypeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::allow_actor_type(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AllowActorTypeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ReleaseActorType" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseActorTypeSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ReleaseActorTypeRequest>
+                    for ReleaseActorTypeSvc<T> {
+                        type Response = super::ReleaseActorTypeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseActorTypeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::release_actor_type(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseActorTypeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -3952,7 +4238,8 @@ pub mod host_request {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Enter {
-    /// Another one for each start of the host: what an earlier one held does not pass to it.
+    /// Another one for each start of the host: what an earlier one held does not pass to it, and its
+    /// lease is not renewed any more.
     #[prost(uint64, tag = "1")]
     pub life: u64,
     /// What it offers, and what it holds of that because its lease has not ended.
@@ -3992,14 +4279,14 @@ pub struct GivenBack {
 pub struct Retire {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HostResponse {
     #[prost(oneof = "host_response::Response", tags = "1, 2, 3, 4, 5")]
     pub response: ::core::option::Option<host_response::Response>,
 }
 /// Nested message and enum types in `HostResponse`.
 pub mod host_response {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Response {
         #[prost(message, tag = "1")]
         Entered(super::Entered),
@@ -4013,11 +4300,25 @@ pub mod host_response {
         Left(super::Left),
     }
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Entered {
     /// The lease ends this long after a request was sent that was answered.
     #[prost(uint32, tag = "1")]
     pub lease_ms: u32,
+    /// Of the types that it offers those that it may not host.
+    #[prost(message, repeated, tag = "2")]
+    pub refused: ::prost::alloc::vec::Vec<RefusedType>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RefusedType {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// A word of the catalogue of errors.
+    #[prost(string, tag = "2")]
+    pub code: ::prost::alloc::string::String,
+    /// Why, and what to do.
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
 }
 /// The answer to `keep_lease`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4150,7 +4451,8 @@ pub mod placement_client {
             self
         }
         /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
-        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// every later one renews. What it claims there has to be what it was granted; orders to give
+        /// back anything else come before `entered`. `leave` ends it; when the stream breaks without it, the host keeps
         /// what it has until the lease ends, and may enter again before that.
         pub async fn host(
             &mut self,
@@ -4225,7 +4527,8 @@ pub mod placement_server {
             + std::marker::Send
             + 'static;
         /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
-        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// every later one renews. What it claims there has to be what it was granted; orders to give
+        /// back anything else come before `entered`. `leave` ends it; when the stream breaks without it, the host keeps
         /// what it has until the lease ends, and may enter again before that.
         async fn host(
             &self,

@@ -16,6 +16,10 @@ enum Step {
     Silence(usize, u64),
     /// It comes back with what it holds, as after a broken stream.
     Reconnect(usize),
+    /// It ends without a message; [`Step::Start`] begins its next life.
+    Kill(usize),
+    /// It comes back and claims everything, under the epoch of any grant.
+    Lie(usize),
     /// The control plane restarts.
     Restart,
     Pass(u64),
@@ -27,7 +31,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => host.clone().prop_map(Step::Start),
         2 => host.clone().prop_map(Step::Leave),
         2 => (host.clone(), 1..80_u64).prop_map(|(host, tenths)| Step::Silence(host, tenths)),
-        2 => host.prop_map(Step::Reconnect),
+        2 => host.clone().prop_map(Step::Reconnect),
+        2 => host.clone().prop_map(Step::Kill),
+        1 => host.prop_map(Step::Lie),
         1 => Just(Step::Restart),
         6 => (1..20_u64).prop_map(Step::Pass),
     ];
@@ -51,6 +57,10 @@ struct World {
     now: Duration,
     placement: Placement<(usize, u64)>,
     hosts: Vec<Host>,
+    /// The latest life of each host that the control plane has seen.
+    current: BTreeMap<usize, u64>,
+    /// What the control plane has stored.
+    stored: BTreeMap<String, Grants<(usize, u64)>>,
     /// The highest epoch at which any host held each shard.
     highest: BTreeMap<Shard, Epoch>,
     restarts: u64,
@@ -65,9 +75,17 @@ const TICK: Duration = Duration::from_millis(100);
 
 impl World {
     fn new() -> Self {
-        let placement = Placement::new(LEASE, Epoch(0), [], Duration::ZERO);
+        let placement = Placement::new(LEASE, Epoch(0), &BTreeMap::new(), Duration::ZERO);
         let hosts = (0..6).map(|_| Host::default()).collect();
-        Self { now: Duration::ZERO, placement, hosts, highest: BTreeMap::new(), restarts: 0 }
+        Self {
+            now: Duration::ZERO,
+            placement,
+            hosts,
+            current: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            restarts: 0,
+        }
     }
 
     fn receives(&self, at: usize) -> bool {
@@ -80,7 +98,11 @@ impl World {
 
     fn enter(&mut self, at: usize) {
         let held = self.hosts[at].holdings.to_enter(self.now);
-        let wrong = self.placement.enter(&self.name(at), &held, self.now);
+        let name = self.name(at);
+        if let Some(former) = self.current.insert(at, name.1).filter(|former| *former != name.1) {
+            self.placement.succeed(&(at, former), &name);
+        }
+        let wrong = self.placement.enter(&name, &held, self.now);
         let host = &mut self.hosts[at];
         host.holdings.entered(self.now, LEASE);
         // Messages in transit on the old stream are lost.
@@ -144,7 +166,14 @@ impl World {
     }
 
     fn settle(&mut self) {
-        for ((at, life), orders) in self.placement.settle(self.now).orders {
+        let settled = self.placement.settle(self.now);
+        for actor_type in settled.unsaved {
+            self.stored.insert(actor_type.clone(), self.placement.grants(&actor_type));
+        }
+        for actor_type in settled.vacated {
+            self.stored.remove(&actor_type);
+        }
+        for ((at, life), orders) in settled.orders {
             for order in &orders {
                 let Order::Grant { epoch, shards, .. } = order else { continue };
                 for shard in shards.iter() {
@@ -168,6 +197,11 @@ impl World {
                 }
             }
         }
+        // Of a host's lives one holds something at most.
+        let mut holding = BTreeMap::new();
+        for ((at, life), _) in self.placement.grants("cart").keys() {
+            assert_eq!(holding.entry(*at).or_insert(*life), life, "two lives of host {at}");
+        }
     }
 
     fn step(&mut self, step: &Step) {
@@ -190,14 +224,33 @@ impl World {
             }
             Step::Restart => {
                 self.restarts += 1;
-                // The store's content: the hosts that have entered and not left.
-                let up = (0..self.hosts.len()).filter(|at| self.hosts[*at].is_up);
-                let there: Vec<_> = up.map(|at| self.name(at)).collect();
                 let epoch = Epoch(self.restarts << 40);
-                self.placement = Placement::new(LEASE, epoch, there, self.now);
+                self.placement = Placement::new(LEASE, epoch, &self.stored, self.now);
+                self.current.clear();
+                for (at, life) in self.stored.values().flat_map(Grants::keys).map(|(name, _)| *name)
+                {
+                    self.current.insert(at, life);
+                }
+            }
+            Step::Kill(at) => self.hosts[at].is_up = false,
+            Step::Lie(at) if self.receives(at) => {
+                let epoch = self.highest.values().copied().max().unwrap_or_default();
+                let all = Shard::all().map(|shard| (shard, epoch)).collect();
+                let held = Held::from([("cart".to_owned(), all)]);
+                let name = self.name(at);
+                let before = self.placement.grants("cart");
+                let _ = self.placement.enter(&name, &held, self.now);
+                for ((host, _), shards) in self.placement.grants("cart") {
+                    let had = |shard| {
+                        before.iter().any(|((of, _), set)| *of == host && set.contains(shard))
+                    };
+                    assert!(shards.iter().all(had), "a claim gives a host nothing");
+                }
+                // It holds what it was granted last.
+                self.enter(at);
             }
             Step::Pass(tenths) => (0..tenths).for_each(|_| self.tick()),
-            Step::Start(_) | Step::Leave(_) | Step::Reconnect(_) => {}
+            Step::Start(_) | Step::Leave(_) | Step::Reconnect(_) | Step::Lie(_) => {}
         }
         self.settle();
         self.check();

@@ -152,6 +152,7 @@ fn limits_of_reminders_are_documented() {
             "ACTOR_TYPES_PER_NAMESPACE_LIMIT",
             crate::placement::ACTOR_TYPES_PER_NAMESPACE_LIMIT as u64,
         ),
+        ("ACTOR_TYPES_PER_APP_LIMIT", crate::placement::ACTOR_TYPES_PER_APP_LIMIT as u64),
     ] {
         check_limit(PAGE, name, &grouped(limit));
     }

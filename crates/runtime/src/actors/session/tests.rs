@@ -37,7 +37,7 @@ impl Conversation {
     async fn enter(&mut self) -> v1::Enter {
         let Some(Step::Enter(enter)) = self.next().await else { panic!("a host enters first") };
         let lease_ms = u32::try_from(LEASE.as_millis()).unwrap();
-        self.send(Answer::Entered(v1::Entered { lease_ms })).await;
+        self.send(Answer::Entered(v1::Entered { lease_ms, refused: Vec::new() })).await;
         enter
     }
 }
@@ -137,6 +137,31 @@ async fn a_host_enters_with_its_types_and_obeys_orders() {
     sleep(Duration::from_millis(1)).await;
     assert!(*world.connected.borrow());
     assert_eq!(world.test.host.epoch(&actor("7")), Some(Epoch(5)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_of_another_app_is_not_hosted_until_a_later_answer_allows_it() {
+    let mut world = World::start();
+    let mut talk = world.conversation().await;
+    let Some(Step::Enter(_)) = talk.next().await else { panic!("a host enters first") };
+    let refused = |actor_type: &str, code: &str| v1::RefusedType {
+        actor_type: actor_type.into(),
+        code: code.into(),
+        message: "it belongs to another app; ask the operator".into(),
+    };
+    let refused =
+        vec![refused("Cart", "ERR_ACTOR_TYPE_TAKEN"), refused("Other", "ERR_ACTOR_TYPES_EXCEEDED")];
+    talk.send(Answer::Entered(v1::Entered { lease_ms: 3_000, refused })).await;
+    sleep(Duration::from_millis(1)).await;
+    let host = Arc::clone(&world.test.host);
+    assert!(*world.connected.borrow() && !host.hosts("Cart"));
+    let refusal = host.refusal("Cart").unwrap();
+    assert_eq!(refusal.code, tollway_model::ErrorCode::ActorTypeTaken);
+    assert_eq!(host.refused().len(), 1, "only of what the app offers");
+    drop(talk);
+    world.conversation().await.enter().await;
+    sleep(Duration::from_millis(1)).await;
+    assert!(host.hosts("Cart") && host.refused().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,125 @@
+//! What is stored before a host learns of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tollway_actors::placement::{SHARDS, TYPE_RETENTION, TypeApps};
+use tollway_store::Limits;
+
+use super::record::TypeRecord;
+use super::*;
+use crate::app_state::AppState;
+use crate::background::Background;
+use crate::placement::lapse;
+use crate::reminders::Reminders;
+use crate::stores::Stores;
+
+const LEASE: Duration = Duration::from_secs(1000);
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn host(app: &str, life: u64) -> Host {
+    Host { app: label(app), instance: label("one"), life }
+}
+
+async fn store(dir: &TempDir, limits: Limits) -> Store {
+    Store::open_embedded(&dir.path().join("plane"), limits).await.unwrap()
+}
+
+/// Placements over a store, with the task that writes.
+async fn placements(store: &Store) -> (Arc<Placements>, CancellationToken) {
+    let placements = Arc::new(Placements::load(store, LEASE).await.unwrap());
+    let (writing, stop) = (placements.clone(), CancellationToken::new());
+    let stopped = stop.clone();
+    tokio::spawn(async move { writing.write(stopped).await });
+    (placements, stop)
+}
+
+fn enter(placements: &Placements, host: &Host) -> mpsc::Receiver<Result<Order, Status>> {
+    let (orders, receiver) = mpsc::channel(ORDERS_LIMIT);
+    let held = Held::from([("cart".to_owned(), BTreeMap::new())]);
+    placements.enter(&label("shop"), host, (&held, 0), orders).unwrap();
+    receiver
+}
+
+/// The harm: a control plane that ends right after a grant does not know of it when it starts again, and
+/// lets another host claim the shards.
+#[tokio::test]
+async fn what_a_host_is_granted_is_in_the_store_by_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir, Limits::default()).await;
+    let (placements, _stop) = placements(&store).await;
+    let mut orders = enter(&placements, &host("cart", 7));
+    let Order::Grant { epoch, shards, .. } = orders.recv().await.unwrap().unwrap() else {
+        panic!("it is granted everything");
+    };
+    let left = record::read(&store).await.unwrap();
+    let record = &left.types[&label("shop")]["cart"];
+    assert!(record.apps.may_host(&label("cart")));
+    let grants: Vec<_> = record.grants.iter().collect();
+    assert_eq!(grants, [(&(host("cart", 7), epoch), &shards)]);
+    assert!(left.last.is_some_and(|last| last >= epoch.0), "{left:?}");
+    // Another one over the same store takes it up.
+    let later = Placements::load(&store, LEASE).await.unwrap();
+    assert!(later.first > epoch);
+    assert!(later.holding(&label("shop"), &host("cart", 7), |_| ()).is_none(), "it enters first");
+    let _orders = enter(&later, &host("cart", 7));
+    let refused = later.types(None).remove(&label("shop")).unwrap();
+    assert_eq!((refused.len(), refused[0].hosts), (1, 1));
+    assert_eq!(shards.len(), SHARDS);
+}
+
+/// The harm: a store that refuses writes has hosts hold what no later control plane knows of.
+#[tokio::test]
+async fn while_the_store_refuses_a_host_is_granted_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { value_bytes: 100, ..Limits::default() };
+    let store = store(&dir, limits).await;
+    let (placements, _stop) = placements(&store).await;
+    for _ in 0..2 {
+        let mut orders = enter(&placements, &host("cart", 1));
+        let refused = orders.recv().await.unwrap().unwrap_err();
+        assert!(refused.message().contains("the control plane's store refused"), "{refused:?}");
+        assert!(orders.recv().await.is_none(), "it has to enter again");
+    }
+    let status = placements.release(&label("shop"), "nothing").await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::NotFound);
+    let allowed = placements.allow(&label("shop"), "cart", [label(&"x".repeat(63))].into()).await;
+    assert!(allowed.is_err(), "the operator learns of it");
+    assert!(record::read(&store).await.unwrap().types.is_empty());
+}
+
+#[tokio::test]
+async fn a_type_without_hosts_goes_to_another_app_when_nothing_is_stored_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir, Limits::default()).await;
+    let since = unix_now().saturating_sub(TYPE_RETENTION);
+    let vacant = |since| {
+        let apps = TypeApps::restored([label("cart")].into(), false, Some(since));
+        TypeRecord { apps, grants: BTreeMap::new() }.encode()
+    };
+    let shop = label("shop");
+    let recent = since + Duration::from_secs(600);
+    for (name, since) in [("cart", since), ("a|b", since), ("recent", recent)] {
+        let put = Transaction::new().put(record::key(&shop, name), vacant(since));
+        store.transact(put).await.unwrap();
+    }
+    let (placements, stop) = placements(&store).await;
+    let (stores, background) = (Stores::Directory(dir.path().to_owned()), Background::default());
+    let reminders = Reminders::new(stores.clone(), placements.clone(), background.clone());
+    let app_state = AppState::new(stores, background.clone());
+    lapse::release_all(&placements, &reminders, &app_state).await;
+    let names = |placements: &Placements| -> Vec<String> {
+        let types = placements.types(Some(&shop)).remove(&shop).unwrap_or_default();
+        types.into_iter().map(|it| it.actor_type).collect()
+    };
+    assert_eq!(names(&placements), ["a|b", "recent"], "odd names may have state");
+    placements.saved().await.unwrap();
+    stop.cancel();
+    assert_eq!(names(&Placements::load(&store, LEASE).await.unwrap()), ["a|b", "recent"]);
+    background.stop.cancel();
+}
