@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use tollway_settings::{Control, Front, Gateway, Sidecar};
 
+use crate::command::actors::ActorsArgs;
 use crate::command::apply::{ApplyArgs, DeleteArgs};
 use crate::command::call::CallArgs;
 use crate::command::check::CheckArgs;
@@ -23,7 +24,7 @@ use crate::command::run::RunArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
-    apply, call, check, control, demo, echo, fabric, front, gateway, get, join, lab, load,
+    actors, apply, call, check, control, demo, echo, fabric, front, gateway, get, join, lab, load,
     local_control, neighbours, run as run_command, sidecar, store, token,
 };
 use crate::part::PartArgs;
@@ -62,6 +63,8 @@ pub(crate) enum Command {
     Token(TokenArgs),
     /// Join networks.
     Join(JoinArgs),
+    /// Show and set which apps may host which actor types.
+    Actors(ActorsArgs),
     /// Inspect and repair the store of a control plane that does not run.
     Store(StoreArgs),
     /// Create or change policies: who may call what.
@@ -100,6 +103,7 @@ impl Command {
             Self::Delete(args) => args.prints_json(),
             Self::Get(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
+            Self::Actors(args) => args.prints_json(),
             Self::Neighbours(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
             Self::Call(args) => args.prints_json(),
@@ -127,6 +131,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
+        Command::Actors(args) => actors::run(args)?,
         Command::Apply(args) => apply::apply(&args)?,
         Command::Get(args) => get::run(&args)?,
         Command::Delete(args) => apply::delete(&args)?,

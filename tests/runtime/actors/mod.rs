@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod belonging;
 mod callers;
 mod calls;
 mod faults;

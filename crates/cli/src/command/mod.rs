@@ -1,6 +1,7 @@
 //! One module for each command: its options, and what it does. `args` collects them.
 
 pub(crate) mod access;
+pub(crate) mod actors;
 pub(crate) mod api_tokens;
 pub(crate) mod apply;
 pub(crate) mod call;
