@@ -2,12 +2,18 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The present limit on descriptors; `None` if there is none.
 #[must_use]
 pub fn descriptor_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
+}
+
+/// Raises the limit to the most that the system allows this process. A refusal changes nothing.
+pub fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Whether a descriptor that was just given is one of the last `count`, or of the last eighth where

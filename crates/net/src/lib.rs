@@ -39,7 +39,7 @@ pub mod tun;
 
 pub use backoff::Backoff;
 pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch, local_pair};
-pub use descriptors::{descriptor_limit, is_among_last_descriptors};
+pub use descriptors::{descriptor_limit, is_among_last_descriptors, raise_descriptor_limit};
 pub use free_port::free_port;
 pub use heap::let_free_memory_go;
 pub use listener::{AcceptError, Listener, ListenerOptions, has_waiting};
