@@ -44,8 +44,13 @@ pub fn tollway() -> Start {
 
 impl Network {
     pub fn start(name: &str) -> Self {
+        Self::start_by(tollway(), name)
+    }
+
+    /// The same where the control plane is started by `start`.
+    pub fn start_by(start: Start, name: &str) -> Self {
         let store = TempDir::new().unwrap();
-        let control = tollway()
+        let control = start
             .args(["control", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
             .args(["--network", name, "--store"])
             .arg(store.path())

@@ -22,9 +22,9 @@ use tracing::debug;
 
 use crate::background::Background;
 use crate::connected::{Connected, DataPlane, Stay};
-use crate::connections::{Caller, expired_status, is_system};
+use crate::connections::{Caller, ShareLimit, evicted_status, expired_status, is_system};
 use crate::delta::{self, Delta};
-use crate::hub::{Hub, TooManySubscriptions, Watcher};
+use crate::hub::{Hub, NotFollowed, Watcher};
 use crate::policy;
 use crate::status::stopping;
 
@@ -43,6 +43,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// What all discovery streams share.
 pub(crate) struct Streams {
     pub(crate) hub: Arc<Hub>,
+    /// Bytes of the names that streams follow.
+    pub(crate) followed: Arc<ShareLimit>,
     pub(crate) connected: Arc<Connected>,
     /// How often a stream without changes sends a message.
     pub(crate) heartbeat: Duration,
@@ -67,7 +69,7 @@ impl Discovery for DiscoveryService {
         // The answer's head goes out before the first message comes in: a client may wait for it.
         self.0.background.spawn(async move {
             let outbox = Outbox(responses);
-            let end = match open(&shared, &service, instance, &mut requests).await {
+            let end = match open(&shared, &caller, (&service, instance), &mut requests).await {
                 Ok((mut session, stay)) => {
                     let run = session.run(&caller, requests, &outbox);
                     let ended = stay.replaced().run_until_cancelled(run).await;
@@ -86,8 +88,8 @@ impl Discovery for DiscoveryService {
 
 async fn open(
     shared: &Arc<Streams>,
-    service: &ServiceName,
-    instance: Instance,
+    caller: &Caller,
+    (service, instance): (&ServiceName, Instance),
     requests: &mut Streaming<v1::WatchRequest>,
 ) -> Result<(Session, Stay), Status> {
     let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
@@ -100,8 +102,9 @@ async fn open(
     let known = Revision(open.revision);
     let follow = match open.scope() {
         Scope::Subscribed => {
-            let watcher = shared.hub.watch_as(service.clone(), instance.clone());
-            watcher.resume(read_names(&open.resume)?, known).map_err(too_many)?;
+            let share = caller.follow(&shared.followed)?;
+            let watcher = shared.hub.watch_as(service.clone(), instance.clone(), share);
+            watcher.resume(read_names(&open.resume)?, known).map_err(not_followed)?;
             Follow::Subscriptions { watcher }
         }
         Scope::Network => {
@@ -187,6 +190,7 @@ impl Session {
                         outbox.send(v1::WatchResponse { revision, heartbeat: true, ..Default::default() }).await?;
                     }
                 }
+                () = self.follow.watcher().evicted() => return Err(evicted_status()),
                 () = &mut expired => return Err(expired_status()),
                 () = shared.background.stop.cancelled() => {
                     return Err(stopping());
@@ -198,7 +202,7 @@ impl Session {
     fn request(&mut self, step: Option<Step>) -> Result<(), Status> {
         match (step, &self.follow) {
             (Some(Step::Subscribe(subscribe)), Follow::Subscriptions { watcher }) => {
-                watcher.subscribe(read_names(&subscribe.services)?).map_err(too_many)
+                watcher.subscribe(read_names(&subscribe.services)?).map_err(not_followed)
             }
             (Some(Step::Unsubscribe(unsubscribe)), Follow::Subscriptions { watcher }) => {
                 watcher.unsubscribe(&read_names(&unsubscribe.services)?);
@@ -358,23 +362,37 @@ fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
             "a request names at most {SERVICES_PER_REQUEST_LIMIT} services"
         )));
     }
-    let read = |name| tollway_wire::service_name(Some(name));
-    names
-        .iter()
-        .map(read)
-        .collect::<Result<_, _>>()
-        .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))
+    let mut read: Vec<ServiceName> = Vec::with_capacity(names.len());
+    for name in names {
+        let mut name = tollway_wire::service_name(Some(name))
+            .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
+        // Names of one namespace share its text.
+        if let Some(last) = read.last() {
+            for (label, known) in
+                [(&mut name.namespace, &last.namespace), (&mut name.network, &last.network)]
+            {
+                if label.as_str() == known.as_str() {
+                    label.clone_from(known);
+                }
+            }
+        }
+        read.push(name);
+    }
+    Ok(read)
 }
 
 fn replaced_status() -> Status {
     Status::aborted("newer streams of the same data plane have taken the place of this one")
 }
 
-fn too_many(_: TooManySubscriptions) -> Status {
-    Status::resource_exhausted(format!(
-        "a data plane subscribes to at most {} services; unsubscribe idle ones",
-        tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT
-    ))
+fn not_followed(why: NotFollowed) -> Status {
+    match why {
+        NotFollowed::TooMany => Status::resource_exhausted(format!(
+            "a data plane subscribes to at most {} services; unsubscribe idle ones",
+            tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT
+        )),
+        NotFollowed::Share(refused) => refused.status(),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tollway_model::{Instance, PolicyScope, Revision, ServiceName, ServiceUpdate}
 use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
 use crate::catalogue::{Catalogue, StoredPolicy, Subject};
+use crate::connections::{NAME_OVERHEAD_BYTES, Refused, Share};
 
 /// Longest wait until a change of one's own is seen in the catalogue.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,7 +39,8 @@ pub(crate) struct Hub {
 struct Inner {
     catalogue: Catalogue,
     watchers: HashMap<u64, Waiting>,
-    interest: HashMap<ServiceName, HashSet<u64>>,
+    /// One copy of a name serves all that follow it.
+    interest: HashMap<Arc<ServiceName>, HashSet<u64>>,
     next_watcher: u64,
 }
 
@@ -46,8 +48,8 @@ struct Inner {
 struct Waiting {
     wake: Arc<Notify>,
     /// Services that changed since the watcher last read. A subset of its subscriptions.
-    dirty: HashSet<ServiceName>,
-    subscribed: HashSet<ServiceName>,
+    dirty: HashSet<Arc<ServiceName>>,
+    subscribed: HashSet<Arc<ServiceName>>,
     /// Wakes on every change.
     whole: bool,
     acknowledged: Revision,
@@ -87,6 +89,8 @@ pub(crate) struct Watcher {
     hub: Arc<Hub>,
     id: u64,
     wake: Arc<Notify>,
+    /// What counts its subscriptions.
+    share: Option<Share>,
 }
 
 /// The present states of what changed for one watcher.
@@ -108,9 +112,13 @@ pub(crate) struct Followed {
     pub(crate) lag: u64,
 }
 
-/// More subscriptions than one stream may have.
+/// Why more services are not followed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooManySubscriptions;
+pub(crate) enum NotFollowed {
+    /// More subscriptions than one stream may have.
+    TooMany,
+    Share(Refused),
+}
 
 impl Hub {
     pub(crate) fn new(catalogue: Catalogue) -> Arc<Self> {
@@ -182,20 +190,32 @@ impl Hub {
     /// A watcher of subscriptions, none at first, that gets no policies.
     #[cfg(test)]
     pub(crate) fn watch_subscribed(self: &Arc<Self>) -> Watcher {
-        self.enter(false, None)
+        self.enter(false, None, None)
     }
 
-    /// A watcher of subscriptions, none at first, and of the policies that protect `service`.
-    pub(crate) fn watch_as(self: &Arc<Self>, service: ServiceName, instance: Instance) -> Watcher {
-        self.enter(false, Some(Sidecar { service, instance, policies_dirty: true, policies: None }))
+    /// A watcher of subscriptions, none at first, and of the policies that protect `service`. Its
+    /// subscriptions count in `share`.
+    pub(crate) fn watch_as(
+        self: &Arc<Self>,
+        service: ServiceName,
+        instance: Instance,
+        share: Share,
+    ) -> Watcher {
+        let sidecar = Sidecar { service, instance, policies_dirty: true, policies: None };
+        self.enter(false, Some(sidecar), Some(share))
     }
 
     /// A watcher that wakes on every change.
     pub(crate) fn watch_whole(self: &Arc<Self>) -> Watcher {
-        self.enter(true, None)
+        self.enter(true, None, None)
     }
 
-    fn enter(self: &Arc<Self>, whole: bool, sidecar: Option<Sidecar>) -> Watcher {
+    fn enter(
+        self: &Arc<Self>,
+        whole: bool,
+        sidecar: Option<Sidecar>,
+        share: Option<Share>,
+    ) -> Watcher {
         let mut inner = self.lock();
         let id = inner.next_watcher;
         inner.next_watcher += 1;
@@ -209,7 +229,7 @@ impl Hub {
             sidecar,
         };
         inner.watchers.insert(id, waiting);
-        Watcher { hub: self.clone(), id, wake }
+        Watcher { hub: self.clone(), id, wake, share }
     }
 
     /// The lowest revision that every connected watcher has applied, `None` without watchers.
@@ -282,6 +302,13 @@ impl Hub {
     }
 }
 
+/// What a subscription counts in the share of its identity.
+fn weight(name: &ServiceName) -> u64 {
+    let ServiceName { app, namespace, network } = name;
+    let bytes = [app, namespace, network].map(|label| label.as_str().len() as u64);
+    bytes.iter().sum::<u64>() + NAME_OVERHEAD_BYTES
+}
+
 fn full_name(service: &ServiceName, instance: &Instance) -> String {
     format!("{instance}.{}.{}", service.app, service.namespace)
 }
@@ -324,7 +351,8 @@ impl Inner {
     }
 
     fn mark_service(&mut self, name: &ServiceName) {
-        for id in self.interest.get(name).into_iter().flatten() {
+        let Some((name, ids)) = self.interest.get_key_value(name) else { return };
+        for id in ids {
             if let Some(watcher) = self.watchers.get_mut(id) {
                 watcher.dirty.insert(name.clone());
                 watcher.wake.notify_one();
@@ -339,6 +367,11 @@ impl Inner {
                 self.interest.remove(name);
             }
         }
+        // Memory that many names took is given back.
+        let capacity = self.interest.capacity();
+        if capacity > 1_024 && self.interest.len() < capacity / 4 {
+            self.interest.shrink_to_fit();
+        }
     }
 }
 
@@ -348,9 +381,17 @@ impl Watcher {
         self.wake.notified().await;
     }
 
+    /// Returns when the stream has to end, because its identity follows most.
+    pub(crate) async fn evicted(&self) {
+        match &self.share {
+            Some(share) => share.evicted().cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Adds subscriptions; each is answered by the next [`Watcher::take`]. One that was there
     /// already is answered again.
-    pub(crate) fn subscribe(&self, names: Vec<ServiceName>) -> Result<(), TooManySubscriptions> {
+    pub(crate) fn subscribe(&self, names: Vec<ServiceName>) -> Result<(), NotFollowed> {
         self.add(names, |_, _| true)
     }
 
@@ -360,7 +401,7 @@ impl Watcher {
         &self,
         names: Vec<ServiceName>,
         known: Revision,
-    ) -> Result<(), TooManySubscriptions> {
+    ) -> Result<(), NotFollowed> {
         self.add(names, |catalogue, name| catalogue.changed_after(name, known.0))
     }
 
@@ -368,15 +409,22 @@ impl Watcher {
         &self,
         names: Vec<ServiceName>,
         answer: impl Fn(&Catalogue, &ServiceName) -> bool,
-    ) -> Result<(), TooManySubscriptions> {
+    ) -> Result<(), NotFollowed> {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, interest, .. } = &mut *inner;
         let Some(waiting) = watchers.get_mut(&self.id) else { return Ok(()) };
+        let is_new = |name: &&ServiceName| !waiting.subscribed.contains(*name);
+        let new: HashSet<&ServiceName> = names.iter().filter(is_new).collect();
+        if waiting.subscribed.len() + new.len() > SUBSCRIPTIONS_PER_STREAM_LIMIT {
+            return Err(NotFollowed::TooMany);
+        }
+        if let Some(share) = &self.share {
+            let bytes = new.into_iter().map(weight).sum();
+            share.grow(bytes).map_err(NotFollowed::Share)?;
+        }
         for name in names {
-            let full = waiting.subscribed.len() >= SUBSCRIPTIONS_PER_STREAM_LIMIT;
-            if full && !waiting.subscribed.contains(&name) {
-                return Err(TooManySubscriptions);
-            }
+            let known = interest.get_key_value(&name).map(|(name, _)| name.clone());
+            let name = known.unwrap_or_else(|| Arc::new(name));
             waiting.subscribed.insert(name.clone());
             interest.entry(name.clone()).or_default().insert(self.id);
             if answer(catalogue, &name) {
@@ -391,7 +439,11 @@ impl Watcher {
         let mut inner = self.hub.lock();
         for name in names {
             if let Some(waiting) = inner.watchers.get_mut(&self.id) {
-                waiting.subscribed.remove(name);
+                if waiting.subscribed.remove(name)
+                    && let Some(share) = &self.share
+                {
+                    share.shrink(weight(name));
+                }
                 waiting.dirty.remove(name);
             }
             inner.forget_interest(self.id, name);
@@ -412,6 +464,9 @@ impl Watcher {
                 services.push(catalogue.update(&name));
             }
             more = !waiting.dirty.is_empty();
+            if !more {
+                waiting.dirty.shrink_to_fit();
+            }
         }
         Updates { revision: catalogue.revision(), services, policies, more }
     }
@@ -574,7 +629,7 @@ mod tests {
         let names =
             |count: usize| (0..count).map(|n| name(&format!("app-{n}"))).collect::<Vec<_>>();
         watcher.subscribe(names(SUBSCRIPTIONS_PER_STREAM_LIMIT)).unwrap();
-        assert_eq!(watcher.subscribe(vec![name("more")]), Err(TooManySubscriptions));
+        assert_eq!(watcher.subscribe(vec![name("more")]), Err(NotFollowed::TooMany));
         assert_eq!(watcher.subscribe(names(1)), Ok(()));
         watcher.unsubscribe(&names(1));
         assert_eq!(watcher.subscribe(vec![name("more")]), Ok(()));

@@ -29,6 +29,7 @@ mod metrics;
 mod neighbours;
 mod options;
 mod own;
+mod pace;
 mod parts;
 mod peering;
 mod placement;
@@ -48,5 +49,7 @@ pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
 pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;
 pub use key::AUTHORITY_KEY;
-pub use options::{ConnectionOptions, EgressMode, NeighbourOptions, Options, Timing};
+pub use options::{
+    ConnectionOptions, EgressMode, FollowOptions, NeighbourOptions, Options, Timing,
+};
 pub use peering::admission::JoinError;

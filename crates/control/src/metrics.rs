@@ -13,7 +13,7 @@ use tollway_telemetry::{AdminFacts, Page};
 use crate::app_state::AppState;
 use crate::catalogue::Catalogue;
 use crate::commits::CommitMetrics;
-use crate::connections::ConnectionLimits;
+use crate::connections::{ConnectionLimits, ShareLimit, StreamLimits};
 use crate::hub::Hub;
 use crate::neighbours::Neighbours;
 use crate::reminders::Reminders;
@@ -58,6 +58,8 @@ pub(crate) struct ControlFacts {
     pub(crate) commits: Arc<CommitMetrics>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) limits: Arc<ConnectionLimits>,
+    pub(crate) streams: Arc<StreamLimits>,
+    pub(crate) followed: Arc<ShareLimit>,
     pub(crate) app_state: Arc<AppState>,
     pub(crate) reminders: Arc<Reminders>,
     pub(crate) neighbours: Arc<Neighbours>,
@@ -82,6 +84,7 @@ impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
         let followed = self.hub.followed();
         self.limits.add_to(page);
+        self.streams.add_to(page, &self.followed);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
         self.hub.read(Census::of).add_to(page);

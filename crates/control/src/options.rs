@@ -8,8 +8,21 @@ use tokio::sync::watch;
 use tollway_model::{NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
-/// Connections at once of those with an identity.
-const CONNECTIONS_LIMIT: usize = 20_000;
+/// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
+const CONNECTIONS_LIMIT: usize = 40_000;
+/// Those of one instance. A sidecar has up to four, and for a moment those from before it reconnected.
+const CONNECTIONS_PER_INSTANCE_LIMIT: usize = 16;
+/// Connections at once of control planes of joined networks.
+const JOINED_CONNECTIONS_LIMIT: usize = 2_048;
+/// Changes of one instance's registration that are stored at once.
+const CHANGES_BURST: u32 = 50;
+/// Bytes of names that one instance follows, its services and actor types together.
+const FOLLOWED_BYTES_PER_INSTANCE: u64 = 8 << 20;
+/// The same of all instances.
+const FOLLOWED_BYTES_LIMIT: u64 = 512 << 20;
+/// Descriptors that connections to the port never take, so that files, the admin socket and
+/// connections to others have some; a quarter of all if that is less.
+const HELD_BACK_DESCRIPTORS: u64 = 192;
 /// Connections at once without a certificate: those that come to join.
 const UNAUTHENTICATED_LIMIT: usize = 1_000;
 /// Handshakes at once: several times as many as can end within the round trip of a peer far away.
@@ -58,6 +71,8 @@ pub struct Options {
     pub timing: Timing,
     /// How many may be connected at once.
     pub connections: ConnectionOptions,
+    /// How many names may be followed.
+    pub followed: FollowOptions,
     /// Limits of neighbours, and how long tombstones stay.
     pub neighbours: NeighbourOptions,
 }
@@ -66,13 +81,46 @@ pub struct Options {
 /// `docs/limits.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
-    /// Most connections of workloads, gateways and networks with an identity, 20,000: the next is
-    /// closed.
+    /// Most connections of workloads and gateways with an identity, 40,000: the identity with most
+    /// loses one to the next.
     pub authenticated: usize,
+    /// Most of one instance, 16: its next one takes the place of its oldest.
+    pub per_instance: usize,
+    /// Most connections of control planes of joined networks, 2,048.
+    pub joined: usize,
     /// Most connections without an identity, 1,000: the next one evicts one.
     pub unauthenticated: usize,
     /// Most handshakes under way, 2,000: the next one evicts one.
     pub handshakes: usize,
+}
+
+impl ConnectionOptions {
+    /// The same as far as `descriptors` allow: connections never take those that are held back.
+    #[must_use]
+    pub fn within(self, descriptors: Option<u64>) -> Self {
+        let Some(descriptors) = descriptors else { return self };
+        let free = descriptors - HELD_BACK_DESCRIPTORS.min(descriptors / 4);
+        let sixteenths = |of: usize, part: u64| {
+            of.min(usize::try_from(free / 16 * part).unwrap_or(usize::MAX)).max(1)
+        };
+        Self {
+            authenticated: sixteenths(self.authenticated, 10),
+            per_instance: self.per_instance,
+            joined: sixteenths(self.joined, 1),
+            unauthenticated: sixteenths(self.unauthenticated, 2),
+            handshakes: sixteenths(self.handshakes, 3),
+        }
+    }
+}
+
+/// Limits of the names of services and actor types that are followed. They are documented in
+/// `docs/limits.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FollowOptions {
+    /// Most bytes of the names that one instance follows, 8 MiB, each with 64 more.
+    pub bytes_per_instance: u64,
+    /// Most bytes of those that all follow, 512 MiB.
+    pub bytes: u64,
 }
 
 /// Limits of neighbours. They are documented in `docs/limits.md`.
@@ -116,6 +164,9 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// A joined network that has been silent for this long is withdrawn. Default 5 s.
     pub unreachable_after: Duration,
+    /// Changes of one instance's registration that are stored at once; later ones at their pace.
+    /// Default 50.
+    pub registration_burst: u32,
 }
 
 impl Options {
@@ -136,6 +187,7 @@ impl Options {
             linger: None,
             timing: Timing::default(),
             connections: ConnectionOptions::default(),
+            followed: FollowOptions::default(),
             neighbours: NeighbourOptions::default(),
         }
     }
@@ -145,9 +197,17 @@ impl Default for ConnectionOptions {
     fn default() -> Self {
         Self {
             authenticated: CONNECTIONS_LIMIT,
+            per_instance: CONNECTIONS_PER_INSTANCE_LIMIT,
+            joined: JOINED_CONNECTIONS_LIMIT,
             unauthenticated: UNAUTHENTICATED_LIMIT,
             handshakes: HANDSHAKES_LIMIT,
         }
+    }
+}
+
+impl Default for FollowOptions {
+    fn default() -> Self {
+        Self { bytes_per_instance: FOLLOWED_BYTES_PER_INSTANCE, bytes: FOLLOWED_BYTES_LIMIT }
     }
 }
 
@@ -171,6 +231,7 @@ impl Default for Timing {
             grace: Duration::from_secs(2),
             heartbeat: Duration::from_secs(1),
             unreachable_after: Duration::from_secs(5),
+            registration_burst: CHANGES_BURST,
         }
     }
 }

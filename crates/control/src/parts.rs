@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollway_identity::{Authority, Credentials};
-use tollway_model::RunningConfig;
+use tollway_model::{ErrorCode, RunningConfig};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::AdminServer;
 use tollway_wire::v1::discovery_server::DiscoveryServer;
@@ -20,6 +20,7 @@ use tollway_wire::{MESSAGE_LIMIT_BYTES, REMINDERS_REQUEST_BYTES};
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
+use tracing::{info, warn};
 
 use crate::admin::AdminService;
 use crate::app_state::{AppState, STATE_REQUEST_BYTES, StateService};
@@ -29,7 +30,7 @@ use crate::commits::CommitMetrics;
 use crate::connected::Connected;
 use crate::connections::Acceptor;
 use crate::connections::ConnectionLimits;
-use crate::connections::TrackSendBacklog;
+use crate::connections::{LimitStreams, Limits, Own, ShareLimit, StreamLimits, TrackSendBacklog};
 use crate::discovery::{DiscoveryService, Streams};
 use crate::error::StartError;
 use crate::holders::Holders;
@@ -38,7 +39,8 @@ use crate::issue::{IdentityService, Tokens};
 use crate::linger::Use;
 use crate::metrics::ControlFacts;
 use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
-use crate::options::{Options, Timing};
+use crate::options::{ConnectionOptions, FollowOptions, Options, Timing};
+use crate::pace::Paces;
 use crate::peering::{Peering, PeeringService, join, link};
 use crate::placement::{PlacementService, Placements, release_lapsed};
 use crate::registry::{Registrations, RegistryService};
@@ -68,6 +70,14 @@ const MISTAKES_LIMIT: usize = 256;
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What calls at the port pass before they are served.
+type PublicLayers = Stack<LimitStreams, Stack<TrackSendBacklog, Identity>>;
+
+/// Names that a service with few instances may follow, in bytes, and what each instance adds: 500
+/// names of a usual length.
+const FOLLOWED_BYTES_PER_SERVICE: u64 = 16 << 20;
+const FOLLOWED_STEP_BYTES: u64 = 64 << 10;
+
 /// Made once by [`Parts::start`]; services hold clones of what they need.
 pub(crate) struct Parts {
     store: Store,
@@ -86,10 +96,41 @@ pub(crate) struct Parts {
     placements: Arc<Placements>,
     peering: Arc<Peering>,
     limits: Arc<ConnectionLimits>,
+    streams: Arc<StreamLimits>,
+    /// Bytes of the names that streams follow.
+    followed: Arc<ShareLimit>,
     connected: Arc<Connected>,
     standstill: Arc<Standstill>,
     pub(crate) noted: Arc<Use>,
     pub(crate) background: Background,
+}
+
+/// The limits of connections that the descriptors of this process allow.
+fn connections_within_descriptors(wanted: ConnectionOptions) -> ConnectionOptions {
+    let descriptors = tollway_net::descriptor_limit();
+    let connections = wanted.within(descriptors);
+    let ConnectionOptions { authenticated, joined, unauthenticated, handshakes, .. } = connections;
+    if connections == wanted {
+        info!(descriptors, authenticated, joined, "limits of connections");
+    } else {
+        let hint = ErrorCode::OutOfDescriptors.entry().remedy;
+        warn!(
+            descriptors,
+            authenticated,
+            joined,
+            unauthenticated,
+            handshakes,
+            hint,
+            "the limit of descriptors lowers the limits of connections"
+        );
+    }
+    connections
+}
+
+fn followed_limit(options: FollowOptions) -> Arc<ShareLimit> {
+    let limits = Limits::of(options.bytes, options.bytes_per_instance)
+        .with_growth(FOLLOWED_BYTES_PER_SERVICE, FOLLOWED_STEP_BYTES);
+    ShareLimit::new("bytes of names that it follows", limits, Own::Stays)
 }
 
 impl Parts {
@@ -127,11 +168,14 @@ impl Parts {
         });
         let reminders = Reminders::new(stores.clone(), placements.clone(), background.clone());
         let neighbours = Neighbours::new(stores.clone(), options.neighbours, background.clone());
+        let connections = connections_within_descriptors(options.connections);
         let parts = Self {
             app_state: Arc::new(AppState::new(stores.clone(), background.clone())),
             reminders: Arc::new(reminders),
             neighbours: Arc::new(neighbours),
-            limits: Arc::new(ConnectionLimits::new(options.connections)),
+            limits: Arc::new(ConnectionLimits::new(connections)),
+            streams: StreamLimits::new(connections.authenticated),
+            followed: followed_limit(options.followed),
             connected: Arc::default(),
             noted: Arc::default(),
             store,
@@ -183,7 +227,7 @@ impl Parts {
     }
 
     /// The services at the port for workloads, gateways and joined networks.
-    pub(crate) fn public_server(&self) -> Router<Stack<TrackSendBacklog, Identity>> {
+    pub(crate) fn public_server(&self) -> Router<PublicLayers> {
         Server::builder()
             .max_concurrent_streams(STREAMS_PER_CONNECTION_LIMIT)
             .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_LIMIT)
@@ -195,6 +239,7 @@ impl Parts {
             .http2_keepalive_interval(Some(PING_EVERY))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
             .layer(TrackSendBacklog)
+            .layer(LimitStreams(self.streams.clone()))
             .add_service(
                 IdentityServer::new(self.identity()).max_decoding_message_size(REQUEST_LIMIT_BYTES),
             )
@@ -244,6 +289,7 @@ impl Parts {
     /// What the accept loop gets.
     pub(crate) fn acceptor(&self) -> Acceptor {
         Acceptor {
+            home: self.authority.trust_domain().clone(),
             credentials: self.credentials.clone(),
             limits: self.limits.clone(),
             background: self.background.clone(),
@@ -257,6 +303,8 @@ impl Parts {
             commits: self.commits.clone(),
             hub: self.hub.clone(),
             limits: self.limits.clone(),
+            streams: self.streams.clone(),
+            followed: self.followed.clone(),
             app_state: self.app_state.clone(),
             reminders: self.reminders.clone(),
             neighbours: self.neighbours.clone(),
@@ -286,12 +334,14 @@ impl Parts {
             holders: Holders::default(),
             standstill: self.standstill.clone(),
             background: self.background.clone(),
+            paces: Paces::default(),
         }))
     }
 
     fn discovery(&self) -> DiscoveryService {
         DiscoveryService(Arc::new(Streams {
             hub: self.hub.clone(),
+            followed: self.followed.clone(),
             connected: self.connected.clone(),
             // Data planes are many, and each has other signs of life than this.
             heartbeat: self.timing.heartbeat * 2,
@@ -304,6 +354,7 @@ impl Parts {
             hub: self.hub.clone(),
             network: self.authority.network().clone(),
             placements: self.placements.clone(),
+            followed: self.followed.clone(),
             background: self.background.clone(),
         }
     }

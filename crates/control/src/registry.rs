@@ -24,6 +24,7 @@ use crate::holders::{Held, Holders};
 use crate::hub::Hub;
 use crate::key::Key;
 use crate::options::Timing;
+use crate::pace::Paces;
 use crate::standstill::Standstill;
 use crate::status::{stopping, store_status};
 
@@ -31,6 +32,9 @@ use crate::status::{stopping, store_status};
 const SERVICES_LIMIT: usize = 100_000;
 /// Answers waiting for a client that does not read.
 const ANSWERS_LIMIT: usize = 4;
+/// Changes of one instance's registration that are stored each second, after those at once: each
+/// reaches the disk, every gateway and every joined network.
+const CHANGES_PER_SECOND: u32 = 5;
 /// Tries to put an announcement whose lease ended meanwhile.
 const PUT_TRIES: usize = 3;
 
@@ -43,6 +47,8 @@ pub(crate) struct Registrations {
     pub(crate) holders: Holders,
     pub(crate) standstill: Arc<Standstill>,
     pub(crate) background: Background,
+    /// How fast each instance changes what it announces.
+    pub(crate) paces: Paces<Bytes>,
 }
 
 pub(crate) struct RegistryService(pub(crate) Arc<Registrations>);
@@ -64,6 +70,7 @@ impl Registry for RegistryService {
             instance,
             lease: None,
             announced: None,
+            revision: 0,
             answers,
         };
         self.0.background.spawn(session.run(caller, request.into_inner()));
@@ -79,6 +86,8 @@ struct Session {
     instance: Instance,
     lease: Option<Held>,
     announced: Option<(Bytes, Bytes)>,
+    /// Of what was announced last.
+    revision: u64,
     answers: mpsc::Sender<Result<v1::RegisterResponse, Status>>,
 }
 
@@ -257,17 +266,32 @@ impl Session {
     async fn announce(&mut self, key: Key, value: Vec<u8>) -> Result<Answer, StepError> {
         let announced = (key.encode(), Bytes::from(value));
         let first = self.announced.is_none();
+        let is_same = self.announced.as_ref() == Some(&announced);
         self.announced = Some(announced.clone());
-        let revision = match self.take_over(&announced).await {
-            Some(revision) => revision,
-            None => self.put(announced).await?,
+        let revision = if is_same && self.is_kept_alive().await {
+            self.revision
+        } else if let Some(revision) = self.take_over(&announced).await {
+            revision
+        } else {
+            let burst = self.shared.timing.registration_burst;
+            let ready_at = self.shared.paces.next(&announced.0, burst, CHANGES_PER_SECOND);
+            let stop = self.shared.background.stop.clone();
+            stop.run_until_cancelled(tokio::time::sleep_until(ready_at)).await;
+            self.put(announced).await?
         };
+        self.revision = revision;
         if first {
             info!(service = %self.service, instance = %self.instance, revision, "registered");
         }
         let lease = self.shared.timing.lease;
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         Ok(Answer::Registered(v1::Registered { revision, lease_ms }))
+    }
+
+    /// Renews the lease. False if there is none, or it has ended.
+    async fn is_kept_alive(&self) -> bool {
+        let Some(held) = self.lease else { return false };
+        self.shared.store.keep_alive(held.lease).await.is_ok()
     }
 
     /// Takes over what an earlier stream of the same instance announced, if it is the same and
@@ -366,5 +390,32 @@ impl Session {
         if stop.run_until_cancelled(wait).await.is_some() {
             self.leave().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_that_flaps_is_stored_at_a_bounded_rate_and_others_at_once() {
+        const BURST: u32 = 50;
+        let paces = Paces::default();
+        let (flapping, honest) = (Bytes::from_static(b"evil"), Bytes::from_static(b"web"));
+        let began = Instant::now();
+        let mut stored = 0;
+        while began.elapsed() < Duration::from_secs(100) {
+            tokio::time::sleep_until(paces.next(&flapping, BURST, CHANGES_PER_SECOND)).await;
+            stored += 1;
+        }
+        assert!((540..=560).contains(&stored), "{stored} in 100 s");
+        assert!(
+            paces.next(&honest, BURST, CHANGES_PER_SECOND) <= Instant::now(),
+            "others are not held up"
+        );
     }
 }

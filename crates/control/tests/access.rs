@@ -545,9 +545,19 @@ async fn caller(network: &Network, credentials: &Credentials) -> Caller {
     let expected = Expected::control(&home, &TrustDomain::default_for(&home));
     let config = client_config(credentials, &expected, support::ALPN).unwrap();
     let name = expected.server_name().unwrap();
-    let channel = support::connect(network.address, name, config).await.ok();
+    let channel = match support::connect(network.address, name, config).await {
+        Ok(channel) => stays(&channel).await.then_some(channel),
+        Err(_) => None,
+    };
     let instance = credentials.instance().map_or("a".to_owned(), |i| i.as_str().to_owned());
     Caller { channel, service: credentials.service().clone(), instance }
+}
+
+/// Whether a connection goes on after its handshake: then its first call has an answer.
+async fn stays(channel: &Channel) -> bool {
+    let mut client = v1::identity_client::IdentityClient::new(channel.clone());
+    let checked = client.check(v1::CheckRequest { token: String::new() }).await;
+    checked.is_err_and(|status| status.code() == Code::InvalidArgument)
 }
 
 async fn admin_socket(network: &Network) -> Channel {

@@ -22,46 +22,34 @@ use tollway_wire::v1::create_token_request::Scope;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Few places, so that a small crowd is one.
-const FEW: ConnectionOptions =
-    ConnectionOptions { authenticated: 100, unauthenticated: 4, handshakes: 8 };
+const FEW: ConnectionOptions = ConnectionOptions {
+    authenticated: 100,
+    per_instance: 16,
+    joined: 4,
+    unauthenticated: 4,
+    handshakes: 8,
+};
 /// Pause of a connection that was closed, and between two reads of the metrics.
 const REST: Duration = Duration::from_millis(2);
 
 async fn start(limits: ConnectionOptions) -> Network {
-    Network::start_with("west", |options| {
-        options.connections = limits;
-        options.admin_listen = Some("127.0.0.1:0".parse().unwrap());
-        options.ports_file = Some(options.store.join("ports.json"));
-    })
-    .await
-}
-
-/// Its page of metrics.
-async fn page(network: &Network) -> String {
-    let ports = std::fs::read(network.store().join("ports.json")).unwrap();
-    let ports: serde_json::Value = serde_json::from_slice(&ports).unwrap();
-    let mut stream = TcpStream::connect(ports["admin"].as_str().unwrap()).await.unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await.unwrap();
-    page
+    Network::start_with_metrics("west", |options| options.connections = limits).await
 }
 
 async fn refused(network: &Network, reason: &str) -> u64 {
     let name = format!("tollway_control_connections_refused_total{{reason=\"{reason}\"}}");
-    metric_in(&page(network).await, &name).unwrap()
+    metric_in(&network.page().await, &name).unwrap()
 }
 
 async fn open(network: &Network, state: &str) -> u64 {
     let name = format!("tollway_control_connections{{state=\"{state}\"}}");
-    metric_in(&page(network).await, &name).unwrap()
+    metric_in(&network.page().await, &name).unwrap()
 }
 
 async fn until(network: &Network, what: String, is_so: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so().await {
-        assert!(Instant::now() < deadline, "not {what}: {}", page(network).await);
+        assert!(Instant::now() < deadline, "not {what}: {}", network.page().await);
         tokio::time::sleep(REST).await;
     }
 }
@@ -187,7 +175,7 @@ async fn a_connection_that_breaks_the_rules_of_http2_is_counted() {
     let mut west = start(FEW).await;
     let member = west.member("stock", "a").await;
     let counted = async |west: &Network| {
-        metric_in::<u64>(&page(west).await, "tollway_requests_refused_total").unwrap()
+        metric_in::<u64>(&west.page().await, "tollway_requests_refused_total").unwrap()
     };
     assert_eq!(counted(&west).await, 0, "those who keep to the rules");
     let mut stream = member.stream().await.unwrap();

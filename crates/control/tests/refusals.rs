@@ -192,17 +192,12 @@ async fn a_workload_of_a_joined_network_has_no_business_here() {
     let (_requests, outgoing) = tokio::sync::mpsc::channel::<v1::WatchRequest>(1);
     let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
     let refused = client.watch(outgoing).await.unwrap_err();
-    assert_eq!(
-        refused.message(),
-        "this is for workloads of west; the certificate is spiffe://east.tollway/ns/default/stock"
-    );
+    // Its connection was closed after the handshake: no service of west has seen it.
+    assert_eq!(refused.message(), "transport error", "{refused:?}");
     let (_requests, outgoing) = tokio::sync::mpsc::channel::<v1::FollowRequest>(1);
     let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
     let refused = PeeringClient::new(channel).follow(outgoing).await.unwrap_err();
-    assert_eq!(
-        refused.message(),
-        "this is for control planes of joined networks; the certificate is spiffe://east.tollway/ns/default/stock"
-    );
+    assert_ne!(refused.code(), Code::PermissionDenied, "{refused:?}");
     drop(stranger);
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tollway_testkit::{Process, retry_until};
+use tollway_testkit::{Process, Start, retry_until};
 
 use crate::transport::honest::EarlyCaller;
 use crate::transport::line::{Aim, Line};
@@ -135,6 +135,32 @@ fn a_control_plane_without_descriptors_rests_counts_and_goes_on() {
     });
     ping(&mut enter(&known));
     assert!(metric(&network.control, GAVE_WAY) > 0, "nothing was counted");
+}
+
+#[test]
+fn connections_of_one_certificate_leave_descriptors_to_others_and_to_the_operator() {
+    const DESCRIPTORS: u64 = 256;
+    const EVICTED: &str = "tollway_control_connections_refused_total{reason=\"share\"}";
+    let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    let few = Start::new("/bin/sh").args(["-c", &script, tollway_tests::program::program()]);
+    let network = Network::start_by(few.ready_within(PATIENCE), "west");
+    assert!(network.control.log().contains("lowers the limits of connections"));
+    let aim = |app: &str| {
+        let tls = network.client_of_control(app);
+        Aim { from: HONEST, to: network.control_address(), tls: Some(tls) }
+    };
+    let (evil, mut held) = (aim("evil"), Vec::new());
+    for _ in 0..DESCRIPTORS + 50 {
+        held.push(enter(&evil));
+    }
+    for app in ["web", "stock", "orders"] {
+        ping(&mut enter(&aim(app)));
+        assert!(!network.command(&["token", "create"], b"").is_empty());
+    }
+    let open = open(&network.control).len() as u64;
+    assert!(open < DESCRIPTORS * 3 / 4, "{open} descriptors are in use");
+    assert!(metric(&network.control, EVICTED) > 200, "its oldest did not give way");
+    assert!(!network.control.log().contains(CODE), "some are always left");
 }
 
 /// Requests under way.

@@ -187,13 +187,23 @@ pub(crate) const OTHER_FIELDS: &[(&str, &str, &[&str])] = &[
         "control::connections::limits::ConnectionLimits",
         &[
             "authenticated",
-            "authenticated_limit",
+            "joined",
             "unauthenticated",
             "handshakes",
             "refused",
             "mistakes",
             "backlog_bytes",
         ],
+    ),
+    (
+        "They are derived from the limits of all and of an instance, which are on the page.",
+        "control::connections::shares::Limits",
+        &["instance", "service", "service_base", "service_step", "namespace", "all"],
+    ),
+    (
+        "It counts calls under limits whose values are on the page.",
+        "control::connections::stream_limits::StreamLimits",
+        &["calls", "request_bytes", "opened"],
     ),
     (
         "App state and reminders are bounded before it by constants that are on the page.",

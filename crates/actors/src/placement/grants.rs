@@ -33,6 +33,8 @@ pub struct Settled<H> {
     pub unsaved: Vec<String>,
     /// Types that no host offers or holds any more.
     pub vacated: Vec<String>,
+    /// Types whose [`Placement::owners`] have changed.
+    pub changed: Vec<String>,
 }
 
 /// Which host holds which shard of which actor type.
@@ -180,6 +182,7 @@ impl<H: Ord + Clone> Placement<H> {
         let waits = |host: &H| self.absent.contains(host) || self.heirs.contains_key(host);
         let mut unsaved = Vec::new();
         let mut orders: BTreeMap<H, Vec<Order>> = BTreeMap::new();
+        let mut changed = Vec::new();
         for (actor_type, table) in &mut self.tables {
             let last = &mut self.last;
             let mut next = || {
@@ -187,7 +190,9 @@ impl<H: Ord + Clone> Placement<H> {
                 *last
             };
             let (changes, epoch) = table.settle(waits, &mut next);
-            table.note_changes(|| next().0);
+            if table.note_changes(|| next().0) || table.is_vacant() {
+                changed.push(actor_type.clone());
+            }
             if table.take_unsaved() {
                 unsaved.push(actor_type.clone());
             }
@@ -207,7 +212,7 @@ impl<H: Ord + Clone> Placement<H> {
         let vacated: Vec<String> =
             self.tables.iter().filter(is_vacant).map(|(name, _)| name.clone()).collect();
         vacated.iter().for_each(|name| drop(self.tables.remove(name)));
-        Settled { orders, ended, unsaved, vacated }
+        Settled { orders, ended, unsaved, vacated, changed }
     }
 
     /// When [`Self::settle`] has to be called although nothing has happened.

@@ -230,11 +230,13 @@ impl<H: Ord + Clone> Table<H> {
         self.version
     }
 
-    /// Gives what has changed a version.
-    pub(crate) fn note_changes(&mut self, next_version: impl FnOnce() -> u64) {
-        if std::mem::take(&mut self.has_changed) {
+    /// Gives what has changed a version. Returns whether anything has.
+    pub(crate) fn note_changes(&mut self, next_version: impl FnOnce() -> u64) -> bool {
+        let has_changed = std::mem::take(&mut self.has_changed);
+        if has_changed {
             self.version = next_version();
         }
+        has_changed
     }
 
     /// Whether no host is here and nothing is held.

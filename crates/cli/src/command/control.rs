@@ -17,6 +17,8 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let settings = given.settings.clone();
     let log = log::start(&settings.log);
     let (reloads, config) = watch(given, flags);
+    // Its connections are many, and a shell or a unit gives few descriptors.
+    tollway_net::raise_descriptor_limit();
     let options = Options { config, ..options(settings)? };
     block_on(async {
         let end = end_of(&reloads)?;
@@ -49,5 +51,10 @@ fn options(settings: Control) -> Result<Options> {
         Egress::Gateway => EgressMode::Gateway,
     };
     options.ports_file = settings.ports_file;
+    let count = |setting| usize::try_from(setting).unwrap_or(usize::MAX);
+    let shares = settings.shares;
+    options.connections.authenticated = count(shares.max_connections);
+    options.connections.per_instance = count(shares.max_instance_connections);
+    options.followed.bytes_per_instance = shares.max_followed_bytes;
     Ok(options)
 }

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::server::TlsStream;
 use tollway_identity::Credentials;
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, TrustDomain};
 use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
@@ -41,6 +41,8 @@ pub(crate) struct Connection {
 
 /// What the accept loop works with.
 pub(crate) struct Acceptor {
+    /// The network's own: others connect by their control planes alone.
+    pub(crate) home: TrustDomain,
     /// Each handshake uses the credentials of that moment.
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     pub(crate) limits: Arc<ConnectionLimits>,
@@ -60,7 +62,8 @@ pub(crate) async fn accept(
     listener: TcpListener,
     connections: mpsc::Sender<Accepted>,
 ) {
-    let Acceptor { credentials, limits, background } = acceptor;
+    let Acceptor { home, credentials, limits, background } = acceptor;
+    let home = Arc::new(home);
     let mut tls = CurrentTls::new(credentials);
     let mut log = LogLimiter::default();
     loop {
@@ -79,8 +82,9 @@ pub(crate) async fn accept(
         }
         let permit = limits.handshake(from.ip()).await;
         let (limits, connections) = (limits.clone(), connections.clone());
+        let home = home.clone();
         background.spawn_until_stop(async move {
-            match admit(tcp, from, config, permit, &limits).await {
+            match admit(tcp, from, (config, &home), permit, &limits).await {
                 Ok(connection) => {
                     let _ = connections.send(Ok(connection)).await;
                 }
@@ -155,13 +159,13 @@ fn now() -> Instant {
 async fn admit(
     tcp: TcpStream,
     from: SocketAddr,
-    config: Arc<ServerConfig>,
+    (config, home): (Arc<ServerConfig>, &TrustDomain),
     permit: Permit,
     limits: &Arc<ConnectionLimits>,
 ) -> Result<Connection, Refusal> {
     let handshake = Box::pin(async {
         let (stream, caller) = handshake(tcp, from, config).await?;
-        let admission = Admission::acquire(&caller, from.ip(), limits).await?;
+        let admission = Admission::acquire(&caller, home, from.ip(), limits).await?;
         let stream = BoundedStream::new(stream, admission, limits.clone());
         let peer = Peer { caller, backlog: stream.backlog.clone() };
         Ok(Connection { stream, peer })

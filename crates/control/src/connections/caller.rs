@@ -8,6 +8,7 @@ use tollway_model::{Instance, NetworkName, ServiceName};
 use tonic::{Request, Status};
 
 use super::send_backlog::SendBacklog;
+use super::shares::{Holder, Share, ShareLimit};
 use crate::catalogue::Catalogue;
 
 /// What the TLS handshake proved.
@@ -72,6 +73,12 @@ impl Caller {
         })
     }
 
+    /// What counts the names that a stream of this caller follows.
+    pub(crate) fn follow(&self, limit: &Arc<ShareLimit>) -> Result<Share, Status> {
+        let who = holder(self.identity()?);
+        limit.acquire(&who, 0).map_err(|refused| refused.status())
+    }
+
     fn identity(&self) -> Result<&PeerIdentity, Status> {
         match self {
             // Checked at the handshake already, but a connection may outlive its certificate.
@@ -95,6 +102,17 @@ impl Caller {
             Self::Anonymous => std::future::pending().await,
         }
     }
+}
+
+/// Whose connections and streams count together: an instance, or the control plane of a joined
+/// network.
+pub(crate) fn holder(identity: &PeerIdentity) -> Holder {
+    let PeerIdentity { spiffe, instance, .. } = identity;
+    if *spiffe == control_spiffe_id(&spiffe.trust_domain) {
+        return Holder::new(spiffe.trust_domain.as_str(), spiffe.app.as_str(), "");
+    }
+    let instance = instance.as_ref().map_or("", |instance| instance.as_str());
+    Holder::new(spiffe.namespace.as_str(), spiffe.app.as_str(), instance)
 }
 
 /// The status of a stream whose caller's certificate ended.

@@ -38,6 +38,10 @@ pub(super) enum Refusal {
     Evicted,
     #[error("the limit of connections with a certificate is reached")]
     Full,
+    #[error(
+        "the certificate is a workload's of a joined network; only its control plane may connect"
+    )]
+    Foreign,
 }
 
 impl Refusal {
@@ -47,6 +51,7 @@ impl Refusal {
             Self::Timeout => Some(Reason::Timeout),
             Self::Handshake(_) => Some(Reason::Tls),
             Self::Certificate(_) | Self::Ended => Some(Reason::Identity),
+            Self::Foreign => Some(Reason::Foreign),
             Self::Evicted | Self::Full => None,
         }
     }

@@ -1,6 +1,6 @@
-//! Limits of simultaneous connections, one for each kind: authenticated connections, unauthenticated
-//! connections (of a workload that joins), and TLS handshakes. A connection holds a permit of one
-//! kind, so unauthenticated connections cannot exhaust the limit of authenticated ones.
+//! Limits of simultaneous connections, one for each kind: authenticated connections, those of control
+//! planes of joined networks, unauthenticated connections (of a workload that joins), and TLS
+//! handshakes. A connection holds a permit of one kind, so that none exhausts the limit of another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -13,7 +13,12 @@ use tollway_net::Origin;
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
 
+use super::shares::{Holder, Limits, Own, Refused, Share, ShareLimit};
 use crate::options::ConnectionOptions;
+
+/// Connections of the control plane of one joined network: one, and for a moment those from before
+/// it reconnected.
+const CONNECTIONS_PER_JOINED_LIMIT: u64 = 8;
 
 /// Why a connection was refused, or ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +27,12 @@ pub(crate) enum Reason {
     Handshakes,
     /// Evicted by another unauthenticated connection.
     Unauthenticated,
-    /// The limit of authenticated connections is reached.
+    /// The limit of authenticated connections is reached, and no identity has more.
     Connections,
+    /// Evicted because its identity had most of all.
+    Share,
+    /// It is a workload of a joined network, for which there is nothing here.
+    Foreign,
     /// Evicted because no descriptor was left.
     Descriptors,
     /// Its handshake did not end in time.
@@ -37,10 +46,12 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Handshakes,
         Self::Unauthenticated,
         Self::Connections,
+        Self::Share,
+        Self::Foreign,
         Self::Descriptors,
         Self::Timeout,
         Self::Tls,
@@ -54,6 +65,8 @@ impl Reason {
             Self::Handshakes => "handshakes",
             Self::Unauthenticated => "unauthenticated",
             Self::Connections => "connections",
+            Self::Share => "share",
+            Self::Foreign => "foreign",
             Self::Descriptors => "descriptors",
             Self::Timeout => "timeout",
             Self::Tls => "tls",
@@ -65,8 +78,8 @@ impl Reason {
 
 /// The connection limits of one control plane.
 pub(crate) struct ConnectionLimits {
-    authenticated: Arc<Semaphore>,
-    authenticated_limit: usize,
+    authenticated: Arc<ShareLimit>,
+    joined: Arc<ShareLimit>,
     unauthenticated: Arc<EvictingLimit>,
     handshakes: Arc<EvictingLimit>,
     /// How many were refused for each reason; handshakes may end on several threads.
@@ -79,9 +92,14 @@ pub(crate) struct ConnectionLimits {
 
 impl ConnectionLimits {
     pub(crate) fn new(limits: ConnectionOptions) -> Self {
+        let of = |all: usize, instance| Limits::of(all as u64, instance);
+        let authenticated = of(limits.authenticated, limits.per_instance as u64);
+        // Each is a namespace of its own: none has more than the others.
+        let joined = of(limits.joined, CONNECTIONS_PER_JOINED_LIMIT);
+        let connections = "connections to the control plane";
         Self {
-            authenticated: Arc::new(Semaphore::new(limits.authenticated)),
-            authenticated_limit: limits.authenticated,
+            authenticated: ShareLimit::new(connections, authenticated, Own::GivesWay),
+            joined: ShareLimit::new(connections, joined, Own::GivesWay),
             unauthenticated: EvictingLimit::new(limits.unauthenticated),
             handshakes: EvictingLimit::new(limits.handshakes),
             refused: Default::default(),
@@ -90,13 +108,21 @@ impl ConnectionLimits {
         }
     }
 
-    /// A permit for an authenticated connection; `None` when the limit is reached.
-    pub(crate) fn authenticated(&self) -> Option<OwnedSemaphorePermit> {
-        let permit = self.authenticated.clone().try_acquire_owned().ok();
-        if permit.is_none() {
-            self.count(Reason::Connections);
-        }
-        permit
+    /// A share for an authenticated connection of this network; evicts another one when a limit is
+    /// reached.
+    ///
+    /// # Errors
+    /// [`Refused`] if no other identity has more.
+    pub(crate) async fn authenticated(&self, who: &Holder) -> Result<Share, Refused> {
+        self.authenticated.acquire_freed(who).await
+    }
+
+    /// A share for a connection of the control plane of a joined network.
+    ///
+    /// # Errors
+    /// [`Refused`] if no other network has more.
+    pub(crate) async fn joined(&self, who: &Holder) -> Result<Share, Refused> {
+        self.joined.acquire_freed(who).await
     }
 
     /// A permit for an unauthenticated connection; evicts another one when the limit is reached.
@@ -142,16 +168,24 @@ impl ConnectionLimits {
     }
 
     pub(crate) fn add_to(&self, page: &mut Page) {
-        let authenticated = self.authenticated_limit - self.authenticated.available_permits();
+        let shared = [&self.authenticated, &self.joined];
         let mut connections = page.family(&names::CONTROL_CONNECTIONS);
-        connections.sample(&[("state", "authenticated")], authenticated);
+        connections.sample(&[("state", "authenticated")], self.authenticated.held());
+        connections.sample(&[("state", "joined")], self.joined.held());
         connections.sample(&[("state", "unauthenticated")], self.unauthenticated.len());
         connections.sample(&[("state", "handshake")], self.handshakes.len());
         page.single(&names::CONTROL_SEND_BUFFER_BYTES, self.backlog_bytes.load(Ordering::Relaxed));
         page.single(&names::REQUESTS_REFUSED, self.mistakes.load(Ordering::Relaxed));
         let mut refused = page.family(&names::CONTROL_CONNECTIONS_REFUSED);
         for (reason, count) in Reason::ALL.into_iter().zip(&self.refused) {
-            refused.sample(&[("reason", reason.word())], count.load(Ordering::Relaxed));
+            let of_shares = shared.iter().map(|limit| {
+                let is_refusal = reason == Reason::Connections;
+                let of_refusals = if is_refusal { limit.refused() } else { 0 };
+                of_refusals + if reason == Reason::Share { limit.evicted() } else { 0 }
+            });
+            let of_shares: u64 = of_shares.sum();
+            let count = count.load(Ordering::Relaxed) + of_shares;
+            refused.sample(&[("reason", reason.word())], count);
         }
     }
 }
@@ -162,19 +196,19 @@ impl ConnectionLimits {
 struct EvictingLimit {
     limit: usize,
     free: Arc<Semaphore>,
-    holders: Mutex<Holders>,
+    holders: Mutex<PermitHolders>,
 }
 
 #[derive(Default)]
-struct Holders {
+struct PermitHolders {
     next: u64,
     /// In the order in which they came, without those that are being evicted.
-    by_number: BTreeMap<u64, Holder>,
+    by_number: BTreeMap<u64, PermitHolder>,
     /// Permits of each origin.
     counts: HashMap<Origin, usize>,
 }
 
-struct Holder {
+struct PermitHolder {
     origin: Origin,
     /// Cancelled to evict it.
     evicted: CancellationToken,
@@ -232,7 +266,7 @@ impl EvictingLimit {
     fn hold(self: &Arc<Self>, from: IpAddr, permit: OwnedSemaphorePermit) -> Permit {
         let (evicted, released) = (CancellationToken::new(), CancellationToken::new());
         let origin = Origin::of(from);
-        let holder = Holder { origin, evicted: evicted.clone(), released: released.clone() };
+        let holder = PermitHolder { origin, evicted: evicted.clone(), released: released.clone() };
         let number = self.holders().add(holder);
         let _released = released.drop_guard();
         Permit { limit: self.clone(), number, evicted, _permit: permit, _released }
@@ -250,13 +284,13 @@ impl EvictingLimit {
         true
     }
 
-    fn holders(&self) -> MutexGuard<'_, Holders> {
+    fn holders(&self) -> MutexGuard<'_, PermitHolders> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Holders {
-    fn add(&mut self, holder: Holder) -> u64 {
+impl PermitHolders {
+    fn add(&mut self, holder: PermitHolder) -> u64 {
         let number = self.next;
         self.next += 1;
         *self.counts.entry(holder.origin).or_default() += 1;
@@ -264,7 +298,7 @@ impl Holders {
         number
     }
 
-    fn remove(&mut self, number: u64) -> Option<Holder> {
+    fn remove(&mut self, number: u64) -> Option<PermitHolder> {
         let holder = self.by_number.remove(&number)?;
         if let Some(count) = self.counts.get_mut(&holder.origin) {
             *count -= 1;
@@ -278,7 +312,7 @@ impl Holders {
     /// The oldest connection of the origin with the most permits.
     fn next_to_evict(&self) -> Option<u64> {
         let most = self.counts.values().max()?;
-        let of_most = |holder: &Holder| self.counts.get(&holder.origin) == Some(most);
+        let of_most = |holder: &PermitHolder| self.counts.get(&holder.origin) == Some(most);
         self.by_number.iter().find(|(_, holder)| of_most(holder)).map(|(number, _)| *number)
     }
 }
@@ -287,8 +321,13 @@ impl Holders {
 mod tests {
     use super::*;
 
-    const LIMITS: ConnectionOptions =
-        ConnectionOptions { authenticated: 2, unauthenticated: 2, handshakes: 4 };
+    const LIMITS: ConnectionOptions = ConnectionOptions {
+        authenticated: 2,
+        per_instance: 2,
+        joined: 2,
+        unauthenticated: 2,
+        handshakes: 4,
+    };
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -368,15 +407,34 @@ mod tests {
         check_page(&limits, "tollway_control_connections{state=\"handshake\"} 0");
     }
 
-    #[test]
-    fn authenticated_connections_are_refused_at_their_limit() {
+    #[tokio::test]
+    async fn authenticated_connections_are_refused_at_their_limit() {
         let limits = ConnectionLimits::new(LIMITS);
-        let (first, second) = (limits.authenticated(), limits.authenticated());
-        assert!(first.is_some() && second.is_some() && limits.authenticated().is_none());
+        let [one, two, three] = ["one", "two", "three"].map(|app| Holder::new("shop", app, "a"));
+        let first = limits.authenticated(&one).await.ok().unwrap();
+        let _second = limits.authenticated(&two).await.ok().unwrap();
+        assert!(limits.authenticated(&three).await.is_err(), "none has more than it would have");
         check_page(&limits, "tollway_control_connections{state=\"authenticated\"} 2");
         check_page(&limits, "tollway_control_connections_refused_total{reason=\"connections\"} 1");
+        let _network =
+            limits.joined(&Holder::new("east.tollway", "control", "")).await.ok().unwrap();
+        check_page(&limits, "tollway_control_connections{state=\"joined\"} 1");
         drop(first);
-        assert!(limits.authenticated().is_some());
+        assert!(limits.authenticated(&three).await.is_ok());
+    }
+
+    #[test]
+    fn few_descriptors_lower_the_limits_and_some_are_held_back() {
+        let open = ConnectionOptions::default();
+        assert_eq!(open.within(None), open);
+        assert_eq!(open.within(Some(1 << 20)), open);
+        for descriptors in [16, 64, 256, 1024, 4096, 20_000] {
+            let few = open.within(Some(descriptors));
+            let most = few.authenticated + few.joined + few.unauthenticated + few.handshakes;
+            let left = descriptors as usize - most;
+            assert!(left >= 192.min(descriptors as usize / 4), "{left} of {descriptors}: {few:?}");
+        }
+        assert_eq!(open.within(Some(1024)).authenticated, 520);
     }
 
     #[test]

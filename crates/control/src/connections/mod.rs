@@ -1,9 +1,10 @@
 //! Connections to the port for workloads, gateways and joined networks: accepted within limits,
 //! identified by their TLS handshake, and ended when they take too long.
 //!
-//! `accept` takes connections and admits them, `limits` has their numbers, `handshake` and `tls` do
-//! TLS, `stream` ends connections in time, and `send_backlog` counts unread answers. The services
-//! authorise requests; they get the [`Caller`] of each one.
+//! `accept` takes connections and admits them, `limits` has their numbers, `shares` decides which
+//! identity gives way, `handshake` and `tls` do TLS, `stream` ends connections in time,
+//! `send_backlog` counts unread answers, and `stream_limits` the streams and requests of each
+//! identity. The services authorise requests; they get the [`Caller`] of each one.
 
 mod accept;
 mod backlog_layer;
@@ -12,11 +13,19 @@ mod frames;
 mod handshake;
 mod limits;
 mod send_backlog;
+mod shares;
 mod stream;
+mod stream_limits;
 mod tls;
 
 pub(crate) use accept::{ACCEPT_PAUSE, Acceptor, accept, ready_queue};
 pub(crate) use backlog_layer::TrackSendBacklog;
 pub(crate) use caller::{Caller, expired_status, is_system};
 pub(crate) use limits::ConnectionLimits;
+#[cfg(test)]
+pub(crate) use shares::Holder;
+pub(crate) use shares::{
+    Limits, NAME_OVERHEAD_BYTES, Own, Refused, Share, ShareLimit, evicted_status,
+};
+pub(crate) use stream_limits::{LimitStreams, StreamLimits};
 pub(crate) use tls::ALPN;

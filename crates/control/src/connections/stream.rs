@@ -10,15 +10,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
+use tollway_identity::control_spiffe_id;
+use tollway_model::TrustDomain;
 
-use super::caller::Caller;
+use super::caller::{Caller, holder};
 use super::frames::Frames;
 use super::handshake::Refusal;
 use super::limits::{ConnectionLimits, Permit, Reason};
 use super::send_backlog::SendBacklog;
+use super::shares::Share;
 
 /// Time for the preface of HTTP/2 to follow the handshake, and its bytes. From then on the server
 /// pings silent peers.
@@ -46,8 +48,14 @@ struct Preface {
 
 /// The permit of a connection for as long as it lives.
 pub(super) enum Admission {
-    Authenticated { _permit: OwnedSemaphorePermit },
+    Authenticated(Authenticated),
     Unauthenticated(Unauthenticated),
+}
+
+/// The share of an authenticated connection.
+pub(super) struct Authenticated {
+    evicted: Pin<Box<WaitForCancellationFutureOwned>>,
+    _share: Share,
 }
 
 /// The permit of an unauthenticated connection, and when it ends.
@@ -61,19 +69,33 @@ impl Admission {
     /// Acquires the permit of a connection whose handshake has ended.
     pub(super) async fn acquire(
         caller: &Caller,
+        home: &TrustDomain,
         from: IpAddr,
         limits: &ConnectionLimits,
     ) -> Result<Self, Refusal> {
         match caller {
-            Caller::Authenticated(_) => {
-                let permit = limits.authenticated().ok_or(Refusal::Full)?;
-                Ok(Self::Authenticated { _permit: permit })
+            Caller::Authenticated(identity) => {
+                let holder = holder(identity);
+                let share = if identity.spiffe.trust_domain == *home {
+                    limits.authenticated(&holder).await
+                } else if identity.spiffe == control_spiffe_id(&identity.spiffe.trust_domain) {
+                    limits.joined(&holder).await
+                } else {
+                    return Err(Refusal::Foreign);
+                };
+                Ok(Self::Authenticated(Authenticated::begin(share.map_err(|_| Refusal::Full)?)))
             }
             Caller::Anonymous => {
                 let permit = limits.unauthenticated(from).await;
                 Ok(Self::Unauthenticated(Unauthenticated::begin(permit)))
             }
         }
+    }
+}
+
+impl Authenticated {
+    fn begin(share: Share) -> Self {
+        Self { evicted: Box::pin(share.evicted().clone().cancelled_owned()), _share: share }
     }
 }
 
@@ -106,7 +128,9 @@ impl<S> BoundedStream<S> {
         let is_late = |preface: &mut Preface| preface.deadline.as_mut().poll(context).is_ready();
         let is_late = self.preface.as_mut().is_some_and(is_late);
         let is_over = match &mut self.admission {
-            Admission::Authenticated { .. } => false,
+            Admission::Authenticated(authenticated) => {
+                authenticated.evicted.as_mut().poll(context).is_ready()
+            }
             Admission::Unauthenticated(unauthenticated) => unauthenticated.is_over(context),
         };
         // An idle peer at least answers pings.
@@ -172,6 +196,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
     use tokio::time::Instant;
 
+    use super::super::shares::Holder;
     use super::*;
     use crate::options::ConnectionOptions;
 
@@ -179,7 +204,13 @@ mod tests {
     const PREFACE: &[u8; PREFACE_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
     fn limits() -> Arc<ConnectionLimits> {
-        let options = ConnectionOptions { authenticated: 1, unauthenticated: 1, handshakes: 1 };
+        let options = ConnectionOptions {
+            authenticated: 1,
+            per_instance: 1,
+            joined: 1,
+            unauthenticated: 1,
+            handshakes: 1,
+        };
         Arc::new(ConnectionLimits::new(options))
     }
 
@@ -187,16 +218,18 @@ mod tests {
         limits: &Arc<ConnectionLimits>,
     ) -> (DuplexStream, BoundedStream<DuplexStream>) {
         let (near, stream) = tokio::io::duplex(64);
-        let admission = Admission::acquire(&Caller::Anonymous, FROM, limits).await;
+        let home = TrustDomain::new("west.tollway").unwrap();
+        let admission = Admission::acquire(&Caller::Anonymous, &home, FROM, limits).await;
         (near, BoundedStream::new(stream, admission.unwrap(), limits.clone()))
     }
 
-    fn authenticated() -> (DuplexStream, BoundedStream<DuplexStream>) {
+    async fn authenticated(
+        limits: &Arc<ConnectionLimits>,
+    ) -> (DuplexStream, BoundedStream<DuplexStream>) {
         let (near, stream) = tokio::io::duplex(64);
-        let limits = limits();
-        let permit = limits.authenticated().expect("one is free");
-        let admission = Admission::Authenticated { _permit: permit };
-        (near, BoundedStream::new(stream, admission, limits))
+        let share = limits.authenticated(&Holder::new("shop", "web", "a")).await;
+        let admission = Admission::Authenticated(Authenticated::begin(share.expect("one is free")));
+        (near, BoundedStream::new(stream, admission, limits.clone()))
     }
 
     /// Longer than anything lasts here.
@@ -246,8 +279,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_oldest_connection_of_an_instance_gives_way_to_its_next() {
+        let limits = limits();
+        let (_near, mut first) = authenticated(&limits).await;
+        let ending = async {
+            let ended = first.read(&mut [0; 64]).await;
+            drop(first);
+            ended.unwrap_err().kind()
+        };
+        let both = async { tokio::join!(authenticated(&limits), ending) };
+        let (_second, ended) = tokio::time::timeout(PATIENCE, both).await.expect("it ends");
+        assert_eq!(ended, ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_that_does_not_begin_in_time_ends() {
-        let (mut near, mut stream) = authenticated();
+        let (mut near, mut stream) = authenticated(&limits()).await;
         // All but the last byte, as slowly as may be.
         near.write_all(&PREFACE[1..]).await.unwrap();
         assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), PREFACE_BYTES - 1);
@@ -256,7 +303,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_begun_may_be_silent() {
-        let (mut near, mut stream) = authenticated();
+        let (mut near, mut stream) = authenticated(&limits()).await;
         near.write_all(PREFACE).await.unwrap();
         assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), PREFACE_BYTES);
         let mut bytes = [0; 64];

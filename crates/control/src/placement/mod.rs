@@ -1,6 +1,7 @@
 //! Placement of actors: the decisions of crate `actors`, carried out and stored. Each namespace has a
 //! placement of its own.
 
+mod followers;
 mod host;
 mod lapse;
 mod placements;

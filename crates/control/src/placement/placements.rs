@@ -2,10 +2,10 @@
 //! it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tollway_actors::placement::{Epoch, Held, Order, Owners, Shard, ShardSet};
@@ -14,8 +14,11 @@ use tollway_store::{ReadError, Store, TransactError, Transaction};
 use tonic::Status;
 use tracing::{info, warn};
 
+use super::followers::Followers;
 use super::host::{Host, first_epoch};
-use super::realm::{Entered, NotEntered, NotReleased, Orders, Outgoing, Realm, TypeStatus};
+use super::realm::{
+    Entered, Following, NotEntered, NotReleased, Orders, Outgoing, Realm, TypeStatus,
+};
 use super::record::{self, LAST_EPOCH_KEY};
 use crate::clock::unix_now_s;
 use crate::status::{stopping, store_status};
@@ -34,21 +37,22 @@ const WRITE_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Placements {
     store: Store,
     state: Mutex<State>,
-    /// No grant of an earlier control plane has this one or a higher one.
-    first: Epoch,
     pub(super) lease: Duration,
     began: Instant,
-    /// Rises with every change of who holds what.
-    pub(super) changes: watch::Sender<u64>,
+    /// The streams that follow who holds what.
+    pub(super) followers: Arc<Followers>,
     /// Something may have to be done earlier than was known.
     sooner: Notify,
     /// There is something in the outbox.
     posted: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// The namespaces that have hosts or types.
     realms: HashMap<Label, Realm>,
+    /// No grant of an earlier control plane, or of a namespace that has gone, has a higher one.
+    first: Epoch,
     outbox: Outbox,
 }
 
@@ -68,9 +72,11 @@ impl Outbox {
 }
 
 impl State {
-    fn settle(&mut self, namespace: &Label, now: Duration) {
-        let Some(realm) = self.realms.get_mut(namespace) else { return };
-        let (orders, unsaved) = realm.settle(now, unix_now());
+    /// Puts what follows from a change in the outbox, and forgets the namespace if nothing is left of it.
+    /// Returns the types with other owners.
+    fn settle(&mut self, namespace: &Label, now: Duration) -> Vec<String> {
+        let Some(realm) = self.realms.get_mut(namespace) else { return Vec::new() };
+        let Following { orders, unsaved, changed } = realm.settle(now, unix_now());
         let unsaved = unsaved.into_iter().map(|name| (namespace.clone(), name));
         self.outbox.unsaved.extend(unsaved);
         for outgoing in orders {
@@ -80,6 +86,12 @@ impl State {
                 realm.disconnect(outgoing.number);
             }
         }
+        if realm.is_unused() {
+            // Should it come back, its grants have higher numbers than before.
+            self.first = self.first.max(realm.last_epoch());
+            self.realms.remove(namespace);
+        }
+        changed
     }
 }
 
@@ -97,11 +109,14 @@ impl Placements {
             .map(|(namespace, types)| (namespace, Realm::new(lease, first, types, unix_now())));
         Ok(Self {
             store: store.clone(),
-            state: Mutex::new(State { realms: realms.collect(), outbox: Outbox::default() }),
-            first,
+            state: Mutex::new(State {
+                realms: realms.collect(),
+                first,
+                outbox: Outbox::default(),
+            }),
             lease,
             began: Instant::now(),
-            changes: watch::Sender::new(0),
+            followers: Arc::default(),
             sooner: Notify::new(),
             posted: Notify::new(),
         })
@@ -111,21 +126,37 @@ impl Placements {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known of a namespace; the orders that follow are sent when they are stored.
-    fn change<T>(&self, namespace: &Label, change: impl FnOnce(&mut Realm, Duration) -> T) -> T {
+    /// Changes what is known of a namespace; the orders that follow are sent when they are stored. `None`
+    /// for a namespace that is not known, unless `begins` is set.
+    fn change<T>(
+        &self,
+        namespace: &Label,
+        begins: bool,
+        change: impl FnOnce(&mut Realm, Duration) -> T,
+    ) -> Option<T> {
         let now = self.began.elapsed();
-        let result = {
+        let (result, is_sooner, changed, is_posted) = {
             let mut state = self.state();
-            let realm = state.realms.entry(namespace.clone());
-            let new = || Realm::new(self.lease, self.first, BTreeMap::new(), now);
-            let result = change(realm.or_insert_with(new), now);
-            state.settle(namespace, now);
-            result
+            if begins && !state.realms.contains_key(namespace) {
+                let realm = Realm::new(self.lease, state.first, BTreeMap::new(), now);
+                state.realms.insert(namespace.clone(), realm);
+            }
+            let realm = state.realms.get_mut(namespace)?;
+            let before = realm.next_moment();
+            let result = change(realm, now);
+            let changed = state.settle(namespace, now);
+            let after = state.realms.get(namespace).and_then(Realm::next_moment);
+            let is_sooner = after.is_some_and(|after| before.is_none_or(|before| after < before));
+            (result, is_sooner, changed, !state.outbox.is_empty())
         };
-        self.changes.send_modify(|changes| *changes += 1);
-        self.sooner.notify_one();
-        self.posted.notify_one();
-        result
+        self.followers.mark(namespace, &changed);
+        if is_sooner {
+            self.sooner.notify_one();
+        }
+        if is_posted {
+            self.posted.notify_one();
+        }
+        Some(result)
     }
 
     /// A host has entered, or returned, with the conversation of this number, and gets its orders
@@ -140,15 +171,16 @@ impl Placements {
         (held, attempt): (&Held, u64),
         stream: Orders,
     ) -> Result<Entered, NotEntered> {
-        let entered =
-            self.change(namespace, |realm, now| realm.enter(host, (held, attempt), stream, now))?;
+        let enter = |realm: &mut Realm, now| realm.enter(host, (held, attempt), stream, now);
+        // The namespace has begun.
+        let entered = self.change(namespace, true, enter).unwrap_or(Err(NotEntered::Ended))?;
         info!(%namespace, app = %host.app, instance = %host.instance, types = held.len(), refused = entered.refused.len(), "a host of actors entered");
         Ok(entered)
     }
 
     /// A host has gone and holds nothing.
     pub(super) fn leave(&self, namespace: &Label, host: &Host) {
-        self.change(namespace, |realm, _| realm.leave(host));
+        self.change(namespace, false, |realm, _| realm.leave(host));
     }
 
     /// A host has let go some of what it was granted.
@@ -159,12 +191,15 @@ impl Placements {
         actor_type: &str,
         grants: &[(Epoch, ShardSet)],
     ) {
-        self.change(namespace, |realm, _| realm.given_back(host, actor_type, grants));
+        if grants.iter().all(|(_, shards)| shards.is_empty()) {
+            return;
+        }
+        self.change(namespace, false, |realm, _| realm.given_back(host, actor_type, grants));
     }
 
     /// A host is about to go.
     pub(super) fn retire(&self, namespace: &Label, host: &Host) {
-        self.change(namespace, |realm, _| realm.retire(host));
+        self.change(namespace, false, |realm, _| realm.retire(host));
     }
 
     /// From now on these apps, and no others, may host a type.
@@ -177,7 +212,7 @@ impl Placements {
         actor_type: &str,
         apps: BTreeSet<Label>,
     ) -> Result<(), Status> {
-        self.change(namespace, |realm, _| realm.allow(actor_type, apps, unix_now()));
+        self.change(namespace, true, |realm, _| realm.allow(actor_type, apps, unix_now()));
         self.saved().await
     }
 
@@ -186,8 +221,8 @@ impl Placements {
     /// # Errors
     /// [`NotReleased`], as a status, or the store refuses the write.
     pub(crate) async fn release(&self, namespace: &Label, actor_type: &str) -> Result<(), Status> {
-        let released = self.change(namespace, |realm, _| realm.release(actor_type));
-        released.map_err(|why| match why {
+        let released = self.change(namespace, false, |realm, _| realm.release(actor_type));
+        released.unwrap_or(Err(NotReleased::Unknown)).map_err(|why| match why {
             NotReleased::Unknown => Status::not_found(format!(
                 "no app has the actor type {namespace}/{actor_type}; `tollway actors list` prints those there are"
             )),
@@ -226,10 +261,10 @@ impl Placements {
 
     /// Lets a type go to the next app that offers it, if it still may.
     pub(super) fn release_lapsed(&self, namespace: &Label, actor_type: &str) {
-        let released = self.change(namespace, |realm, _| {
+        let released = self.change(namespace, false, |realm, _| {
             realm.has_lapsed(actor_type, unix_now()) && realm.release(actor_type).is_ok()
         });
-        if released {
+        if released == Some(true) {
             info!(%namespace, actor_type, "an actor type without hosts belongs to no app any more");
         }
     }
@@ -266,7 +301,7 @@ impl Placements {
             let transaction = {
                 let state = self.state();
                 let last = state.realms.values().map(Realm::last_epoch).max();
-                let last = last.unwrap_or(self.first).0.to_string();
+                let last = last.unwrap_or(state.first).max(state.first).0.to_string();
                 let mut transaction = Transaction::new().put(LAST_EPOCH_KEY, last);
                 let mut bytes = 0;
                 while bytes < TRANSACTION_BYTES
@@ -339,7 +374,7 @@ impl Placements {
             };
             let due: Vec<_> = moments.iter().filter(|(_, moment)| *moment <= now).collect();
             for (namespace, _) in &due {
-                self.change(namespace, |_, _| ());
+                self.change(namespace, false, |_, _| ());
             }
             if !due.is_empty() {
                 continue;

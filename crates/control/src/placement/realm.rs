@@ -113,6 +113,16 @@ pub(super) struct Outgoing {
     pub(super) order: Order,
 }
 
+/// What follows from a change.
+#[derive(Debug)]
+pub(super) struct Following {
+    pub(super) orders: Vec<Outgoing>,
+    /// Types whose records have to be stored before the orders are sent.
+    pub(super) unsaved: BTreeSet<String>,
+    /// Types with other owners.
+    pub(super) changed: Vec<String>,
+}
+
 impl Realm {
     /// With what an earlier control plane has stored, under epochs from `first` on.
     pub(super) fn new(
@@ -493,14 +503,14 @@ impl Realm {
         }
     }
 
-    /// Ends leases; returns the orders, and the types whose records have to be stored before the orders
-    /// are sent.
-    pub(super) fn settle(
-        &mut self,
-        now: Duration,
-        unix: Duration,
-    ) -> (Vec<Outgoing>, BTreeSet<String>) {
-        let Settled { orders, ended, unsaved, vacated } = self.placement.settle(now);
+    /// Whether nothing is left of the namespace: no host, no type, nothing to store or to wait for.
+    pub(super) fn is_unused(&self) -> bool {
+        self.hosts.is_empty() && self.apps.is_empty() && self.next_moment().is_none()
+    }
+
+    /// Ends leases.
+    pub(super) fn settle(&mut self, now: Duration, unix: Duration) -> Following {
+        let Settled { orders, ended, unsaved, vacated, changed } = self.placement.settle(now);
         ended.into_iter().for_each(|number| self.remove(number));
         for actor_type in vacated {
             if let Some(apps) = self.apps.get_mut(&actor_type) {
@@ -516,7 +526,7 @@ impl Realm {
             let order = |order| Outgoing { number, stream: stream.clone(), order };
             outgoing.extend(orders.into_iter().map(order));
         }
-        (outgoing, std::mem::take(&mut self.unsaved))
+        Following { orders: outgoing, unsaved: std::mem::take(&mut self.unsaved), changed }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The streams of hosts, and of those who call actors.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tollway_actors::placement::Order;
+use tollway_actors::placement::{Order, SHARDS};
 use tollway_model::{ErrorCode, Label, NetworkName, chain};
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
@@ -17,18 +16,24 @@ use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost, ConvertError, v1};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
+use super::followers::{Follower, NotFollowed};
 use super::host::Host;
 use super::placements::{ORDERS_LIMIT, Placements};
 use super::realm::{Entered, NotEntered, RefusedType};
 use crate::background::Background;
-use crate::connections::{Caller, expired_status, is_system};
+use crate::connections::{Caller, ShareLimit, evicted_status, expired_status, is_system};
 use crate::hub::Hub;
+use crate::pace::Pace;
 use crate::status::stopping;
 
 /// Responses waiting for a client that does not read.
 const RESPONSES_LIMIT: usize = 4;
 /// A client that takes no response for this long is dropped; it comes back when it can.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Steps of one stream: as many at once as a host of many types needs when they all move, and so
+/// many a second. Further ones wait unread.
+const STEPS_BURST: u32 = 4_000;
+const STEPS_PER_SECOND: u32 = 200;
 /// Time for the first message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,6 +41,8 @@ pub(crate) struct PlacementService {
     pub(crate) hub: Arc<Hub>,
     pub(crate) network: NetworkName,
     pub(crate) placements: Arc<Placements>,
+    /// Bytes of the names that streams follow.
+    pub(crate) followed: Arc<ShareLimit>,
     pub(crate) background: Background,
 }
 
@@ -86,6 +93,8 @@ impl Placement for PlacementService {
         let (service, _) = self.hub.read(|catalogue| caller.workload(catalogue))?;
         let (placements, stop) = (self.placements.clone(), self.background.stop.clone());
         let network = self.network.clone();
+        let share = caller.follow(&self.followed)?;
+        let follower = placements.followers.enter(service.namespace.clone(), share);
         let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
         self.background.spawn(async move {
             let mut watch = Watch {
@@ -93,7 +102,7 @@ impl Placement for PlacementService {
                 network: &network,
                 stop: &stop,
                 namespace: service.namespace,
-                sent: HashMap::new(),
+                follower,
                 responses: &responses,
             };
             let end = watch.run(&caller, request.into_inner()).await;
@@ -187,6 +196,7 @@ impl HostSession<'_> {
         self.answer(Answer::Entered(v1::Entered { lease_ms, refused })).await?;
         let expired = caller.expired();
         tokio::pin!(expired);
+        let mut pace = Pace::new(STEPS_BURST, STEPS_PER_SECOND);
         loop {
             tokio::select! {
                 // An order is sent before the answer to a later step.
@@ -195,7 +205,7 @@ impl HostSession<'_> {
                     Some(order) => self.send(&order?).await?,
                     None => return Err(Status::aborted("the host has entered on another stream, or has not read its orders; enter again")),
                 },
-                request = requests.next() => match request {
+                request = pace.next(&mut requests) => match request {
                     Some(request) => {
                         if let Some(answer) = self.step(request?.request)? {
                             let is_last = matches!(answer, Answer::Left(_));
@@ -233,6 +243,11 @@ impl HostSession<'_> {
             Some(Step::KeepLease(_)) => Ok(Some(Answer::LeaseKept(v1::LeaseKept {}))),
             Some(Step::GivenBack(back)) => {
                 let name = tollway_wire::actor_type(&back.actor_type).map_err(|e| invalid(&e))?;
+                if back.grants.len() > SHARDS {
+                    return Err(Status::invalid_argument(format!(
+                        "a step names at most {SHARDS} grants, one for each shard"
+                    )));
+                }
                 let grants: Result<Vec<_>, _> =
                     back.grants.iter().map(tollway_wire::read_grant).collect();
                 let grants = grants.map_err(|error| invalid(&error))?;
@@ -261,8 +276,7 @@ struct Watch<'a> {
     network: &'a NetworkName,
     stop: &'a CancellationToken,
     namespace: Label,
-    /// Types that are followed, with the version that was sent.
-    sent: HashMap<String, Option<u64>>,
+    follower: Follower,
     responses: &'a Sink<v1::Owners>,
 }
 
@@ -272,55 +286,52 @@ impl Watch<'_> {
         caller: &Caller,
         mut requests: Streaming<v1::WatchOwnersRequest>,
     ) -> Result<(), Status> {
-        let mut changes = self.placements.changes.subscribe();
         let expired = caller.expired();
         tokio::pin!(expired);
+        let mut pace = Pace::new(STEPS_BURST, STEPS_PER_SECOND);
         loop {
             tokio::select! {
-                request = requests.next() => match request {
+                request = pace.next(&mut requests) => match request {
                     Some(request) => self.request(request?)?,
                     None => return Ok(()),
                 },
-                Ok(()) = changes.changed() => {}
+                () = self.follower.changed() => {}
+                () = self.follower.evicted() => return Err(evicted_status()),
                 () = &mut expired => return Err(expired_status()),
                 () = self.stop.cancelled() => return Err(stopping()),
             }
-            changes.mark_unchanged();
             self.push().await?;
         }
     }
 
     fn request(&mut self, request: v1::WatchOwnersRequest) -> Result<(), Status> {
-        for name in &request.remove {
-            self.sent.remove(name);
+        self.follower.remove(&request.remove);
+        for name in &request.add {
+            tollway_wire::actor_type(name).map_err(|error| invalid(&error))?;
         }
-        for name in request.add {
-            tollway_wire::actor_type(&name).map_err(|error| invalid(&error))?;
-            self.sent.entry(name).or_insert(None);
-        }
-        if self.sent.len() > ACTOR_TYPES_PER_STREAM_LIMIT {
-            return Err(Status::resource_exhausted(format!(
+        self.follower.add(request.add).map_err(|why| match why {
+            NotFollowed::TooMany => Status::resource_exhausted(format!(
                 "a stream may follow at most {ACTOR_TYPES_PER_STREAM_LIMIT} actor types"
-            )));
-        }
-        Ok(())
+            )),
+            NotFollowed::Share(refused) => refused.status(),
+        })
     }
 
     /// Sends the owners of types that have changed.
     async fn push(&mut self) -> Result<(), Status> {
         let (placements, namespace, network) = (self.placements, &self.namespace, self.network);
-        for (name, sent) in &mut self.sent {
-            if *sent == Some(placements.version(namespace, name)) {
+        for name in self.follower.take() {
+            if self.follower.was_sent(&name, placements.version(namespace, &name)) {
                 continue;
             }
-            let owners = match placements.owners(namespace, name) {
-                Some(owners) => tollway_wire::owners(name, &owners, |host| ActorHost {
+            let owners = match placements.owners(namespace, &name) {
+                Some(owners) => tollway_wire::owners(&name, &owners, |host| ActorHost {
                     service: host.service(namespace, network),
                     instance: host.instance.clone(),
                 }),
-                None => v1::Owners { actor_type: name.clone(), ..Default::default() },
+                None => v1::Owners { actor_type: name.to_string(), ..Default::default() },
             };
-            *sent = Some(owners.version);
+            self.follower.note_sent(&name, owners.version);
             send(self.responses, owners).await?;
         }
         Ok(())

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -69,6 +70,7 @@ pub fn timing() -> Timing {
         grace: Duration::from_millis(200),
         heartbeat: Duration::from_millis(100),
         unreachable_after: Duration::from_millis(800),
+        registration_burst: 10_000,
     }
 }
 
@@ -94,6 +96,35 @@ impl Network {
         options.timing = timing();
         adjust(&mut options);
         Self::run(dir, options).await
+    }
+
+    /// The same with a page of metrics.
+    pub async fn start_with_metrics(network: &str, adjust: impl FnOnce(&mut Options)) -> Self {
+        Self::start_with(network, |options| {
+            options.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+            options.ports_file = Some(options.store.join("ports.json"));
+            adjust(options);
+        })
+        .await
+    }
+
+    /// Its page of metrics.
+    pub async fn page(&self) -> String {
+        let ports = std::fs::read(self.store().join("ports.json")).unwrap();
+        let ports: serde_json::Value = serde_json::from_slice(&ports).unwrap();
+        let mut stream = TcpStream::connect(ports["admin"].as_str().unwrap()).await.unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+
+    /// A number on that page.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let page = self.page().await;
+        tollway_testkit::metric_in(&page, name)
+            .unwrap_or_else(|error| panic!("{error}: {name} in {page}"))
     }
 
     async fn run(dir: TempDir, options: Options) -> Self {

@@ -10,6 +10,7 @@ use crate::serial::part;
 use crate::{Seconds, Settings, StoreLocation};
 
 const ETCD: &str = "etcd";
+const SHARES: &str = "limits of connections and names";
 
 /// A control plane.
 #[derive(Clone, PartialEq, Debug, Settings)]
@@ -46,6 +47,8 @@ pub struct Control {
     #[setting(form = "FILE")]
     pub ports_file: Option<PathBuf>,
     #[setting(flatten)]
+    pub shares: Shares,
+    #[setting(flatten)]
     pub log: Log,
 }
 
@@ -58,6 +61,21 @@ pub enum Egress {
     Direct,
     /// The caller dials its own gateway, which dials the other.
     Gateway,
+}
+
+/// What identities may hold at a control plane.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Shares {
+    /// Most connections of workloads and gateways at once, as far as the limit on descriptors
+    /// allows; at the limit the identity with most loses its oldest.
+    #[setting(form = "COUNT", heading = SHARES, default = "40000", range(1, 1_000_000))]
+    pub max_connections: u32,
+    /// Most connections of one instance; its next one takes the place of its oldest.
+    #[setting(form = "COUNT", heading = SHARES, default = "16", range(1, 10_000))]
+    pub max_instance_connections: u32,
+    /// Most bytes of names of services and actor types that one instance follows, 64 more for each.
+    #[setting(form = "BYTES", heading = SHARES, default = "8388608", range(1, 1_073_741_824))]
+    pub max_followed_bytes: u64,
 }
 
 /// A store in etcd.

@@ -130,6 +130,10 @@ metrics! {
             "Open connections to the control plane, by state of authentication.";
         CONTROL_CONNECTIONS_REFUSED: Counter "tollway_control_connections_refused_total" ["reason"],
             "Connections that the control plane refused, closed or evicted, by reason.";
+        CONTROL_SHARES: Gauge "tollway_control_shares" ["kind"],
+            "Streams, requests and bytes that count for the share of their identity at the control plane, by kind.";
+        CONTROL_SHARES_REFUSED: Counter "tollway_control_shares_refused_total" ["kind", "reason"],
+            "Streams, requests and bytes that an identity was refused, or lost because it had most, by kind and reason.";
         CONTROL_SEND_BUFFER_BYTES: Gauge "tollway_control_send_buffer_bytes" [],
             "Bytes of responses of the control plane that their peers have not accepted yet.";
         WATCHERS: Gauge "tollway_watchers" [],

@@ -65,7 +65,7 @@ async fn what_a_host_is_granted_is_in_the_store_by_then() {
     assert!(left.last.is_some_and(|last| last >= epoch.0), "{left:?}");
     // Another one over the same store takes it up.
     let later = Placements::load(&store, LEASE).await.unwrap();
-    assert!(later.first > epoch);
+    assert!(later.state().first > epoch);
     assert!(later.holding(&label("shop"), &host("cart", 7), |_| ()).is_none(), "it enters first");
     let _orders = enter(&later, &host("cart", 7));
     let refused = later.types(None).remove(&label("shop")).unwrap();
@@ -122,4 +122,64 @@ async fn a_type_without_hosts_goes_to_another_app_when_nothing_is_stored_for_it(
     stop.cancel();
     assert_eq!(names(&Placements::load(&store, LEASE).await.unwrap()), ["a|b", "recent"]);
     background.stop.cancel();
+}
+
+/// The harm: namespaces that a token for any of them makes up stay in memory for good.
+#[tokio::test]
+async fn a_namespace_without_types_is_forgotten_and_its_grants_go_on_when_it_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir, Limits::default()).await;
+    let (placements, _stop) = placements(&store).await;
+    let (shop, other) = (label("shop"), label("other"));
+    let known = || placements.state().realms.len();
+    let mut last = Epoch(0);
+    for life in 1..4 {
+        let mut orders = enter(&placements, &host("web", life));
+        assert_eq!(known(), 1);
+        let Order::Grant { epoch, .. } = orders.recv().await.unwrap().unwrap() else {
+            panic!("it is granted everything");
+        };
+        assert!(epoch > last, "a former grant could pass for this one");
+        last = epoch;
+        placements.leave(&shop, &host("web", life));
+        placements.release(&shop, "cart").await.unwrap();
+        assert_eq!(known(), 0);
+    }
+    // What names a namespace that has no host does not begin it.
+    placements.retire(&other, &host("web", 1));
+    placements.given_back(&other, &host("web", 1), "cart", &[(last, Shard::all().collect())]);
+    assert!(!placements.renew(&other, &host("web", 1)));
+    assert_eq!(known(), 0);
+    assert!(record::read(&store).await.unwrap().types.is_empty());
+}
+
+/// The harm: a host that repeats steps without content has all streams of all namespaces look up all
+/// that they follow.
+#[tokio::test]
+async fn steps_that_change_nothing_wake_no_stream() {
+    use crate::connections::{Holder, Limits as ShareLimits, Own, ShareLimit};
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir, Limits::default()).await;
+    let (placements, _stop) = placements(&store).await;
+    let (shop, web) = (label("shop"), host("web", 1));
+    let mut orders = enter(&placements, &web);
+    let Order::Grant { epoch, .. } = orders.recv().await.unwrap().unwrap() else {
+        panic!("it is granted everything");
+    };
+    let limit = ShareLimit::new("bytes", ShareLimits::of(1_000, 1_000), Own::Stays);
+    let share = limit.acquire(&Holder::new("shop", "web", "a"), 0).ok().unwrap();
+    let mut follower = placements.followers.enter(shop.clone(), share);
+    follower.add(vec!["cart".to_owned()]).unwrap();
+    follower.take();
+    let all = || Shard::all().collect::<ShardSet>();
+    for _ in 0..1_000 {
+        placements.given_back(&shop, &web, "cart", &[]);
+        placements.given_back(&shop, &web, "cart", &[(epoch, ShardSet::default())]);
+        placements.given_back(&shop, &web, "other", &[(epoch, all())]);
+        assert!(placements.renew(&shop, &web));
+    }
+    assert_eq!(placements.followers.woken(), 0);
+    placements.given_back(&shop, &web, "cart", &[(epoch, all())]);
+    assert!(placements.followers.woken() == 1 && follower.take().len() == 1);
 }

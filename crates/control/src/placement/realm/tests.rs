@@ -46,7 +46,7 @@ fn refusals(entered: &Entered) -> Vec<(&str, &str)> {
 /// Settles; the number of shards that each instance is granted.
 fn granted(realm: &mut Realm, now: Duration) -> BTreeMap<String, usize> {
     let mut granted = BTreeMap::new();
-    for Outgoing { number, order, .. } in realm.settle(now, UNIX).0 {
+    for Outgoing { number, order, .. } in realm.settle(now, UNIX).orders {
         if let Order::Grant { shards, .. } = order {
             let instance = realm.hosts[&number].host.instance.to_string();
             *granted.entry(instance).or_default() += shards.len();
@@ -73,7 +73,7 @@ fn an_app_hosts_no_type_of_another_app() {
     assert!(text.contains("belongs to the app cart, and intruder may not host it"), "{text}");
     let all = Order::GiveBack { actor_type: "cart".into(), shards: Shard::all().collect() };
     assert_eq!(entered.wrong, [all], "what it claims it has to let go");
-    let orders = realm.settle(AT_ONCE, UNIX).0;
+    let orders = realm.settle(AT_ONCE, UNIX).orders;
     assert!(
         orders
             .iter()
@@ -94,7 +94,7 @@ fn a_type_remains_with_its_app_while_it_has_no_hosts_and_over_restarts() {
     realm.settle(AT_ONCE, UNIX);
     realm.leave(&host("cart", "one", 1));
     drop(orders);
-    let (_, unsaved) = realm.settle(AT_ONCE, UNIX);
+    let unsaved = realm.settle(AT_ONCE, UNIX).unsaved;
     assert_eq!(unsaved, BTreeSet::from(["cart".to_owned()]), "it is stored that it is vacant");
     let mut later = restarted(&realm);
     for realm in [&mut realm, &mut later] {
@@ -161,7 +161,7 @@ fn a_thousand_lives_of_an_instance_have_one_share() {
         let liar = host("cart", "one", life);
         streams.push(enter(&mut realm, &liar, &offering(&["cart"]), AT_ONCE).unwrap());
         // Whatever is asked back is given back.
-        for Outgoing { number, order, .. } in realm.settle(AT_ONCE, UNIX).0 {
+        for Outgoing { number, order, .. } in realm.settle(AT_ONCE, UNIX).orders {
             let Order::GiveBack { shards, .. } = order else { continue };
             for ((host, epoch), _) in realm.placement.grants("cart") {
                 if host == number {
