@@ -4,6 +4,7 @@
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
+mod address;
 pub mod call_trace;
 mod chain;
 mod config;
@@ -16,6 +17,7 @@ mod policy;
 mod service;
 mod trace;
 
+pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
 pub use chain::chain;
 pub use config::RunningConfig;
 pub use failure::ErrorCode;
