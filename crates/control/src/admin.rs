@@ -90,7 +90,7 @@ impl Admin for AdminService {
         let status = |gateway: &crate::catalogue::Gateway| v1::GatewayStatus {
             instance: gateway.instance.as_str().to_owned(),
             outside: Some(gateway.outside.into()),
-            inside: Some(gateway.inside.into()),
+            inside: gateway.inside.map(Into::into),
         };
         let gateways = self.hub.read(|catalogue| catalogue.gateways().map(status).collect());
         Ok(Response::new(v1::ListGatewaysResponse { gateways }))
@@ -100,8 +100,9 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ExportJoinRequest>,
     ) -> Result<Response<v1::ExportJoinResponse>, Status> {
-        let ttl = ttl(request.into_inner().ttl_ms, BUNDLE_TTL)?;
-        let bundle = join::export(&self.peering, ttl).await?;
+        let request = request.into_inner();
+        let ttl = ttl(request.ttl_ms, BUNDLE_TTL)?;
+        let bundle = join::export(&self.peering, ttl, request.follow_gateways).await?;
         Ok(Response::new(v1::ExportJoinResponse { bundle }))
     }
 
@@ -111,10 +112,10 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::AcceptJoinResponse>, Status> {
         // A caller that goes away must not leave a half-joined network behind.
         let peering = self.peering.clone();
-        let accept = self
-            .peering
-            .background
-            .spawn(async move { join::accept(&peering, &request.into_inner().bundle).await });
+        let request = request.into_inner();
+        let accept = self.peering.background.spawn(async move {
+            join::accept(&peering, &request.bundle, request.follow_gateways).await
+        });
         let bundle = accept.await.map_err(|_| Status::internal("the join was interrupted"))??;
         Ok(Response::new(v1::AcceptJoinResponse {
             network: bundle.network.as_str().to_owned(),
@@ -306,6 +307,7 @@ fn join_status(peer: &Peer) -> Option<v1::JoinStatus> {
         last_error: peer.link.last_error.clone(),
         version: peer.link.version.clone(),
         roots_end_unix_s: trust.roots_end().map_or(0, unix_s),
+        follow_gateways: trust.follow_gateways,
     })
 }
 

@@ -133,7 +133,18 @@ impl AdminClient {
     /// # Errors
     /// [`AdminError::Refused`].
     pub async fn export_join(&mut self, ttl_ms: u64) -> Result<Vec<u8>, AdminError> {
-        Ok(self.0.export_join(v1::ExportJoinRequest { ttl_ms }).await?.into_inner().bundle)
+        self.export_join_with(v1::ExportJoinRequest { ttl_ms, follow_gateways: false }).await
+    }
+
+    /// The same, with all that can be chosen.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn export_join_with(
+        &mut self,
+        request: v1::ExportJoinRequest,
+    ) -> Result<Vec<u8>, AdminError> {
+        Ok(self.0.export_join(request).await?.into_inner().bundle)
     }
 
     /// Joins the network of `bundle`.
@@ -144,7 +155,18 @@ impl AdminClient {
         &mut self,
         bundle: Vec<u8>,
     ) -> Result<v1::AcceptJoinResponse, AdminError> {
-        Ok(self.0.accept_join(v1::AcceptJoinRequest { bundle }).await?.into_inner())
+        self.accept_join_with(v1::AcceptJoinRequest { bundle, follow_gateways: false }).await
+    }
+
+    /// The same, with all that can be chosen.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn accept_join_with(
+        &mut self,
+        request: v1::AcceptJoinRequest,
+    ) -> Result<v1::AcceptJoinResponse, AdminError> {
+        Ok(self.0.accept_join(request).await?.into_inner())
     }
 
     /// The joined networks.

@@ -87,7 +87,7 @@ impl ControlPlane {
             metrics = Some(listener);
         }
         let admin = bind_admin(&options.store)?;
-        let parts = Parts::start(&options, store, stores).await?;
+        let parts = Parts::start(&options, address, store, stores).await?;
         if let Some(path) = &options.ports_file {
             let failed = |source| StartError::PortsFile { path: path.clone(), source };
             tollway_net::write_ports(path, ports).map_err(failed)?;

@@ -47,6 +47,9 @@ pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
     use prost::Message as _;
     use tollway_model::{AppProtocol, Label, TrustDomain, Workload};
     use tollway_wire::v1;
@@ -86,6 +89,8 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
             egress: EgressMode::Direct,
+            listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
+            peer_addresses: Arc::from([]),
         };
         let mut catalogue = Catalogue::new(home, 10);
         put_workload(&mut catalogue, "old", 4);
@@ -96,6 +101,9 @@ mod tests {
             roots: Vec::new(),
             joined_at_unix_s: 0,
             pending: false,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 12).unwrap();
         catalogue.advance(12);

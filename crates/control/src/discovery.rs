@@ -398,10 +398,34 @@ fn not_followed(why: NotFollowed) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peering::admission::TRUST_BYTES_LIMIT;
 
     fn update(bytes: usize) -> v1::ServiceUpdate {
         let service = v1::ServiceName { app: "a".repeat(bytes), ..v1::ServiceName::default() };
         v1::ServiceUpdate { service: Some(service), ..v1::ServiceUpdate::default() }
+    }
+
+    #[test]
+    fn the_trust_of_all_networks_fits_beside_the_largest_service() {
+        let endpoint = v1::Endpoint {
+            instance: "i".repeat(63),
+            address: Some(v1::Address { ip: vec![0xff; 16], port: u32::from(u16::MAX) }),
+        };
+        let name = || "n".repeat(63);
+        let service = v1::ServiceName { app: name(), namespace: name(), network: name() };
+        let local = v1::Local {
+            endpoints: vec![endpoint; tollway_wire::ENDPOINTS_PER_SERVICE_LIMIT],
+            protocol: 1,
+            trust_domain: name(),
+        };
+        let update = v1::ServiceUpdate {
+            service: Some(service),
+            revision: u64::MAX,
+            state: Some(v1::service_update::State::Local(local)),
+        };
+        let largest = update.encoded_len().max(PART_BYTES);
+        let others = 64 << 10;
+        assert!(TRUST_BYTES_LIMIT + largest + others <= MESSAGE_LIMIT_BYTES, "{largest}");
     }
 
     #[test]

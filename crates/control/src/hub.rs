@@ -492,6 +492,8 @@ impl Drop for Watcher {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use std::time::Duration;
 
     use prost::Message as _;
@@ -519,6 +521,8 @@ mod tests {
                 trust_domain: TrustDomain::new("west.tollway").unwrap(),
                 root: Vec::new(),
                 egress: EgressMode::Direct,
+                listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
+                peer_addresses: Arc::from([]),
             },
             0,
         ))

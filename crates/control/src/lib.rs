@@ -4,6 +4,7 @@
 //! decides who may have a certificate. Everything that must survive is in the store, and every
 //! revision that data planes see is a revision of the store.
 
+mod addresses;
 mod admin;
 mod admin_client;
 mod admin_socket;
@@ -43,6 +44,7 @@ mod stored;
 mod stores;
 mod sweep;
 
+pub use addresses::AddressRefusal;
 pub use admin_client::{AdminClient, AdminError, NeighboursClient, SOCKET_NAME};
 pub use app::{ControlPlane, serve, store_file};
 pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};

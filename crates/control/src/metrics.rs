@@ -16,6 +16,7 @@ use crate::commits::CommitMetrics;
 use crate::connections::{ConnectionLimits, ShareLimit, StreamLimits};
 use crate::hub::Hub;
 use crate::neighbours::Neighbours;
+use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
 
 /// What is read from the catalogue at once.
@@ -57,6 +58,7 @@ pub(crate) struct ControlFacts {
     pub(crate) store: Store,
     pub(crate) commits: Arc<CommitMetrics>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) peers: Arc<PeerCounts>,
     pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) streams: Arc<StreamLimits>,
     pub(crate) followed: Arc<ShareLimit>,
@@ -88,6 +90,7 @@ impl AdminFacts for ControlFacts {
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
         self.hub.read(Census::of).add_to(page);
+        self.peers.add_to(page);
         self.add_store(page);
         self.app_state.add_to(page);
         self.reminders.counts.add_to(page);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollway_model::{NetworkName, RunningConfig, TrustDomain};
+use tollway_model::{AddressRange, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
 /// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
@@ -33,6 +33,9 @@ const NEIGHBOUR_GROUPS: usize = 1024;
 const NEIGHBOUR_ROWS: u64 = 4_000_000;
 /// Tombstones of a group from which on they go early.
 const NEIGHBOUR_GROUP_TOMBSTONES: u64 = 250_000;
+/// From one change of a joined network's roots to the next: each reaches every data plane, which
+/// begins its TLS sessions again.
+const PEER_ROOTS_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes of late changes of all groups.
 const NEIGHBOUR_LANE_BYTES: usize = 64 << 20;
 
@@ -57,6 +60,11 @@ pub struct Options {
     pub certificate_ttl: Duration,
     /// How workloads reach other networks. Default direct.
     pub egress: EgressMode,
+    /// Where workloads may be, in addition to the address from which they register. Default none.
+    pub workload_addresses: Vec<AddressRange>,
+    /// Addresses that a joined network may state for its gateways, in addition to public ones.
+    /// Default none.
+    pub peer_addresses: Vec<AddressRange>,
     /// Metrics and health over plain HTTP, for this machine or a network that may see them.
     /// Default none.
     pub admin_listen: Option<SocketAddr>,
@@ -167,6 +175,8 @@ pub struct Timing {
     /// Changes of one instance's registration that are stored at once; later ones at their pace.
     /// Default 50.
     pub registration_burst: u32,
+    /// From one change of a joined network's roots to the next. Default 60 s.
+    pub peer_roots: Duration,
 }
 
 impl Options {
@@ -181,6 +191,8 @@ impl Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),
             certificate_ttl: Duration::from_secs(24 * 3600),
             egress: EgressMode::default(),
+            workload_addresses: Vec::new(),
+            peer_addresses: Vec::new(),
             admin_listen: None,
             ports_file: None,
             config: watch::channel(RunningConfig::default()).1,
@@ -232,6 +244,7 @@ impl Default for Timing {
             heartbeat: Duration::from_secs(1),
             unreachable_after: Duration::from_secs(5),
             registration_burst: CHANGES_BURST,
+            peer_roots: PEER_ROOTS_WITHIN,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The parts of a running control plane, and what each of its services gets of them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tollway_identity::{Authority, Credentials};
-use tollway_model::{ErrorCode, RunningConfig};
+use tollway_model::{AddressRange, ErrorCode, RunningConfig};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::AdminServer;
 use tollway_wire::v1::discovery_server::DiscoveryServer;
@@ -41,7 +42,7 @@ use crate::metrics::ControlFacts;
 use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
 use crate::options::{ConnectionOptions, FollowOptions, Options, Timing};
 use crate::pace::Paces;
-use crate::peering::{Peering, PeeringService, join, link};
+use crate::peering::{Moves, Peering, PeeringService, join, link};
 use crate::placement::{PlacementService, Placements, release_lapsed};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
@@ -89,6 +90,7 @@ pub(crate) struct Parts {
     /// The control plane's own, renewed and with the current trust.
     credentials: watch::Receiver<Arc<Credentials>>,
     certificate_ttl: Duration,
+    workload_addresses: Vec<AddressRange>,
     timing: Timing,
     app_state: Arc<AppState>,
     reminders: Arc<Reminders>,
@@ -137,6 +139,7 @@ impl Parts {
     /// Reads the state and starts the tasks that keep it current.
     pub(crate) async fn start(
         options: &Options,
+        address: SocketAddr,
         store: Store,
         stores: Stores,
     ) -> Result<Self, StartError> {
@@ -149,6 +152,8 @@ impl Parts {
             trust_domain: options.trust_domain.clone(),
             root: authority.root_der().to_vec(),
             egress: options.egress,
+            listen: address,
+            peer_addresses: options.peer_addresses.clone().into(),
         };
         let hub = Hub::new(feed::load(&store, home).await?);
         let certificate_ttl = options.certificate_ttl;
@@ -165,6 +170,8 @@ impl Parts {
             timing: timing.clone(),
             standstill: standstill.clone(),
             background: background.clone(),
+            counts: Arc::default(),
+            moves: Moves::default(),
         });
         let reminders = Reminders::new(stores.clone(), placements.clone(), background.clone());
         let neighbours = Neighbours::new(stores.clone(), options.neighbours, background.clone());
@@ -185,6 +192,7 @@ impl Parts {
             authority,
             credentials,
             certificate_ttl,
+            workload_addresses: options.workload_addresses.clone(),
             timing,
             placements,
             peering,
@@ -302,6 +310,7 @@ impl Parts {
             store: self.store.clone(),
             commits: self.commits.clone(),
             hub: self.hub.clone(),
+            peers: self.peering.counts.clone(),
             limits: self.limits.clone(),
             streams: self.streams.clone(),
             followed: self.followed.clone(),
@@ -331,6 +340,7 @@ impl Parts {
             store: self.store.clone(),
             hub: self.hub.clone(),
             timing: self.timing.clone(),
+            workload_addresses: self.workload_addresses.clone(),
             holders: Holders::default(),
             standstill: self.standstill.clone(),
             background: self.background.clone(),

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::GATEWAY_APP;
-use tollway_model::{Instance, ServiceName};
+use tollway_model::{AddressRange, ErrorCode, Instance, ServiceName};
 use tollway_store::{LeaseError, Store, Transaction};
 use tollway_wire::v1::register_request::Request as Step;
 use tollway_wire::v1::register_response::Response as Answer;
@@ -18,8 +18,9 @@ use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
+use crate::addresses::{AddressRefusal, Origin, check_host, check_workload};
 use crate::background::Background;
-use crate::connections::{Caller, expired_status, is_system};
+use crate::connections::{Caller, expired_status, is_system, origin_of};
 use crate::holders::{Held, Holders};
 use crate::hub::Hub;
 use crate::key::Key;
@@ -43,6 +44,8 @@ pub(crate) struct Registrations {
     pub(crate) store: Store,
     pub(crate) hub: Arc<Hub>,
     pub(crate) timing: Timing,
+    /// Where workloads may be, in addition to where their registrations come from.
+    pub(crate) workload_addresses: Vec<AddressRange>,
     /// Which stream holds which lease.
     pub(crate) holders: Holders,
     pub(crate) standstill: Arc<Standstill>,
@@ -61,13 +64,14 @@ impl Registry for RegistryService {
         &self,
         request: Request<Streaming<v1::RegisterRequest>>,
     ) -> Result<Response<Self::RegisterStream>, Status> {
-        let caller = Caller::of(&request);
+        let (caller, origin) = (Caller::of(&request), origin_of(&request));
         let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
         let (answers, stream) = mpsc::channel(ANSWERS_LIMIT);
         let session = Session {
             shared: self.0.clone(),
             service,
             instance,
+            origin,
             lease: None,
             announced: None,
             revision: 0,
@@ -84,6 +88,7 @@ struct Session {
     /// The caller, by its certificate.
     service: ServiceName,
     instance: Instance,
+    origin: Origin,
     lease: Option<Held>,
     announced: Option<(Bytes, Bytes)>,
     /// Of what was announced last.
@@ -210,6 +215,8 @@ impl Session {
                 "a part of the mesh does not register as a service",
             ));
         }
+        check_workload(workload.address, self.origin, &self.shared.workload_addresses)
+            .map_err(|refusal| address_status(&refusal))?;
         self.shared.hub.read(|catalogue| {
             let known = catalogue.workload_count(&workload.service);
             let full = known >= ENDPOINTS_PER_SERVICE_LIMIT
@@ -232,8 +239,14 @@ impl Session {
     fn read_gateway(&self, stated: &v1::Gateway) -> Result<(Key, Vec<u8>), Status> {
         let invalid = |error| Status::invalid_argument(tollway_model::chain(&error));
         let instance = tollway_wire::instance(&stated.instance).map_err(invalid)?;
-        tollway_wire::address(stated.outside.as_ref(), "outside").map_err(invalid)?;
-        tollway_wire::address(stated.inside.as_ref(), "inside").map_err(invalid)?;
+        let outside = tollway_wire::address(stated.outside.as_ref(), "outside").map_err(invalid)?;
+        let inside =
+            stated.inside.as_ref().map(|inside| tollway_wire::address(Some(inside), "inside"));
+        let inside = inside.transpose().map_err(invalid)?;
+        // Which of its addresses a gateway has is known to who started it with a gateway's token.
+        for address in [Some(outside), inside].into_iter().flatten() {
+            check_host(address).map_err(|refusal| address_status(&refusal))?;
+        }
         if !(is_system(&self.service) && self.service.app.as_str() == GATEWAY_APP) {
             return Err(Status::permission_denied(format!(
                 "{} may not register as a gateway; use a gateway's token",
@@ -391,6 +404,11 @@ impl Session {
             self.leave().await;
         }
     }
+}
+
+fn address_status(refusal: &AddressRefusal) -> Status {
+    let status = Status::permission_denied(refusal.to_string());
+    tollway_wire::with_code(status, ErrorCode::AddressRefused)
 }
 
 #[cfg(test)]

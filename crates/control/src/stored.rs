@@ -41,6 +41,9 @@ pub(crate) struct JoinSecret {
     /// SHA-256 of the root of the network that redeemed it; empty while it is unused.
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) redeemed_by: Vec<u8>,
+    /// The gateways of the network that redeems it may move.
+    #[prost(bool, tag = "4")]
+    pub(crate) follow_gateways: bool,
 }
 
 /// The network's authority, with its key. The store's file mode is its only protection.
@@ -108,6 +111,15 @@ pub(crate) struct PeerTrust {
     /// This side has pinned it and the other has not agreed yet.
     #[prost(bool, tag = "5")]
     pub(crate) pending: bool,
+    /// Its gateways may move without a new bundle.
+    #[prost(bool, tag = "6")]
+    pub(crate) follow_gateways: bool,
+    /// The gateways of its bundle.
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) bundle_gateways: Vec<tollway_wire::v1::Address>,
+    /// This network's operator has accepted that bundle; else the other network has presented it.
+    #[prost(bool, tag = "8")]
+    pub(crate) is_accepted: bool,
 }
 
 /// The state of a joined network. Its control plane answers if there is no error; without it the

@@ -248,16 +248,22 @@ async fn a_restarted_control_plane_still_knows_its_peers() {
 }
 
 #[tokio::test]
-async fn a_gateway_learns_the_way_to_joined_networks() {
+async fn a_gateway_of_a_network_that_calls_directly_is_sent_no_address_of_joined_ones() {
     let mut nets = Joined::start().await;
     let gateway = nets.west.gateway("other").await;
-    let open = v1::Open { scope: v1::open::Scope::Network.into(), ..v1::Open::default() };
-    let mut watch = Watch::open(&gateway, open).await.unwrap();
-    while watch.networks.get("east").map(String::as_str) != Some("1 gateways, reachable true") {
-        watch.next().await.unwrap();
-    }
+    let mut watch = whole_network(&gateway).await;
+    until_network(&mut watch, "0 gateways, reachable true").await;
     nets.west.admin.remove_join("east").await.unwrap();
-    while watch.networks.get("east").map(String::as_str) != Some("removed") {
+    until_network(&mut watch, "removed").await;
+}
+
+async fn whole_network(gateway: &support::Member) -> Watch {
+    let open = v1::Open { scope: v1::open::Scope::Network.into(), ..v1::Open::default() };
+    Watch::open(gateway, open).await.unwrap()
+}
+
+async fn until_network(watch: &mut Watch, state: &str) {
+    while watch.networks.get("east").map(String::as_str) != Some(state) {
         watch.next().await.unwrap();
     }
 }
@@ -288,6 +294,8 @@ async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
     let caller = west.member("caller", "a").await;
     let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
     watch.until("stock.default.east", "remote x1 via 1").await;
+    let mut gateway = whole_network(&member).await;
+    until_network(&mut gateway, "1 gateways, reachable true").await;
     egress.cut();
     watch.until("stock.default.east", "unreachable network").await;
     assert_eq!(name("stock.default.east").network, label("east"));
@@ -342,7 +350,7 @@ async fn joining_again_takes_over_gateways_that_moved() {
 
 #[tokio::test]
 async fn a_gateway_that_moved_is_found_by_the_network_it_can_still_call() {
-    let mut nets = Joined::start().await;
+    let mut nets = Joined::that_may_move().await;
     let stock = nets.east.member("stock", "a").await;
     let _stock = Registration::workload(&stock, 1).await.keep_alive();
     let caller = nets.west.member("caller", "a").await;

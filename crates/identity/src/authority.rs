@@ -106,10 +106,19 @@ impl IssuedChain {
     }
 }
 
-/// The name under which every control plane of `network` is dialled: `control.<network>.mesh`.
+/// The name under which the control plane of `network` is dialled through gateways:
+/// `control.<network>.mesh`.
 #[must_use]
 pub fn control_dns_san(network: &NetworkName) -> String {
     format!("{CONTROL_APP}.{}.{MESH_SUFFIX}", network.to_lower())
+}
+
+/// The name under which members of `network` dial their own control plane:
+/// `control.tollway.<network>.mesh`. No gateway serves it, so a connection under this name comes from
+/// the peer itself.
+#[must_use]
+pub fn home_control_dns_san(network: &NetworkName) -> String {
+    format!("{CONTROL_APP}.{SYSTEM_NAMESPACE}.{}.{MESH_SUFFIX}", network.to_lower())
 }
 
 /// The server name that probes whether a gateway of `network` is up: `gateway.<network>.mesh`.

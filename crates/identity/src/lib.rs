@@ -23,7 +23,7 @@ mod token;
 pub use authority::{
     Authority, AuthorityError, AuthorityPem, CONTROL_APP, GATEWAY_APP, IssueError, IssueRequest,
     IssuedChain, LONGEST_TTL, SHORTEST_TTL, SYSTEM_NAMESPACE, SystemRequest, control_dns_san,
-    control_spiffe_id, gateway_dns_san, issued_at,
+    control_spiffe_id, gateway_dns_san, home_control_dns_san, issued_at,
 };
 pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
 pub use credentials::{Credentials, CredentialsError};

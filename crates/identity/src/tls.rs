@@ -32,7 +32,7 @@ use rustls::{ClientConfig, ServerConfig, version};
 use thiserror::Error;
 use tollway_model::{Instance, NetworkName, ServiceName, SpiffeId, TrustDomain};
 
-use crate::authority::{control_dns_san, control_spiffe_id};
+use crate::authority::{control_dns_san, control_spiffe_id, home_control_dns_san};
 use crate::credentials::Credentials;
 
 pub use any::AnyCertificate;
@@ -96,6 +96,12 @@ impl Expected {
     #[must_use]
     pub fn control(network: &NetworkName, trust_domain: &TrustDomain) -> Self {
         Self { spiffe: control_spiffe_id(trust_domain), dns_san: control_dns_san(network) }
+    }
+
+    /// The control plane of the own network, dialled without a gateway in between.
+    #[must_use]
+    pub fn home_control(network: &NetworkName, trust_domain: &TrustDomain) -> Self {
+        Self { spiffe: control_spiffe_id(trust_domain), dns_san: home_control_dns_san(network) }
     }
 
     /// The name to hand to the TLS connection.

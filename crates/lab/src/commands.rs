@@ -22,6 +22,8 @@ pub use neighbours::{
     CountPacketsBy, FabricAgent, Neighbour, NeighbourGets, NeighbourWrites, Packets, WritePace,
 };
 
+/// Where the lab's networks are; those that are joined may be in the same range.
+const NETWORKS: [&str; 2] = ["127.0.0.0/8", "10.201.0.0/16"];
 /// Names of listeners in ports files.
 pub const CONTROL_PORT: &str = "control";
 pub const GATEWAY_PORT: &str = "gateway";
@@ -136,6 +138,7 @@ impl Commands {
     ) -> Spec {
         self.spec(network, "control", ["control", "--network", &network.name])
             .args(storage)
+            .args(NETWORKS.iter().flat_map(|range| ["--peer-addresses", range]))
             .args(["--listen", &any_port(network.address)])
             .args(ports_args(ports_file))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use schemars::{Schema, json_schema};
 use tollway_config::{AppScheme, request_path};
-use tollway_model::{Label, TrustDomain};
+use tollway_model::{AddressRange, Label, TrustDomain};
 use tollway_proxy::{FrontTarget, MeshProtocol};
 use tollway_routing::SamplingRatio;
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
@@ -124,6 +124,8 @@ fn pattern(pattern: &str) -> Schema {
 
 /// `IP:PORT`, an IPv6 address in brackets.
 const ADDRESS: &str = r"^(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}$";
+/// An address, with or without a prefix.
+const RANGE: &str = r"^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 const IP: &str = r"^([0-9a-fA-F:.]*:[0-9a-fA-F:.]*|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+)$";
 
 text_values! {
@@ -134,6 +136,7 @@ text_values! {
     String: "127.0.0.1:15010", any_text();
     IpAddr: "127.0.0.1", pattern(IP);
     SocketAddr: "127.0.0.1:8443", pattern(ADDRESS);
+    AddressRange: "10.2.0.0/16", pattern(RANGE);
     Label: "orders", any_text();
     AppScheme: "grpc", json_schema!({ "enum": AppScheme::WORDS });
     FrontTarget: "http://127.0.0.1:8080", pattern("^(http|h2c)://");

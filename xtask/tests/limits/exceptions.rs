@@ -22,6 +22,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         &[
             "control::app_state::record::HEAD_BYTES",
             "control::connections::frames::CODE_BYTES",
+            "control::peering::admission::TRUST_DOMAIN_BYTES",
             "control::connections::frames::FRAME_HEAD_BYTES",
             "control::connections::stream::PREFACE_BYTES",
             "control::reminders::key::SHARD_BYTES",
@@ -49,6 +50,8 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "net::peer::NAMESPACE_BYTES",
             "net::tls::RECORD_BYTES",
             "net::tls::RECORD_OVERHEAD_BYTES",
+            "proxy::gateway::records::ALERT_BYTES",
+            "proxy::gateway::records::PAYLOAD_MAX",
             "store::embedded::format::BODY_BYTES_LIMIT",
             "store::embedded::format::FRAME_HEAD_BYTES",
             "store::embedded::format::HEADER_BYTES",

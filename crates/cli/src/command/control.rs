@@ -50,6 +50,8 @@ fn options(settings: Control) -> Result<Options> {
         Egress::Direct => EgressMode::Direct,
         Egress::Gateway => EgressMode::Gateway,
     };
+    options.workload_addresses = settings.workload_addresses;
+    options.peer_addresses = settings.peer_addresses;
     options.ports_file = settings.ports_file;
     let count = |setting| usize::try_from(setting).unwrap_or(usize::MAX);
     let shares = settings.shares;

@@ -28,6 +28,9 @@ enum JoinCommand {
         /// Validity, in milliseconds.
         #[arg(long, value_name = "MS", default_value_t = 3_600_000)]
         ttl_ms: u64,
+        /// Let the gateways of the network that accepts it move later without a new bundle.
+        #[arg(long)]
+        follow_gateways: bool,
     },
     /// Join the network of a bundle; then each network has the other's trust.
     Accept {
@@ -36,6 +39,10 @@ enum JoinCommand {
         /// The bundle; `-` reads standard input.
         #[arg(value_name = "FILE")]
         bundle: PathBuf,
+        /// Let the network's gateways move later without a new bundle; else they stay those of this
+        /// one.
+        #[arg(long)]
+        follow_gateways: bool,
     },
     /// Show the joined networks.
     List {
@@ -62,8 +69,12 @@ impl JoinArgs {
 pub(crate) fn run(args: JoinArgs) -> Result<()> {
     block_on(async {
         match args.command {
-            JoinCommand::Export { store, ttl_ms } => export(&store, ttl_ms).await,
-            JoinCommand::Accept { store, bundle } => accept(&store, &bundle).await,
+            JoinCommand::Export { store, ttl_ms, follow_gateways } => {
+                export(&store, v1::ExportJoinRequest { ttl_ms, follow_gateways }).await
+            }
+            JoinCommand::Accept { store, bundle, follow_gateways } => {
+                accept(&store, &bundle, follow_gateways).await
+            }
             JoinCommand::List { store, json } => list(&store, json).await,
             JoinCommand::Remove { store, network } => {
                 store.admin().await?.remove_join(network.as_str()).await?;
@@ -74,18 +85,19 @@ pub(crate) fn run(args: JoinArgs) -> Result<()> {
     })?
 }
 
-async fn export(store: &StoreArg, ttl_ms: u64) -> Result<()> {
-    let bundle = store.admin().await?.export_join(ttl_ms).await?;
+async fn export(store: &StoreArg, request: v1::ExportJoinRequest) -> Result<()> {
+    let bundle = store.admin().await?.export_join_with(request).await?;
     let mut out = std::io::stdout().lock();
     out.write_all(&bundle).and_then(|()| out.flush()).context("cannot print the bundle")
 }
 
-async fn accept(store: &StoreArg, file: &Path) -> Result<()> {
+async fn accept(store: &StoreArg, file: &Path, follow_gateways: bool) -> Result<()> {
     let bundle = read_bundle(file).map_err(|error| {
         let code = ErrorCode::of_file(&error, ErrorCode::FileUnusable);
         Failure::new(code, format!("cannot read the bundle {}: {error}", file.display()))
     })?;
-    let joined = store.admin().await?.accept_join(bundle).await?;
+    let request = v1::AcceptJoinRequest { bundle, follow_gateways };
+    let joined = store.admin().await?.accept_join_with(request).await?;
     println!("joined {}", joined.network);
     Ok(())
 }
@@ -114,17 +126,27 @@ async fn list(store: &StoreArg, json: bool) -> Result<()> {
                     "reachable": join.reachable,
                     "control_plane": if join.last_error.is_empty() { "answers" } else { "away" },
                     "last_error": join.last_error,
+                    "gateways": gateways(join),
+                    "follow_gateways": join.follow_gateways,
                 })
             })
             .collect();
         println!("{}", serde_json::Value::Array(rows));
         return Ok(());
     }
-    println!("{:<20} {:<30} STATE", "NETWORK", "TRUST DOMAIN");
+    println!("{:<20} {:<30} {:<30} GATEWAYS", "NETWORK", "TRUST DOMAIN", "STATE");
     for join in joins {
-        println!("{:<20} {:<30} {}", join.network, join.trust_domain, state(&join));
+        let (network, trust_domain, state) = (&join.network, &join.trust_domain, state(&join));
+        let may_move = if join.follow_gateways { ", may move" } else { "" };
+        let gateways = gateways(&join).join(", ");
+        println!("{network:<20} {trust_domain:<30} {state:<30} {gateways}{may_move}");
     }
     Ok(())
+}
+
+fn gateways(join: &v1::JoinStatus) -> Vec<String> {
+    let read = |address| tollway_wire::address(Some(address), "gateways").ok();
+    join.gateways.iter().filter_map(read).map(|address| address.to_string()).collect()
 }
 
 /// A network without its control plane is reachable as long as its gateways answer.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AppProtocol, Instance, Label, NetworkName, PolicyName, Revision, ServiceName, TrustDomain,
-    Workload,
+    AddressRange, AppProtocol, Instance, Label, NetworkName, PolicyName, Revision, ServiceName,
+    TrustDomain, Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
@@ -46,6 +46,10 @@ pub(crate) struct Home {
     /// The network's own root certificate, DER.
     pub(crate) root: Vec<u8>,
     pub(crate) egress: EgressMode,
+    /// Where the control plane listens.
+    pub(crate) listen: SocketAddr,
+    /// What a joined network may state for its gateways beside public addresses.
+    pub(crate) peer_addresses: Arc<[AddressRange]>,
 }
 
 /// A part of the state whose changes are sent to watchers.
@@ -68,8 +72,8 @@ pub(crate) struct Gateway {
     pub(crate) instance: Instance,
     /// Where other networks reach it.
     pub(crate) outside: SocketAddr,
-    /// Where workloads of this network reach it.
-    pub(crate) inside: SocketAddr,
+    /// Where workloads of this network reach it for calls to other networks, if it takes those.
+    pub(crate) inside: Option<SocketAddr>,
 }
 
 #[derive(Default, PartialEq, Debug)]
@@ -311,7 +315,11 @@ impl Catalogue {
         let gateway = Gateway {
             instance: tollway_wire::instance(&stored.instance)?,
             outside: tollway_wire::address(stored.outside.as_ref(), "outside")?,
-            inside: tollway_wire::address(stored.inside.as_ref(), "inside")?,
+            inside: stored
+                .inside
+                .as_ref()
+                .map(|inside| tollway_wire::address(Some(inside), "inside"))
+                .transpose()?,
         };
         self.gateways.insert(gateway.instance.clone(), gateway);
         Ok(Subject::Gateways)

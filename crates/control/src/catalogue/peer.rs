@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use prost::Message;
 use tollway_identity::{BundleError, CertificateDer, TrustBundle};
 use tollway_model::{AppProtocol, Label, NetworkName, TrustDomain};
-use tollway_wire::{ConvertError, ROOTS_PER_TRUST_DOMAIN_LIMIT, v1};
+use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT, v1};
 
 use super::RecordError;
 use crate::stored;
@@ -16,7 +16,8 @@ use crate::stored;
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     trust: Option<PinnedTrust>,
-    /// Where its gateways listen for other networks.
+    /// Where its gateways listen for other networks, as stored: what of it may be used is
+    /// [`super::Catalogue::usable_gateways`].
     pub(crate) gateways: Arc<[SocketAddr]>,
     pub(crate) link: stored::PeerLink,
     /// Its revision up to which its aggregates were applied.
@@ -35,6 +36,13 @@ pub(crate) struct PinnedTrust {
     pub(crate) roots: Vec<Vec<u8>>,
     pub(crate) joined_at_unix_s: u64,
     pub(crate) pending: bool,
+    /// Its gateways may move without a new bundle.
+    pub(crate) follow_gateways: bool,
+    /// The gateways of its bundle.
+    pub(crate) bundle_gateways: Vec<SocketAddr>,
+    /// This network's operator has accepted that bundle, and so named these gateways; else the other
+    /// network has presented it.
+    pub(crate) is_accepted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +127,7 @@ impl PinnedTrust {
         TrustBundle::new(self.network.clone(), self.trust_domain.clone(), roots)
     }
 
-    pub(super) fn read(value: &[u8]) -> Result<Self, RecordError> {
+    pub(crate) fn read(value: &[u8]) -> Result<Self, RecordError> {
         let stored = stored::PeerTrust::decode(value)?;
         let count = stored.roots.len();
         if count > ROOTS_PER_TRUST_DOMAIN_LIMIT {
@@ -132,6 +140,13 @@ impl PinnedTrust {
             roots: stored.roots,
             joined_at_unix_s: stored.joined_at_unix_s,
             pending: stored.pending,
+            follow_gateways: stored.follow_gateways,
+            bundle_gateways: tollway_wire::addresses(
+                &stored.bundle_gateways,
+                "bundle_gateways",
+                GATEWAYS_PER_NETWORK_LIMIT,
+            )?,
+            is_accepted: stored.is_accepted,
         })
     }
 
@@ -142,6 +157,9 @@ impl PinnedTrust {
             roots: self.roots.clone(),
             joined_at_unix_s: self.joined_at_unix_s,
             pending: self.pending,
+            follow_gateways: self.follow_gateways,
+            bundle_gateways: self.bundle_gateways.iter().map(|place| (*place).into()).collect(),
+            is_accepted: self.is_accepted,
         }
         .encode_to_vec()
     }

@@ -1,5 +1,6 @@
 //! What streams and commands ask of the catalogue.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollway_model::{
@@ -8,7 +9,8 @@ use tollway_model::{
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
-use super::{Catalogue, Gateway, Peer, Policies, Subject};
+use super::{Catalogue, Gateway, Peer, PinnedTrust, Policies, Subject};
+use crate::addresses::{AddressRefusal, check_named_gateway, check_peer_gateway};
 use crate::options::EgressMode;
 
 impl Catalogue {
@@ -50,9 +52,10 @@ impl Catalogue {
             .and_then(|peer| Some((peer, peer.joined()?)))
             .ok_or(UnavailableReason::UnknownNetwork)?;
         let (gateways, beyond) = match self.home.egress {
-            EgressMode::Direct => (peer.gateways.clone(), Arc::from([])),
+            EgressMode::Direct => (self.usable_gateways(peer), Arc::from([])),
             EgressMode::Gateway => {
-                (self.gateways.values().map(|g| g.inside).collect(), peer.gateways.clone())
+                let inside = self.gateways.values().filter_map(|gateway| gateway.inside);
+                (inside.collect(), self.usable_gateways(peer))
             }
         };
         if !peer.link.reachable || gateways.is_empty() {
@@ -113,12 +116,47 @@ impl Catalogue {
         }
     }
 
-    /// What this network's gateways are sent of a joined one.
+    /// The gateways of a joined network that may be dialled.
+    pub(crate) fn usable_gateways(&self, peer: &Peer) -> Arc<[SocketAddr]> {
+        let may = |address: &SocketAddr| self.check_gateway(peer.trust(), *address).is_ok();
+        if peer.gateways.iter().all(may) {
+            return peer.gateways.clone();
+        }
+        peer.gateways.iter().copied().filter(may).collect()
+    }
+
+    /// Whether the address of a joined network's gateway may be used.
+    pub(crate) fn check_gateway(
+        &self,
+        trust: Option<&PinnedTrust>,
+        address: SocketAddr,
+    ) -> Result<(), AddressRefusal> {
+        let own = self.own_addresses();
+        let is_named =
+            |trust: &PinnedTrust| trust.is_accepted && trust.bundle_gateways.contains(&address);
+        if trust.is_some_and(is_named) {
+            check_named_gateway(address, own)
+        } else {
+            check_peer_gateway(address, own, &self.home.peer_addresses)
+        }
+    }
+
+    /// Where the own gateways and the own control plane listen.
+    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone {
+        let gateways = self.gateways.values().flat_map(|g| [Some(g.outside), g.inside]).flatten();
+        gateways.chain([self.home.listen])
+    }
+
+    /// What this network's gateways are sent of a joined one: they dial it only where workloads do
+    /// not.
     pub(crate) fn network_update(&self, network: &NetworkName) -> NetworkUpdate {
         let known = self.peers.get(network).and_then(|peer| Some((peer, peer.trust()?)));
         let state = known.map_or(NetworkState::Removed, |(peer, trust)| NetworkState::Joined {
             trust_domain: trust.trust_domain.clone(),
-            gateways: peer.gateways.clone(),
+            gateways: match self.home.egress {
+                EgressMode::Direct => Arc::from([]),
+                EgressMode::Gateway => self.usable_gateways(peer),
+            },
             reachable: peer.link.reachable,
         });
         NetworkUpdate { network: network.clone(), revision: self.revision(), state }

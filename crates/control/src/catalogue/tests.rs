@@ -17,6 +17,8 @@ fn home(egress: EgressMode) -> Home {
         trust_domain: TrustDomain::new("west.tollway").unwrap(),
         root: b"west root".to_vec(),
         egress,
+        listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
+        peer_addresses: Arc::from([]),
     }
 }
 
@@ -83,6 +85,9 @@ impl Script {
             roots: vec![b"east root".to_vec()],
             joined_at_unix_s: 0,
             pending: false,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
         };
         self.put(&Key::PeerTrust { network: label("east") }, &trust.write());
         let gateways =

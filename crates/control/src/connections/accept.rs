@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::server::TlsStream;
-use tollway_identity::Credentials;
+use tollway_identity::{Credentials, home_control_dns_san};
 use tollway_model::{ErrorCode, TrustDomain};
 use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
@@ -24,6 +24,7 @@ use super::handshake::{Refusal, handshake};
 use super::limits::{ConnectionLimits, Permit};
 use super::stream::{Admission, BoundedStream};
 use super::tls::CurrentTls;
+use crate::addresses::Origin;
 use crate::background::Background;
 
 /// Connections that wait to be served.
@@ -56,6 +57,13 @@ impl Connected for Connection {
     }
 }
 
+/// The own network, as its connections show it.
+struct Home {
+    trust_domain: TrustDomain,
+    /// The server name by which only connections from inside it come.
+    name: String,
+}
+
 /// Accepts connections; runs until it is dropped.
 pub(crate) async fn accept(
     acceptor: Acceptor,
@@ -63,7 +71,8 @@ pub(crate) async fn accept(
     connections: mpsc::Sender<Accepted>,
 ) {
     let Acceptor { home, credentials, limits, background } = acceptor;
-    let home = Arc::new(home);
+    let home_name = home_control_dns_san(&credentials.borrow().service().network);
+    let home = Arc::new(Home { trust_domain: home, name: home_name });
     let mut tls = CurrentTls::new(credentials);
     let mut log = LogLimiter::default();
     loop {
@@ -159,15 +168,19 @@ fn now() -> Instant {
 async fn admit(
     tcp: TcpStream,
     from: SocketAddr,
-    (config, home): (Arc<ServerConfig>, &TrustDomain),
+    (config, home): (Arc<ServerConfig>, &Home),
     permit: Permit,
     limits: &Arc<ConnectionLimits>,
 ) -> Result<Connection, Refusal> {
     let handshake = Box::pin(async {
         let (stream, caller) = handshake(tcp, from, config).await?;
-        let admission = Admission::acquire(&caller, home, from.ip(), limits).await?;
+        let name = stream.get_ref().1.server_name();
+        // No gateway passes this name on.
+        let is_direct = name.is_some_and(|name| name.eq_ignore_ascii_case(&home.name));
+        let origin = if is_direct { Origin::Direct(from.ip()) } else { Origin::Relayed };
+        let admission = Admission::acquire(&caller, &home.trust_domain, from.ip(), limits).await?;
         let stream = BoundedStream::new(stream, admission, limits.clone());
-        let peer = Peer { caller, backlog: stream.backlog.clone() };
+        let peer = Peer { caller, origin, backlog: stream.backlog.clone() };
         Ok(Connection { stream, peer })
     });
     let ended = permit.evicted().run_until_cancelled(handshake).await;

@@ -9,6 +9,7 @@ use tonic::{Request, Status};
 
 use super::send_backlog::SendBacklog;
 use super::shares::{Holder, Share, ShareLimit};
+use crate::addresses::Origin;
 use crate::catalogue::Catalogue;
 
 /// What the TLS handshake proved.
@@ -24,7 +25,13 @@ pub(crate) enum Caller {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) caller: Caller,
+    pub(crate) origin: Origin,
     pub(crate) backlog: Arc<SendBacklog>,
+}
+
+/// Where a request that arrived over TLS comes from.
+pub(crate) fn origin_of<T>(request: &Request<T>) -> Origin {
+    request.extensions().get::<Peer>().map_or(Origin::Relayed, |peer| peer.origin)
 }
 
 impl Caller {

@@ -3,19 +3,28 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
 use thiserror::Error;
 use tollway_identity::{SecretHash, TlsError, TokenError};
 use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use tollway_store::TransactError;
-use tollway_wire::TRUST_DOMAINS_LIMIT;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, TRUST_DOMAINS_LIMIT, v1};
 use tonic::Status;
 
 use super::dial::DialError;
+use crate::addresses::AddressRefusal;
 use crate::bundle::{BundleError, JoinBundle};
 use crate::catalogue::Catalogue;
 use crate::clock::ago;
 use crate::status::store_status;
 use crate::stored::JoinSecret;
+
+/// Bytes of the roots of all networks together: data planes get them in one message, beside the
+/// states of services.
+pub(crate) const TRUST_BYTES_LIMIT: usize = MESSAGE_LIMIT_BYTES / 4;
+
+/// The longest name of a trust domain.
+const TRUST_DOMAIN_BYTES: usize = 255;
 
 /// Why two networks were not joined.
 #[derive(Debug, Error)]
@@ -38,6 +47,12 @@ pub enum JoinError {
     OtherAuthority { network: NetworkName },
     #[error("{count} networks are joined already; remove one first")]
     TooMany { count: usize },
+    #[error(
+        "the roots of all networks would be {bytes} bytes long, of at most {TRUST_BYTES_LIMIT}; remove a joined network, or export the bundle with fewer roots"
+    )]
+    TooManyRoots { bytes: usize },
+    #[error("a gateway of the network {network} is refused: {refusal}")]
+    Gateway { network: NetworkName, refusal: AddressRefusal },
     #[error(
         "no gateway is registered, so the other network could not reach this one; start one with `tollway gateway`"
     )]
@@ -76,6 +91,8 @@ impl From<JoinError> for Status {
             | JoinError::TrustDomainTaken { .. }
             | JoinError::OtherAuthority { .. }
             | JoinError::TooMany { .. }
+            | JoinError::TooManyRoots { .. }
+            | JoinError::Gateway { .. }
             | JoinError::NoGateway => Self::failed_precondition(text),
             JoinError::UnknownSecret | JoinError::ExpiredSecret { .. } | JoinError::UsedSecret => {
                 Self::permission_denied(text)
@@ -122,6 +139,9 @@ pub(super) fn decide_admission(
     if *trust_domain == home.trust_domain {
         return Err(taken(&home.network));
     }
+    let roots: Vec<Vec<u8>> = bundle.roots.iter().map(|root| root.to_vec()).collect();
+    check_trust_bytes(catalogue, network, &roots)
+        .map_err(|bytes| JoinError::TooManyRoots { bytes })?;
     let mut joined = 0;
     for (name, peer) in catalogue.peers() {
         // One that is being joined holds its name and its trust domain already.
@@ -147,6 +167,26 @@ pub(super) fn decide_admission(
     Ok(Admission::New)
 }
 
+/// Whether the trust of all networks can still be sent once `network` has these roots; else the
+/// number of its bytes.
+pub(super) fn check_trust_bytes(
+    catalogue: &Catalogue,
+    network: &NetworkName,
+    roots: &[Vec<u8>],
+) -> Result<(), usize> {
+    let mut all = catalogue.trust();
+    let is_other =
+        |bundle: &v1::TrustBundle| !bundle.network.eq_ignore_ascii_case(network.as_str());
+    all.bundles.retain(is_other);
+    // Of the longest form, so that neither name nor revision matters.
+    let longest = "x".repeat(TRUST_DOMAIN_BYTES);
+    let new =
+        v1::TrustBundle { trust_domain: longest.clone(), roots: roots.to_vec(), network: longest };
+    all.bundles.push(new);
+    let bytes = all.encoded_len();
+    if bytes > TRUST_BYTES_LIMIT { Err(bytes) } else { Ok(()) }
+}
+
 /// Whether `secret` is the stored one and still lives.
 pub(super) fn decide_secret(
     stored: &JoinSecret,
@@ -165,8 +205,12 @@ pub(super) fn decide_secret(
 
 #[cfg(test)]
 mod tests {
-    use tollway_identity::CertificateDer;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use tollway_identity::{CERTIFICATE_BYTES_LIMIT, CertificateDer};
     use tollway_model::Label;
+    use tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT;
 
     use super::*;
     use crate::catalogue::{Home, PinnedTrust};
@@ -196,6 +240,8 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: b"west root".to_vec(),
             egress: EgressMode::Direct,
+            listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
+            peer_addresses: Arc::from([]),
         };
         let mut catalogue = Catalogue::new(home, 0);
         let east = PinnedTrust {
@@ -204,6 +250,9 @@ mod tests {
             roots: vec![b"east root".to_vec()],
             joined_at_unix_s: 0,
             pending: false,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 1).unwrap();
         let south = PinnedTrust {
@@ -212,6 +261,9 @@ mod tests {
             roots: vec![b"south root".to_vec()],
             joined_at_unix_s: 0,
             pending: true,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
         };
         catalogue.put(&Key::PeerTrust { network: label("south") }, &south.write(), 2).unwrap();
         catalogue
@@ -261,11 +313,49 @@ mod tests {
     }
 
     #[test]
+    fn roots_that_do_not_fit_into_one_message_with_those_of_others_are_refused() {
+        let mut catalogue = catalogue();
+        let root = CertificateDer::from(vec![7; CERTIFICATE_BYTES_LIMIT]);
+        let mut joined = 0;
+        let refused_at = loop {
+            let (network, domain) = (format!("n{joined}"), format!("n{joined}.tollway"));
+            let mut bundle = bundle(&network, &domain, b"");
+            bundle.roots = vec![root.clone(); ROOTS_PER_TRUST_DOMAIN_LIMIT];
+            match decide_admission(&catalogue, &bundle) {
+                Ok(Admission::New) => {}
+                Err(JoinError::TooManyRoots { bytes }) => break bytes,
+                other => panic!("{other:?}"),
+            }
+            let trust = PinnedTrust {
+                network: label(&network),
+                trust_domain: TrustDomain::new(&domain).unwrap(),
+                roots: bundle.roots.iter().map(|root| root.to_vec()).collect(),
+                joined_at_unix_s: 0,
+                pending: false,
+                follow_gateways: false,
+                bundle_gateways: Vec::new(),
+                is_accepted: false,
+            };
+            let key = Key::PeerTrust { network: label(&network) };
+            catalogue.put(&key, &trust.write(), 3 + joined).unwrap();
+            joined += 1;
+        };
+        assert!(joined > 10, "{joined} networks of the largest size");
+        assert!(refused_at > TRUST_BYTES_LIMIT);
+        assert!(catalogue.trust().encoded_len() <= TRUST_BYTES_LIMIT);
+        // One that is joined may have as many roots later, and no other may have more.
+        let roots = vec![root.to_vec(); ROOTS_PER_TRUST_DOMAIN_LIMIT];
+        assert_eq!(check_trust_bytes(&catalogue, &label("n0"), &roots), Ok(()));
+        assert!(check_trust_bytes(&catalogue, &label("east"), &roots).is_err());
+    }
+
+    #[test]
     fn a_secret_must_match_and_live() {
         let stored = JoinSecret {
             expires_at_unix_ms: 100,
             secret_hash: SecretHash::of(b"secret").as_bytes().to_vec(),
             redeemed_by: Vec::new(),
+            follow_gateways: false,
         };
         assert!(decide_secret(&stored, b"secret", 99).is_ok());
         assert!(matches!(decide_secret(&stored, b"other", 99), Err(JoinError::UnknownSecret)));

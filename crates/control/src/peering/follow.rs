@@ -1,9 +1,9 @@
 //! Sends a joined network what this one offers: aggregates and gateways, never endpoints.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
@@ -16,6 +16,8 @@ use tonic::{Status, Streaming};
 use tracing::info;
 
 use super::Peering;
+use super::joined::{Gateways, JoinedNetwork, encode_gateways};
+use super::pace::{ReadPace, cost};
 use crate::connections::{Caller, expired_status};
 use crate::delta;
 use crate::hub::Watcher;
@@ -44,12 +46,14 @@ pub(crate) fn start(
     let (outbox, stream) = mpsc::channel(RESPONSES_LIMIT);
     let session = Session {
         watcher: peering.hub.watch_whole(),
-        peering: peering.clone(),
-        network,
+        joined: JoinedNetwork { peering: peering.clone(), network },
         known: None,
+        pace: ReadPace::new(),
+        reached_at: None,
+        warned: false,
     };
     peering.background.spawn(async move {
-        let network = session.network.clone();
+        let network = session.joined.network.clone();
         if let Err(status) = session.run(&caller, requests, &outbox).await {
             info!(%network, reason = status.message(), "a joined network follows no more");
             let _ = outbox.try_send(Err(status));
@@ -59,11 +63,15 @@ pub(crate) fn start(
 }
 
 struct Session {
-    peering: Arc<Peering>,
+    joined: JoinedNetwork,
     watcher: Watcher,
-    network: NetworkName,
     /// The other network has been sent everything up to here.
     known: Option<Revision>,
+    pace: ReadPace,
+    /// Where it is reached as it states, if that is not stored yet.
+    reached_at: Option<Vec<SocketAddr>>,
+    /// The operator was warned of gateways that are refused.
+    warned: bool,
 }
 
 impl Session {
@@ -74,8 +82,8 @@ impl Session {
         outbox: &Outbox,
     ) -> Result<(), Status> {
         self.known = open(&mut requests).await?;
-        info!(network = %self.network, from = ?self.known, "a joined network follows");
-        let peering = self.peering.clone();
+        info!(network = %self.joined.network, from = ?self.known, "a joined network follows");
+        let peering = self.joined.peering.clone();
         let mut heartbeat = interval(peering.timing.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let expired = caller.expired();
@@ -83,11 +91,19 @@ impl Session {
         loop {
             // A network that is no longer joined gets no more.
             peering.hub.read(|catalogue| caller.peer(catalogue))?;
+            let (read_at, move_at) = (self.pace.next_at(), self.joined.next_move_at());
+            let read = async {
+                tokio::time::sleep_until(read_at).await;
+                requests.next().await
+            };
             tokio::select! {
-                request = requests.next() => match request {
+                request = read => match request {
                     Some(request) => self.request(request?.request).await?,
                     None => return Ok(()),
                 },
+                () = tokio::time::sleep_until(move_at), if self.reached_at.is_some() => {
+                    self.take_gateways().await?;
+                }
                 () = self.watcher.changed() => {
                     tokio::time::sleep(BUNDLE_WINDOW).await;
                     self.push(outbox).await?;
@@ -112,10 +128,15 @@ impl Session {
         }
     }
 
-    async fn request(&self, step: Option<Step>) -> Result<(), Status> {
+    async fn request(&mut self, step: Option<Step>) -> Result<(), Status> {
+        self.pace.spend(cost(0, false));
         match step {
-            Some(Step::ReachedAt(gateways)) => {
-                take_gateways(&self.peering, &self.network, &gateways).await
+            Some(Step::ReachedAt(stated)) => {
+                let limit = tollway_wire::GATEWAYS_PER_NETWORK_LIMIT;
+                let read = tollway_wire::addresses(&stated.addresses, "reached_at", limit)
+                    .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
+                self.reached_at = Some(read);
+                self.take_gateways().await
             }
             Some(Step::Ack(ack)) => {
                 self.watcher.acknowledge(Revision(ack.revision));
@@ -126,9 +147,31 @@ impl Session {
         }
     }
 
+    /// Stores the addresses at which the network is reached, if they may change now.
+    async fn take_gateways(&mut self) -> Result<(), Status> {
+        let Some(stated) = self.reached_at.take() else { return Ok(()) };
+        let moved = match self.joined.decide_gateways(&stated, &mut self.warned) {
+            Gateways::Keep => return Ok(()),
+            Gateways::Later => {
+                self.reached_at = Some(stated);
+                return Ok(());
+            }
+            Gateways::Move(moved) => moved,
+        };
+        let JoinedNetwork { peering, network } = &self.joined;
+        let trust = Key::PeerTrust { network: network.clone() }.encode();
+        let entry = peering.store.get(&trust).await.map_err(|error| store_status(&error))?;
+        let entry = entry.ok_or_else(|| Status::permission_denied("the network is not joined"))?;
+        let put = Transaction::new()
+            .when(trust, Expected::Revision(entry.revision))
+            .put(Key::PeerGateways { network: network.clone() }.encode(), encode_gateways(&moved));
+        peering.store.transact(put).await.map_err(|error| store_status(&error))?;
+        Ok(())
+    }
+
     /// Sends what changed. Returns whether anything was sent.
     async fn push(&mut self, outbox: &Outbox) -> Result<bool, Status> {
-        let delta = self.peering.hub.read(|catalogue| delta::plan(catalogue, self.known));
+        let delta = self.joined.peering.hub.read(|catalogue| delta::plan(catalogue, self.known));
         let revision = delta.revision;
         if !delta.snapshot && delta.services.is_empty() && !delta.gateways {
             self.known = Some(revision);
@@ -138,7 +181,7 @@ impl Session {
         for index in 0..chunks {
             let (first, last) = (index == 0, index + 1 == chunks);
             let names = delta.services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
-            let response = self.peering.hub.read(|catalogue| v1::FollowResponse {
+            let response = self.joined.peering.hub.read(|catalogue| v1::FollowResponse {
                 revision: if last { revision.0 } else { self.known.unwrap_or_default().0 },
                 services: names
                     .take(SERVICES_PER_RESPONSE_LIMIT)
@@ -171,32 +214,6 @@ async fn open(requests: &mut Streaming<v1::FollowRequest>) -> Result<Option<Revi
             Err(Status::invalid_argument("the first request must be `open`"))
         }
     }
-}
-
-/// Stores the addresses at which a joined network is reached.
-async fn take_gateways(
-    peering: &Peering,
-    network: &NetworkName,
-    stated: &v1::Gateways,
-) -> Result<(), Status> {
-    let limit = tollway_wire::GATEWAYS_PER_NETWORK_LIMIT;
-    let read = tollway_wire::addresses(&stated.addresses, "reached_at", limit)
-        .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
-    let known = peering
-        .hub
-        .read(|catalogue| catalogue.find_peer(network).map(|peer| peer.gateways.clone()));
-    if read.is_empty() || known.is_none_or(|known| *known == *read) {
-        return Ok(());
-    }
-    let trust = Key::PeerTrust { network: network.clone() }.encode();
-    let entry = peering.store.get(&trust).await.map_err(|error| store_status(&error))?;
-    let entry = entry.ok_or_else(|| Status::permission_denied("the network is not joined"))?;
-    let put = Transaction::new()
-        .when(trust, Expected::Revision(entry.revision))
-        .put(Key::PeerGateways { network: network.clone() }.encode(), stated.encode_to_vec());
-    let revision = peering.store.transact(put).await.map_err(|error| store_status(&error))?;
-    info!(%network, revision, gateways = read.len(), "the gateways of a joined network moved");
-    Ok(())
 }
 
 async fn send(outbox: &Outbox, response: v1::FollowResponse) -> Result<(), Status> {

@@ -1,15 +1,22 @@
-//! Stores what a joined network sends, each response in one transaction that commits only while the
-//! network is still joined.
+//! Stores what a joined network sends, each time in one transaction that commits only while the
+//! network is still joined. Changes are gathered ([`super::pace`]): what is stated again and again
+//! is stored once, as it was stated last.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message as _;
-use tollway_model::NetworkName;
+use tokio::time::Instant;
+use tollway_model::{Label, NetworkName};
 use tollway_store::{Expected, KeyRange, Transaction};
-use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, v1};
-use tracing::{debug, info};
+use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, SERVICES_PER_RESPONSE_LIMIT, v1};
+use tracing::{debug, info, warn};
 
-use super::joined::{JoinedNetwork, LinkError, PEER_SERVICES_LIMIT};
+use super::admission::check_trust_bytes;
+use super::joined::{Gateways, JoinedNetwork, LinkError, PEER_SERVICES_LIMIT, encode_gateways};
+use super::pace::{Interval, PEER_SERVICES_WITHIN, ReadPace, cost};
 use crate::catalogue::{PeerAggregate, PinnedTrust};
 use crate::connected::is_version;
 use crate::key::{Key, MESH_PREFIX};
@@ -17,51 +24,177 @@ use crate::stored;
 
 const PAGE_ENTRIES: usize = 1_000;
 
+/// What lasts longer than one stream of a joined network: how fast it may change things, and what
+/// it changed too fast.
+pub(super) struct Pending {
+    read: ReadPace,
+    roots: Interval,
+    services: Interval,
+    /// Roots that were stated and are not stored yet.
+    trust: Option<v1::TrustBundle>,
+    gateways: Option<Vec<SocketAddr>>,
+    /// The operator was warned of what waits, or of gateways that are refused.
+    warned_of_roots: bool,
+    warned_of_gateways: bool,
+}
+
+impl Pending {
+    /// With this time from one change of roots to the next.
+    pub(super) fn new(roots: Duration) -> Self {
+        Self {
+            read: ReadPace::new(),
+            roots: Interval::new(roots),
+            services: Interval::new(PEER_SERVICES_WITHIN),
+            trust: None,
+            gateways: None,
+            warned_of_roots: false,
+            warned_of_gateways: false,
+        }
+    }
+}
+
+/// What a transaction settles of what was pending, once it has committed.
+#[derive(Default)]
+struct Settled {
+    trust: bool,
+    roots_changed: bool,
+    gateways: bool,
+}
+
 /// Puts the responses of one stream into the store.
 pub(super) struct Intake<'a> {
     joined: &'a JoinedNetwork,
+    pending: &'a mut Pending,
     trust: PinnedTrust,
+    /// Services that were stated and are not stored yet.
+    stated: BTreeMap<(Label, Label), v1::Aggregate>,
+    /// The revision that all of it has.
+    revision: u64,
     /// Services in the snapshot that is being received.
-    snapshot: Option<HashSet<bytes::Bytes>>,
+    snapshot: Option<HashSet<Bytes>>,
+    /// The snapshot has been received, and what it did not state is to go.
+    sweeps: bool,
     /// The whole snapshot has been received.
     in_step: bool,
+    /// Something was taken in since the last time that something was stored.
+    is_fresh: bool,
     /// The version of the other control plane; empty until it is received.
     version: String,
 }
 
 impl<'a> Intake<'a> {
-    pub(super) fn new(joined: &'a JoinedNetwork, trust: PinnedTrust) -> Self {
-        Self { joined, trust, snapshot: None, in_step: false, version: String::new() }
+    pub(super) fn new(
+        joined: &'a JoinedNetwork,
+        trust: PinnedTrust,
+        pending: &'a mut Pending,
+    ) -> Self {
+        Self {
+            joined,
+            pending,
+            trust,
+            stated: BTreeMap::new(),
+            revision: 0,
+            snapshot: None,
+            sweeps: false,
+            in_step: false,
+            is_fresh: false,
+            version: String::new(),
+        }
     }
 
-    pub(super) async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
+    /// When the next response may be read.
+    pub(super) fn read_at(&self) -> Instant {
+        self.pending.read.next_at()
+    }
+
+    /// When [`Self::store`] has something to do.
+    pub(super) fn store_at(&self) -> Option<Instant> {
+        let is_whole = self.stated.len() >= SERVICES_PER_RESPONSE_LIMIT;
+        let is_bulk = !self.in_step || self.snapshot.is_some() || self.sweeps || is_whole;
+        if self.is_fresh && is_bulk {
+            return Some(Instant::now());
+        }
+        let services = (!self.stated.is_empty()).then(|| self.pending.services.next_at());
+        let roots = self.pending.trust.is_some().then(|| self.pending.roots.next_at());
+        let gateways = self.pending.gateways.as_ref().map(|_| self.joined.next_move_at());
+        [services, roots, gateways].into_iter().flatten().min()
+    }
+
+    /// Takes a response in. It is stored by [`Self::store`].
+    pub(super) fn take(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
+        let is_state = response.snapshot_start || response.trust.is_some();
+        self.pending.read.spend(cost(response.services.len(), is_state));
         if response.snapshot_start {
             self.snapshot = Some(HashSet::new());
         }
-        let mut change = self.guarded().await?;
-        self.plan_trust(response.trust.as_ref(), &mut change)?;
-        if let Some(gateways) = &response.gateways {
-            change = self.plan_gateways(gateways, change)?;
+        if let Some(stated) = response.trust {
+            // What cannot be used ends the stream, whenever it would be stored.
+            changed_trust(&self.trust, &stated)?;
+            self.pending.trust = Some(stated);
         }
-        for stated in &response.services {
-            change = self.plan_service(stated, change)?;
+        if let Some(stated) = response.gateways {
+            let limit = GATEWAYS_PER_NETWORK_LIMIT;
+            let read = tollway_wire::addresses(&stated.addresses, "gateways", limit)?;
+            self.pending.gateways = Some(read);
+        }
+        for stated in response.services {
+            self.take_service(stated)?;
         }
         if response.snapshot_end {
+            self.sweeps = self.snapshot.is_some();
+        }
+        self.revision = response.revision;
+        self.is_fresh = true;
+        if !response.version.is_empty() && is_version(&response.version) {
+            self.version = response.version;
+        }
+        Ok(())
+    }
+
+    fn take_service(&mut self, stated: v1::Aggregate) -> Result<(), LinkError> {
+        let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
+        let app = tollway_wire::label(&stated.app, "app")?;
+        if !stated.removed {
+            PeerAggregate::read(&stated)?;
+            if let Some(seen) = &mut self.snapshot {
+                let network = self.joined.network.clone();
+                let key =
+                    Key::PeerService { network, namespace: namespace.clone(), app: app.clone() };
+                seen.insert(key.encode());
+            }
+        }
+        self.stated.insert((namespace, app), stated);
+        Ok(())
+    }
+
+    /// Stores what was taken in and may change now.
+    pub(super) async fn store(&mut self) -> Result<(), LinkError> {
+        self.is_fresh = false;
+        let mut settled = Settled::default();
+        let mut change = self.guarded().await?;
+        change = self.plan_trust(change, &mut settled)?;
+        change = self.plan_gateways(change, &mut settled);
+        let stores_services = !self.stated.is_empty();
+        change = self.plan_services(change)?;
+        if std::mem::take(&mut self.sweeps) {
             change = self.plan_sweep(change).await?;
         }
-        if self.snapshot.is_none() && !change.ops.is_empty() {
-            let cursor = stored::PeerCursor { revision: response.revision };
+        // What waits must be stated again to a control plane that has restarted meanwhile.
+        let waits = self.pending.trust.is_some() && !settled.trust;
+        if self.snapshot.is_none() && !waits && !change.ops.is_empty() {
+            let cursor = stored::PeerCursor { revision: self.revision };
             change =
                 change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
         }
         if !change.ops.is_empty() {
             let revision = self.joined.peering.store.transact(change).await?;
-            debug!(network = %self.joined.network, revision, theirs = response.revision, "applied");
+            debug!(network = %self.joined.network, revision, theirs = self.revision, "applied");
             self.joined.peering.hub.visible(revision).await;
         }
-        if !response.version.is_empty() && is_version(&response.version) {
-            self.version = response.version;
+        if stores_services {
+            self.pending.services.changed();
         }
+        self.settle(&settled);
         if self.snapshot.is_none() && !self.in_step {
             self.in_step = true;
             self.mark_reachable().await?;
@@ -69,73 +202,110 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
+    fn settle(&mut self, settled: &Settled) {
+        let Settled { trust, roots_changed, gateways } = *settled;
+        if trust {
+            self.pending.trust = None;
+            self.pending.warned_of_roots = false;
+        }
+        if roots_changed {
+            self.pending.roots.changed();
+        }
+        if gateways {
+            self.pending.gateways = None;
+        }
+    }
+
+    /// The revision up to which everything is stored; `None` while something of it waits.
+    pub(super) fn stored(&self) -> Option<u64> {
+        self.stated.is_empty().then_some(self.revision)
+    }
+
     /// A transaction that happens only while the network is joined as it is now.
-    async fn guarded(&self) -> Result<Transaction, LinkError> {
+    async fn guarded(&mut self) -> Result<Transaction, LinkError> {
         let key = self.key(|network| Key::PeerTrust { network });
         let entry = self.joined.peering.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
+        self.trust = PinnedTrust::read(&entry.value).map_err(|_| LinkError::NotJoined)?;
         Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
     }
 
     fn plan_trust(
         &mut self,
-        stated: Option<&v1::TrustBundle>,
-        change: &mut Transaction,
-    ) -> Result<(), LinkError> {
-        let Some(stated) = stated else { return Ok(()) };
-        let Some(changed) = changed_trust(&self.trust, stated)? else { return Ok(()) };
-        self.trust = changed;
-        let roots = self.trust.roots.len();
-        info!(network = %self.joined.network, roots, "a joined network changed its roots");
+        change: Transaction,
+        settled: &mut Settled,
+    ) -> Result<Transaction, LinkError> {
+        let Some(stated) = &self.pending.trust else { return Ok(change) };
+        let network = &self.joined.network;
+        let Some(changed) = changed_trust(&self.trust, stated)? else {
+            settled.trust = true;
+            return Ok(change);
+        };
+        if !self.pending.roots.may_change() {
+            if !std::mem::replace(&mut self.pending.warned_of_roots, true) {
+                self.joined.peering.counts.roots_held.add(1);
+                warn!(%network, "a joined network changed its roots again too soon; the last change is taken in time");
+            }
+            return Ok(change);
+        }
+        let at = self.joined.peering.hub.read(|catalogue| {
+            check_trust_bytes(catalogue, &changed.network, &changed.roots)
+                .map(|()| catalogue.trust_revision())
+        });
+        let at = at.map_err(|bytes| LinkError::TooManyRoots { bytes })?;
+        let roots = changed.roots.len();
+        warn!(%network, roots, "a joined network changed its roots; ask its operator if that is not expected");
+        (settled.trust, settled.roots_changed) = (true, true);
         let key = self.key(|network| Key::PeerTrust { network });
-        let planned = std::mem::take(change).put(key, self.trust.write());
-        *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
-        Ok(())
+        let trust = Key::Trust.encode();
+        // Two networks that change their roots side by side must not exceed the bytes of both.
+        let planned = change.when(trust.clone(), Expected::Revision(at));
+        Ok(planned.put(key, changed.write()).put(trust, Bytes::new()))
     }
 
-    fn plan_gateways(
-        &self,
-        stated: &v1::Gateways,
-        change: Transaction,
-    ) -> Result<Transaction, LinkError> {
-        let read =
-            tollway_wire::addresses(&stated.addresses, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
-        // Without gateways it could never be reached again: the last known ones stay.
-        let known = self.joined.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
-        if read.is_empty() || *read == *known {
-            return Ok(change);
-        }
+    fn plan_gateways(&mut self, change: Transaction, settled: &mut Settled) -> Transaction {
+        let Some(stated) = &self.pending.gateways else { return change };
+        let taken = match self.joined.decide_gateways(stated, &mut self.pending.warned_of_gateways)
+        {
+            Gateways::Keep => {
+                settled.gateways = true;
+                return change;
+            }
+            Gateways::Later => return change,
+            Gateways::Move(taken) => taken,
+        };
+        settled.gateways = true;
         let key = self.key(|network| Key::PeerGateways { network });
-        Ok(change.put(key, stated.encode_to_vec()))
+        change.put(key, encode_gateways(&taken))
     }
 
-    fn plan_service(
-        &mut self,
-        stated: &v1::Aggregate,
-        change: Transaction,
-    ) -> Result<Transaction, LinkError> {
-        let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
-        let app = tollway_wire::label(&stated.app, "app")?;
-        let name = (namespace.clone(), app.clone());
-        let key = self.key(|network| Key::PeerService { network, namespace, app });
-        if stated.removed {
-            return Ok(change.delete(key));
+    fn plan_services(&mut self, mut change: Transaction) -> Result<Transaction, LinkError> {
+        let stated = std::mem::take(&mut self.stated);
+        let mut added = 0;
+        for ((namespace, app), stated) in stated {
+            let name = (namespace.clone(), app.clone());
+            let key = self.key(|network| Key::PeerService { network, namespace, app });
+            if stated.removed {
+                change = change.delete(key);
+                continue;
+            }
+            let (_, _, aggregate) = PeerAggregate::read(&stated)?;
+            let (known, count) = self
+                .joined
+                .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
+                .ok_or(LinkError::NotJoined)?;
+            if known == Some(aggregate) {
+                continue;
+            }
+            if known.is_none() {
+                added += 1;
+                let stated_now = self.snapshot.as_ref().map_or(0, HashSet::len);
+                if (count + added).max(stated_now) > PEER_SERVICES_LIMIT {
+                    return Err(LinkError::TooManyServices);
+                }
+            }
+            change = change.put(key, stated.encode_to_vec());
         }
-        let (_, _, aggregate) = PeerAggregate::read(stated)?;
-        if let Some(seen) = &mut self.snapshot {
-            seen.insert(key.clone());
-        }
-        let (known, count) = self
-            .joined
-            .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
-            .ok_or(LinkError::NotJoined)?;
-        if known == Some(aggregate) {
-            return Ok(change);
-        }
-        let stated_now = self.snapshot.as_ref().map_or(0, HashSet::len);
-        if known.is_none() && count.max(stated_now) >= PEER_SERVICES_LIMIT {
-            return Err(LinkError::TooManyServices);
-        }
-        Ok(change.put(key, stated.encode_to_vec()))
+        Ok(change)
     }
 
     /// Ends the snapshot: what it did not state has gone.
@@ -143,7 +313,7 @@ impl<'a> Intake<'a> {
         let seen = self.snapshot.take().unwrap_or_default();
         let network = self.joined.network.to_lower();
         let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
-        let mut after: Option<bytes::Bytes> = None;
+        let mut after: Option<Bytes> = None;
         loop {
             let page =
                 self.joined.peering.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
@@ -174,7 +344,7 @@ impl<'a> Intake<'a> {
         self.joined.store_link(heard).await
     }
 
-    fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
+    fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> Bytes {
         of(self.joined.network.clone()).encode()
     }
 }
@@ -199,7 +369,7 @@ fn changed_trust(
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     use tollway_identity::{Authority, CERTIFICATE_BYTES_LIMIT};
     use tollway_model::{Label, TrustDomain};
@@ -220,6 +390,9 @@ mod tests {
             roots: vec![root.to_vec()],
             joined_at_unix_s: 0,
             pending: false,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
         }
     }
 

@@ -17,7 +17,9 @@ use tracing::{info, warn};
 use super::Peering;
 use super::admission::{Admission, JoinError, decide_admission, decide_secret};
 use super::dial::dial;
+use super::joined::encode_gateways;
 use super::link::gateways_to;
+use crate::addresses::check_named_gateway;
 use crate::bundle::JoinBundle;
 use crate::catalogue::PinnedTrust;
 use crate::clock::{later, unix_now_ms, unix_now_s};
@@ -42,13 +44,18 @@ const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
 const PAGE_ENTRIES: usize = 1_000;
 
 /// Writes a bundle with a fresh secret.
-pub(crate) async fn export(peering: &Peering, ttl: Duration) -> Result<Vec<u8>, JoinError> {
+/// The gateways of the network that redeems it may move later if `follow_gateways`.
+pub(crate) async fn export(
+    peering: &Peering,
+    ttl: Duration,
+    follow_gateways: bool,
+) -> Result<Vec<u8>, JoinError> {
     wait_for_gateway(peering).await;
     let token = JoinToken::generate(peering.authority.network(), peering.authority.root_der())
         .map_err(JoinError::Secret)?;
     let bundle = own_bundle(peering, token.to_string(), ttl)?;
     let file = bundle.sign(&peering.authority.to_pem())?;
-    let record = StoredSecret::new(&token, bundle.expires_at_unix_ms);
+    let record = StoredSecret::new(&token, bundle.expires_at_unix_ms, follow_gateways);
     let put = Transaction::new()
         .when(record.key.clone(), Expected::Absent)
         .put(record.key, record.value.encode_to_vec());
@@ -77,11 +84,12 @@ struct StoredSecret {
 }
 
 impl StoredSecret {
-    fn new(token: &JoinToken, expires_at_unix_ms: u64) -> Self {
+    fn new(token: &JoinToken, expires_at_unix_ms: u64, follow_gateways: bool) -> Self {
         let value = JoinSecret {
             expires_at_unix_ms,
             secret_hash: token.secret_hash().as_bytes().to_vec(),
             redeemed_by: Vec::new(),
+            follow_gateways,
         };
         Self { key: secret_key(token), value }
     }
@@ -132,6 +140,13 @@ async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), 
     decide_secret(&stored, token.secret(), now)?;
     let bundle = JoinBundle::verify(file, now)?;
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
+    let entrant = Entrant::stated(&bundle, stored.follow_gateways);
+    let refused = |refusal| JoinError::Gateway { network: bundle.network.clone(), refusal };
+    peering.hub.read(|catalogue| {
+        let mut checked =
+            bundle.gateways.iter().map(|gateway| catalogue.check_gateway(None, *gateway));
+        checked.try_for_each(|checked| checked.map_err(refused))
+    })?;
     let redeemed_by = SecretHash::of(&bundle.roots[0]).as_bytes().to_vec();
     if !stored.redeemed_by.is_empty() {
         // The same network retries after the answer to its first attempt was lost.
@@ -143,8 +158,8 @@ async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), 
         .when(key.clone(), Expected::Revision(entry.revision))
         .put(key, used.encode_to_vec());
     let admitted = match admission {
-        Admission::New => admit(peering, &bundle, false, change).await,
-        Admission::Again => refresh(peering, &bundle, change).await,
+        Admission::New => admit(peering, &entrant, false, change).await,
+        Admission::Again => refresh(peering, &entrant, change).await,
     };
     match admitted {
         Err(JoinError::Write(TransactError::Conflict { .. })) => Err(JoinError::UsedSecret),
@@ -152,24 +167,45 @@ async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), 
     }
 }
 
-/// Stores the network of `bundle` as joined, or as being joined, if it may be at that moment: two
+/// A network that comes in.
+struct Entrant<'a> {
+    bundle: &'a JoinBundle,
+    /// This network's operator has accepted the bundle.
+    is_accepted: bool,
+    follow_gateways: bool,
+}
+
+impl<'a> Entrant<'a> {
+    /// By a bundle that this network's operator has accepted.
+    fn accepted(bundle: &'a JoinBundle, follow_gateways: bool) -> Self {
+        Self { bundle, is_accepted: true, follow_gateways }
+    }
+
+    /// By a bundle that it presents itself.
+    fn stated(bundle: &'a JoinBundle, follow_gateways: bool) -> Self {
+        Self { bundle, is_accepted: false, follow_gateways }
+    }
+}
+
+/// Stores a network as joined, or as being joined, if it may be at that moment: two
 /// that claim one trust domain must not come in side by side.
 async fn admit(
     peering: &Peering,
-    bundle: &JoinBundle,
+    entrant: &Entrant<'_>,
     pending: bool,
     change: Transaction,
 ) -> Result<(), JoinError> {
     for _ in 0..ADMIT_TRIES {
         let (admission, trust_revision) = peering.hub.read(|catalogue| {
-            decide_admission(catalogue, bundle).map(|known| (known, catalogue.trust_revision()))
+            decide_admission(catalogue, entrant.bundle)
+                .map(|known| (known, catalogue.trust_revision()))
         })?;
         if admission == Admission::Again {
-            return refresh(peering, bundle, change).await;
+            return refresh(peering, entrant, change).await;
         }
         let unchanged = Expected::Revision(trust_revision);
         let guarded = change.clone().when(Key::Trust.encode(), unchanged);
-        match put_network(peering, bundle, pending, guarded).await {
+        match put_network(peering, entrant, pending, guarded).await {
             Err(JoinError::Write(TransactError::Conflict { key, .. }))
                 if key == Key::Trust.encode() =>
             {
@@ -183,10 +219,11 @@ async fn admit(
 
 async fn put_network(
     peering: &Peering,
-    bundle: &JoinBundle,
+    entrant: &Entrant<'_>,
     pending: bool,
     change: Transaction,
 ) -> Result<(), JoinError> {
+    let bundle = entrant.bundle;
     let network = &bundle.network;
     let trust = PinnedTrust {
         network: network.clone(),
@@ -194,6 +231,9 @@ async fn put_network(
         roots: bundle.roots.iter().map(|root| root.to_vec()).collect(),
         joined_at_unix_s: unix_now_s(),
         pending,
+        follow_gateways: entrant.follow_gateways,
+        bundle_gateways: bundle.gateways.clone(),
+        is_accepted: entrant.is_accepted,
     };
     // Its services are withdrawn until its control plane first answers.
     let link =
@@ -214,21 +254,34 @@ async fn put_network(
 }
 
 /// The accepting side: pins the network of the bundle and presents this one to it.
-pub(crate) async fn accept(peering: &Arc<Peering>, file: &[u8]) -> Result<JoinBundle, JoinError> {
+///
+/// The bundle's gateways are the operator's word, wherever they lead but to this network itself.
+pub(crate) async fn accept(
+    peering: &Arc<Peering>,
+    file: &[u8],
+    follow_gateways: bool,
+) -> Result<JoinBundle, JoinError> {
     let bundle = JoinBundle::verify(file, unix_now_ms())?;
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
+    let refused = |refusal| JoinError::Gateway { network: bundle.network.clone(), refusal };
+    peering.hub.read(|catalogue| {
+        let own = catalogue.own_addresses();
+        let mut gateways = bundle.gateways.iter();
+        gateways.try_for_each(|gateway| check_named_gateway(*gateway, own.clone()).map_err(refused))
+    })?;
+    let entrant = Entrant::accepted(&bundle, follow_gateways);
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
     wait_for_gateway(peering).await;
     let own = own_bundle(peering, String::new(), RETURN_BUNDLE_TTL)?;
     let own = own.sign(&peering.authority.to_pem())?;
     // With this an own gateway in between learns of the network, or of its new address.
     match admission {
-        Admission::New => admit(peering, &bundle, true, Transaction::new()).await?,
-        Admission::Again => refresh(peering, &bundle, Transaction::new()).await?,
+        Admission::New => admit(peering, &entrant, true, Transaction::new()).await?,
+        Admission::Again => refresh(peering, &entrant, Transaction::new()).await?,
     }
     let presented = present(peering, &bundle, &token, own).await;
     match (presented, admission) {
-        (Ok(()), Admission::New) => admit(peering, &bundle, false, Transaction::new()).await?,
+        (Ok(()), Admission::New) => admit(peering, &entrant, false, Transaction::new()).await?,
         (Ok(()), Admission::Again) => {}
         (Err(error), Admission::New) => {
             // The other side may have joined it meanwhile; that entry then remains.
@@ -252,20 +305,42 @@ fn is_pending(peering: &Peering, network: &NetworkName) -> bool {
 /// Takes over the gateways of a network that is joined already: all of its own may have moved.
 async fn refresh(
     peering: &Peering,
-    bundle: &JoinBundle,
+    entrant: &Entrant<'_>,
     change: Transaction,
 ) -> Result<(), JoinError> {
-    let change = put_gateways(bundle, change);
-    let revision = peering.store.transact(change).await?;
-    peering.hub.visible(revision).await;
-    info!(network = %bundle.network, revision, "joined a network again");
-    Ok(())
+    let network = &entrant.bundle.network;
+    let key = Key::PeerTrust { network: network.clone() }.encode();
+    for _ in 0..ADMIT_TRIES {
+        let not_joined = || JoinError::NotJoined { network: network.clone() };
+        let entry = peering.store.get(&key).await?.ok_or_else(not_joined)?;
+        let known = PinnedTrust::read(&entry.value).map_err(|_| not_joined())?;
+        let trust = PinnedTrust {
+            follow_gateways: entrant.follow_gateways,
+            bundle_gateways: entrant.bundle.gateways.clone(),
+            is_accepted: entrant.is_accepted,
+            ..known
+        };
+        let change = put_gateways(entrant.bundle, change.clone())
+            .when(key.clone(), Expected::Revision(entry.revision))
+            .put(key.clone(), trust.write());
+        match peering.store.transact(change).await {
+            Ok(revision) => {
+                peering.hub.visible(revision).await;
+                info!(%network, revision, "joined a network again");
+                return Ok(());
+            }
+            Err(TransactError::Conflict { key: changed, .. }) if changed == key => {
+                tokio::time::sleep(ADMIT_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(JoinError::Busy)
 }
 
 fn put_gateways(bundle: &JoinBundle, change: Transaction) -> Transaction {
-    let addresses = bundle.gateways.iter().map(|gateway| (*gateway).into()).collect();
     let key = Key::PeerGateways { network: bundle.network.clone() }.encode();
-    change.put(key, v1::Gateways { addresses }.encode_to_vec())
+    change.put(key, encode_gateways(&bundle.gateways))
 }
 
 /// Presents the own bundle to the network of `bundle`.
@@ -330,6 +405,7 @@ async fn forget(peering: &Peering, network: &NetworkName) -> Result<(), JoinErro
         revision = peering.store.transact(delete).await?;
     }
     peering.hub.visible(revision).await;
+    peering.gateway_moves().remove(network);
     Ok(())
 }
 

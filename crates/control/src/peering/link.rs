@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 
 use super::Peering;
 use super::dial::dial;
-use super::intake::Intake;
+use super::intake::{Intake, Pending};
 use super::joined::{JoinedNetwork, LinkError};
 use super::probe;
 use crate::catalogue::{Catalogue, PinnedTrust};
@@ -42,6 +42,9 @@ const ACKS_LIMIT: usize = 16;
 /// Before dialling again.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
+/// Before dialling again a network that sent what cannot be taken: it most likely sends it again.
+const FAULT_BACKOFF: Backoff =
+    Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
 /// Probes of the gateways within the time after which a silent network is lost.
 const PROBES_PER_LIMIT: u32 = 5;
 
@@ -148,10 +151,11 @@ impl Link {
 
     async fn run(self) {
         let follow = async {
-            let mut attempt: u32 = 0;
+            let (mut attempt, mut faults): (u32, u32) = (0, 0);
+            let mut pending = Pending::new(self.joined.peering.timing.peer_roots);
             loop {
                 let before = Instant::now();
-                let error = match self.follow(attempt).await {
+                let error = match self.follow(attempt, &mut pending).await {
                     Ok(never) => match never {},
                     Err(error) => error,
                 };
@@ -161,7 +165,19 @@ impl Link {
                 // One that lived was no failed attempt: come back fast.
                 attempt =
                     if before.elapsed() > BACKOFF.longest { 0 } else { attempt.saturating_add(1) };
+                if before.elapsed() > FAULT_BACKOFF.longest {
+                    faults = 0;
+                }
                 let reason = tollway_model::chain(&error);
+                if error.is_theirs() {
+                    self.contact.failed(reason.clone());
+                    self.joined.peering.counts.streams_ended.add(1);
+                    let pause = FAULT_BACKOFF.pause(faults);
+                    warn!(network = %self.joined.network, reason, ?pause, "what a joined network sends is not taken; it is asked again after a pause");
+                    faults = faults.saturating_add(1);
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
                 debug!(network = %self.joined.network, attempt, reason, "no link to a joined network");
                 self.contact.failed(reason);
                 tokio::time::sleep(BACKOFF.pause(attempt)).await;
@@ -256,7 +272,11 @@ impl Link {
         self.joined.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)
     }
 
-    async fn follow(&self, attempt: u32) -> Result<std::convert::Infallible, LinkError> {
+    async fn follow(
+        &self,
+        attempt: u32,
+        pending: &mut Pending,
+    ) -> Result<std::convert::Infallible, LinkError> {
         let trust = self.trust()?;
         let (gateways, config) = self.route()?;
         let first = usize::try_from(attempt).unwrap_or(0);
@@ -273,14 +293,32 @@ impl Link {
         let opened = tokio::time::timeout(silence, client.follow(ReceiverStream::new(outgoing)));
         let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
         let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
-        let mut intake = Intake::new(&self.joined, trust);
+        let mut intake = Intake::new(&self.joined, trust, pending);
         let mut changes = self.joined.peering.hub.peer_changes();
         let mut sent = Vec::new();
         loop {
             changes.mark_unchanged();
             self.send_gateways(&mut sent, &requests);
+            let store_at = intake.store_at();
+            if store_at.is_some_and(|at| at <= Instant::now()) {
+                intake.store().await?;
+                acknowledge(&intake, &requests);
+                continue;
+            }
+            let read_at = intake.read_at();
+            let read = async {
+                tokio::time::sleep_until(read_at).await;
+                tokio::time::timeout(silence, responses.message()).await
+            };
+            let store_time = async {
+                match store_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let next = tokio::select! {
-                next = tokio::time::timeout(silence, responses.message()) => next,
+                next = read => next,
+                () = store_time => continue,
                 changed = changes.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => std::future::pending().await,
@@ -291,11 +329,8 @@ impl Link {
                 .map_err(|status| ended(&status))?
                 .ok_or_else(|| LinkError::Status("no reason given".to_owned()))?;
             self.contact.heard();
-            let revision = response.revision;
-            intake.apply(response).await?;
-            // A full queue means that earlier ones are not sent yet; the next one counts.
-            let ack = v1::FollowRequest { request: Some(Step::Ack(v1::FollowAck { revision })) };
-            let _ = requests.try_send(ack);
+            intake.take(response)?;
+            acknowledge(&intake, &requests);
         }
     }
 
@@ -331,9 +366,18 @@ impl Link {
 pub(crate) fn gateways_to(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
     match catalogue.home().egress {
         EgressMode::Direct => {
-            catalogue.find_peer(network).map(|peer| peer.gateways.to_vec()).unwrap_or_default()
+            let usable = |peer| catalogue.usable_gateways(peer).to_vec();
+            catalogue.find_peer(network).map(usable).unwrap_or_default()
         }
-        EgressMode::Gateway => catalogue.gateways().map(|gateway| gateway.inside).collect(),
+        EgressMode::Gateway => catalogue.gateways().filter_map(|gateway| gateway.inside).collect(),
+    }
+}
+
+/// A full queue means that earlier ones are not sent yet; the next one counts.
+fn acknowledge(intake: &Intake<'_>, requests: &mpsc::Sender<v1::FollowRequest>) {
+    if let Some(revision) = intake.stored() {
+        let ack = v1::FollowRequest { request: Some(Step::Ack(v1::FollowAck { revision })) };
+        let _ = requests.try_send(ack);
     }
 }
 

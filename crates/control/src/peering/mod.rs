@@ -1,25 +1,34 @@
 //! Between control planes: joining ([`join`]), sending joined networks the state of this one
 //! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). [`admission`] decides which
-//! network may join, [`probe`] whether a silent one can still be reached.
+//! network may join, [`gateways`] where it may be reached, [`pace`] how fast it may change things, and
+//! [`probe`] whether a silent one can still be reached.
 
 pub(crate) mod admission;
+mod counts;
 pub(crate) mod dial;
 pub(crate) mod follow;
+mod gateways;
 mod intake;
 pub(crate) mod join;
 mod joined;
 pub(crate) mod link;
+mod pace;
 mod probe;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::{Authority, Credentials};
+use tollway_model::NetworkName;
 use tollway_store::Store;
 use tollway_wire::v1;
 use tollway_wire::v1::peering_server;
 use tonic::{Request, Response, Status, Streaming};
+
+pub(crate) use counts::PeerCounts;
+use pace::Interval;
 
 use crate::background::Background;
 use crate::connections::Caller;
@@ -37,9 +46,20 @@ pub(crate) struct Peering {
     pub(crate) timing: Timing,
     pub(crate) standstill: Arc<Standstill>,
     pub(crate) background: Background,
+    pub(crate) counts: Arc<PeerCounts>,
+    /// When the gateways of each joined network moved.
+    pub(crate) moves: Moves,
 }
 
+/// When the gateways of each joined network moved.
+#[derive(Default)]
+pub(crate) struct Moves(Mutex<HashMap<NetworkName, Interval>>);
+
 impl Peering {
+    fn gateway_moves(&self) -> MutexGuard<'_, HashMap<NetworkName, Interval>> {
+        self.moves.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn credentials(&self) -> Arc<Credentials> {
         self.current.borrow().clone()
     }

@@ -71,6 +71,7 @@ pub fn timing() -> Timing {
         heartbeat: Duration::from_millis(100),
         unreachable_after: Duration::from_millis(800),
         registration_burst: 10_000,
+        peer_roots: Duration::from_secs(2),
     }
 }
 
@@ -94,6 +95,8 @@ impl Network {
         let mut options = Options::new(dir.path().join("store"), label(network));
         options.listen = "127.0.0.1:0".parse().unwrap();
         options.timing = timing();
+        // All networks of these tests are on this machine.
+        options.peer_addresses = vec!["127.0.0.0/8".parse().unwrap()];
         adjust(&mut options);
         Self::run(dir, options).await
     }
@@ -213,12 +216,23 @@ impl Joined {
     }
 
     pub async fn start_with(adjust: fn(&mut Options)) -> Self {
+        Self::join(adjust, false).await
+    }
+
+    /// Each side lets the other's gateways move.
+    pub async fn that_may_move() -> Self {
+        Self::join(|_| {}, true).await
+    }
+
+    async fn join(adjust: fn(&mut Options), follow_gateways: bool) -> Self {
         let mut east = Network::start_with("east", adjust).await;
         let mut west = Network::start_with("west", adjust).await;
         let (east_relay, east_gateway) = east.open_gateway().await;
         let (west_relay, west_gateway) = west.open_gateway().await;
-        let bundle = east.admin.export_join(0).await.unwrap();
-        let joined = west.admin.accept_join(bundle).await.unwrap();
+        let export = v1::ExportJoinRequest { ttl_ms: 0, follow_gateways };
+        let bundle = east.admin.export_join_with(export).await.unwrap();
+        let accept = v1::AcceptJoinRequest { bundle, follow_gateways };
+        let joined = west.admin.accept_join_with(accept).await.unwrap();
         assert_eq!((&*joined.network, &*joined.trust_domain), ("east", "east.tollway"));
         Self { east, west, east_relay, west_relay, gateways: (east_gateway, west_gateway) }
     }
@@ -297,7 +311,7 @@ impl Member {
     fn tls(&self) -> (ServerName<'static>, Arc<ClientConfig>) {
         let own = self.credentials.spiffe_id();
         let network = &self.credentials.service().network;
-        let expected = Expected::control(network, &own.trust_domain);
+        let expected = Expected::home_control(network, &own.trust_domain);
         let config = client_config(&self.credentials, &expected, ALPN).unwrap();
         (expected.server_name().unwrap(), config)
     }

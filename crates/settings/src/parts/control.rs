@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tollway_model::{NetworkName, TrustDomain};
+use tollway_model::{AddressRange, NetworkName, TrustDomain};
 
 use super::Log;
 use crate::serial::part;
@@ -43,6 +43,14 @@ pub struct Control {
     /// How workloads reach other networks.
     #[setting(default = "direct")]
     pub egress: Egress,
+    /// A range of addresses that workloads may state beside the one from which they register, such as
+    /// 10.2.0.0/16.
+    #[setting(form = "RANGE")]
+    pub workload_addresses: Vec<AddressRange>,
+    /// A range of addresses that a joined network may state for its gateways beside public ones, such
+    /// as 10.2.0.0/16.
+    #[setting(form = "RANGE")]
+    pub peer_addresses: Vec<AddressRange>,
     /// File that receives the bound addresses as JSON.
     #[setting(form = "FILE")]
     pub ports_file: Option<PathBuf>,

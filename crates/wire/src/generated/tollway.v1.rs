@@ -251,6 +251,7 @@ pub struct GatewayStatus {
     pub instance: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
+    /// Missing where it takes no calls to other networks.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
 }
@@ -259,6 +260,9 @@ pub struct ExportJoinRequest {
     /// 0 means the default of 1 hour.
     #[prost(uint64, tag = "1")]
     pub ttl_ms: u64,
+    /// The gateways of the network that redeems the bundle may move later.
+    #[prost(bool, tag = "2")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportJoinResponse {
@@ -270,6 +274,9 @@ pub struct ExportJoinResponse {
 pub struct AcceptJoinRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub bundle: ::prost::alloc::vec::Vec<u8>,
+    /// The gateways of the network may move later; else they stay those of the bundle.
+    #[prost(bool, tag = "2")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcceptJoinResponse {
@@ -310,6 +317,9 @@ pub struct JoinStatus {
     /// When the last of its roots ends, 0 where that cannot be read.
     #[prost(uint64, tag = "9")]
     pub roots_end_unix_s: u64,
+    /// Its gateways may move without a new bundle.
+    #[prost(bool, tag = "10")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinRequest {
@@ -4803,7 +4813,8 @@ pub struct Gateway {
     /// Where other networks reach it.
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
-    /// Where workloads of its own network reach it.
+    /// Where workloads of its own network reach it for calls to other networks; missing where it takes
+    /// none.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
 }

@@ -1,0 +1,286 @@
+//! A joined network whose control plane sends what it likes, hundreds of times a second.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use support::{ALPN, Joined, PATIENCE, Watch, label};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_control::{AUTHORITY_KEY, JoinBundle, store_file};
+use tollway_identity::{
+    Authority, AuthorityPem, Credentials, KeyPair, SystemRequest, TrustBundle, TrustBundles,
+    control_server_config,
+};
+use tollway_model::{Instance, TrustDomain};
+use tollway_store::{Limits, Store};
+use tollway_wire::v1;
+use tollway_wire::v1::peering_server::{Peering, PeeringServer};
+use tonic::{Request, Response, Status, Streaming};
+
+/// From one message of a script to the next: the network reads all of them at once.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The message of this number, or none: then it is silent but for heartbeats.
+type Script = Arc<dyn Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync>;
+
+/// A control plane of east under its real authority.
+struct Evil {
+    root: Vec<u8>,
+    other_root: Vec<u8>,
+    /// Streams that were opened.
+    opened: AtomicU64,
+    /// Messages of the script that the network took.
+    sent: AtomicU64,
+    /// The attack is to end, and it has ended.
+    ends: AtomicBool,
+    ended: AtomicBool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Attack,
+    /// One more message, which says what remains.
+    Last,
+    Over,
+}
+
+impl Evil {
+    fn trust(&self, roots: &[&[u8]]) -> Option<v1::TrustBundle> {
+        let roots = roots.iter().map(|root| root.to_vec()).collect();
+        Some(v1::TrustBundle { trust_domain: "east.tollway".into(), roots, network: "east".into() })
+    }
+
+    fn snapshot(&self) -> v1::FollowResponse {
+        v1::FollowResponse {
+            revision: 1,
+            snapshot_start: true,
+            snapshot_end: true,
+            trust: self.trust(&[&self.root]),
+            services: vec![aggregate("stock", 1)],
+            ..Default::default()
+        }
+    }
+
+    fn next_phase(&self) -> Phase {
+        if !self.ends.load(Ordering::SeqCst) {
+            return Phase::Attack;
+        }
+        if self.ended.swap(true, Ordering::SeqCst) { Phase::Over } else { Phase::Last }
+    }
+
+    fn end(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+    }
+}
+
+fn aggregate(app: &str, ready_replicas: u32) -> v1::Aggregate {
+    v1::Aggregate {
+        app: app.into(),
+        namespace: "default".into(),
+        ready_replicas,
+        protocol: v1::AppProtocol::Http.into(),
+        removed: false,
+    }
+}
+
+struct Service(Arc<Evil>, Script);
+
+#[tonic::async_trait]
+impl Peering for Service {
+    type FollowStream = ReceiverStream<Result<v1::FollowResponse, Status>>;
+
+    async fn join(
+        &self,
+        _: Request<v1::JoinRequest>,
+    ) -> Result<Response<v1::JoinResponse>, Status> {
+        Err(Status::unimplemented("it is joined"))
+    }
+
+    async fn follow(
+        &self,
+        _: Request<Streaming<v1::FollowRequest>>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let (evil, script) = (self.0.clone(), self.1.clone());
+        evil.opened.fetch_add(1, Ordering::SeqCst);
+        let (responses, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            responses.send(Ok(evil.snapshot())).await.ok()?;
+            for number in 0.. {
+                let message = script(number, &evil)
+                    .unwrap_or(v1::FollowResponse { heartbeat: true, ..Default::default() });
+                let is_beat = message.heartbeat;
+                responses.send(Ok(message)).await.ok()?;
+                let pause = if is_beat {
+                    Duration::from_millis(100)
+                } else {
+                    evil.sent.fetch_add(1, Ordering::SeqCst);
+                    PAUSE
+                };
+                tokio::time::sleep(pause).await;
+            }
+            Some(())
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// As the control plane stores it.
+#[derive(Clone, PartialEq, Message)]
+struct StoredAuthority {
+    #[prost(string, tag = "3")]
+    certificate_pem: String,
+    #[prost(string, tag = "4")]
+    key_pem: String,
+}
+
+/// West, joined with east, whose control plane is replaced by one that follows `script`.
+async fn west_and_evil_east(
+    script: impl Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync + 'static,
+) -> (support::Network, Arc<Evil>, impl Sized) {
+    let Joined { east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    let of_west = west.admin.export_join(0).await.unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let of_west = JoinBundle::verify(&of_west, now.try_into().unwrap()).unwrap();
+    let (dir, options, _) = east.stop().await;
+    let store = Store::open_embedded(&store_file(&options.store), Limits::default()).await.unwrap();
+    let stored = store.get(AUTHORITY_KEY.as_bytes()).await.unwrap().unwrap().value;
+    let stored = StoredAuthority::decode(stored).unwrap();
+    let pem = AuthorityPem { certificate: stored.certificate_pem, key: stored.key_pem };
+    let (network, domain) = (label("east"), TrustDomain::new("east.tollway").unwrap());
+    let authority = Authority::from_pem(&domain, &network, &pem).unwrap();
+    let other = Authority::create(&domain, &network, SystemTime::now()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let request = SystemRequest {
+        csr_der: key.csr_der().unwrap(),
+        instance: Instance::new("evil").unwrap(),
+        ttl: Duration::from_secs(3600),
+    };
+    let chain = authority.issue_control(&request, SystemTime::now()).unwrap().chain;
+    let own = TrustBundle::new(network, domain, vec![authority.root_der().clone()]).unwrap();
+    let theirs = TrustBundle::new(of_west.network, of_west.trust_domain, of_west.roots).unwrap();
+    let bundles = TrustBundles::new(1, vec![own, theirs]).unwrap();
+    let credentials = Credentials::new(&key, chain, bundles).unwrap();
+    let evil = Arc::new(Evil {
+        root: authority.root_der().to_vec(),
+        other_root: other.root_der().to_vec(),
+        opened: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+        ends: AtomicBool::new(false),
+        ended: AtomicBool::new(false),
+    });
+    let service = Service(evil.clone(), Arc::new(script));
+    let tls = TlsAcceptor::from(control_server_config(&credentials, ALPN).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    east_relay.restore(listener.local_addr().unwrap());
+    let (accepted, incoming) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            if let Ok(stream) = tls.accept(tcp).await {
+                accepted.send(std::io::Result::Ok(stream)).await.unwrap();
+            }
+        }
+    });
+    let server = tonic::transport::Server::builder().add_service(PeeringServer::new(service));
+    tokio::spawn(server.serve_with_incoming(ReceiverStream::new(incoming)));
+    let begun = Instant::now();
+    while evil.opened.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed() < PATIENCE, "west does not follow");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    (west, evil, (dir, east_relay, west_relay, gateways))
+}
+
+#[tokio::test]
+async fn a_joined_network_that_flips_its_roots_changes_trust_rarely() {
+    let script = |number, evil: &Evil| {
+        let phase = evil.next_phase();
+        let has_both = phase == Phase::Last || number % 2 == 1;
+        let roots: &[&[u8]] =
+            if has_both { &[&evil.root, &evil.other_root] } else { &[&evil.root] };
+        let trust = evil.trust(roots);
+        let message = v1::FollowResponse { revision: number + 2, trust, ..Default::default() };
+        (phase != Phase::Over).then_some(message)
+    };
+    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    let (begun, mut revisions) = (Instant::now(), std::collections::BTreeSet::new());
+    let within = support::timing().peer_roots;
+    let roots_of_east = |watch: &Watch| {
+        let bundles = &watch.trust.as_ref().unwrap().bundles;
+        bundles.iter().find(|bundle| bundle.network == "east").unwrap().roots.len()
+    };
+    while begun.elapsed() < within * 2 {
+        watch.next().await.unwrap();
+        revisions.insert(watch.trust.as_ref().unwrap().revision);
+    }
+    let spent = begun.elapsed().as_secs_f64() / within.as_secs_f64();
+    let changes = revisions.len();
+    assert!((changes as f64) < spent + 2.5, "{changes} in {spent} intervals");
+    let sent = evil.sent.load(Ordering::SeqCst);
+    assert!(sent > 10, "only {sent} were sent, which is no attack");
+    // Nothing that is valid is lost: the last state arrives.
+    evil.end();
+    let stopped = Instant::now();
+    while !evil.ended.load(Ordering::SeqCst) || stopped.elapsed() < within * 2 {
+        assert!(stopped.elapsed() < PATIENCE, "the last roots are not read");
+        watch.next().await.unwrap();
+    }
+    while roots_of_east(&watch) != 2 {
+        assert!(stopped.elapsed() < PATIENCE, "the last roots do not arrive");
+        watch.next().await.unwrap();
+    }
+    let page = west.admin.joins().await.unwrap();
+    assert!(page[0].reachable, "{}", page[0].last_error);
+}
+
+#[tokio::test]
+async fn a_joined_network_whose_services_flap_is_stored_a_few_times_a_second() {
+    const LAST: u32 = 77;
+    let script = |number: u64, evil: &Evil| {
+        let phase = evil.next_phase();
+        let ready = if phase == Phase::Last { LAST } else { 1 + u32::from(number % 2 == 0) };
+        let services = vec![aggregate("stock", ready)];
+        let message = v1::FollowResponse { revision: number + 2, services, ..Default::default() };
+        (phase != Phase::Over).then_some(message)
+    };
+    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    let before = west.admin.services().await.unwrap().revision;
+    let begun = Instant::now();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let stored = west.admin.services().await.unwrap().revision - before;
+    let sent = evil.sent.load(Ordering::SeqCst);
+    let most = 5.0 * begun.elapsed().as_secs_f64() + 5.0;
+    assert!((stored as f64) < most, "{stored} transactions for {sent} messages");
+    assert!(sent > 100, "only {sent} were sent, which is no attack");
+    evil.end();
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", &format!("remote x{LAST} via 1")).await;
+}
+
+#[tokio::test]
+async fn a_joined_network_that_sends_what_is_not_taken_is_asked_less_and_less() {
+    let script = |number: u64, _: &Evil| {
+        let services = vec![aggregate("no/label", 1)];
+        Some(v1::FollowResponse { revision: number + 2, services, ..Default::default() })
+    };
+    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    // Without the growing pause there are six in that time.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let opened = evil.opened.load(Ordering::SeqCst);
+    assert!(opened <= 3, "{opened} streams");
+    let joins = west.admin.joins().await.unwrap();
+    assert!(joins[0].last_error.contains("malformed"), "{:?}", joins[0]);
+}
