@@ -334,7 +334,7 @@ async fn a_gateway_follows_all_services_and_drops_those_that_ended_meanwhile() {
     gateway.until("orders", "[2]").await;
     gateway.client.register(Announcement::Gateway {
         outside: "127.0.0.1:15443".parse().unwrap(),
-        inside: "127.0.0.1:15443".parse().unwrap(),
+        inside: Some("127.0.0.1:15443".parse().unwrap()),
     });
     gateway.until_registered().await;
     let (dir, options) = control.stop().await;

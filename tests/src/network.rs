@@ -44,16 +44,24 @@ pub fn tollway() -> Start {
 
 impl Network {
     pub fn start(name: &str) -> Self {
-        Self::start_by(tollway(), name)
+        Self::start_by(tollway(), name, &[])
+    }
+
+    /// A network whose control plane has these options.
+    pub fn start_with(name: &str, options: &[&str]) -> Self {
+        Self::start_by(tollway(), name, options)
     }
 
     /// The same where the control plane is started by `start`.
-    pub fn start_by(start: Start, name: &str) -> Self {
+    pub fn start_by(start: Start, name: &str, options: &[&str]) -> Self {
         let store = TempDir::new().unwrap();
         let control = start
             .args(["control", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
             .args(["--network", name, "--store"])
             .arg(store.path())
+            // All networks of these tests are on this machine.
+            .args(["--peer-addresses", "127.0.0.0/8"])
+            .args(options)
             .start_listening()
             .unwrap();
         Self { name: name.to_owned(), store, control }
@@ -144,8 +152,13 @@ impl Network {
 
     /// Makes this network and `other` trust each other. Both have a gateway.
     pub fn join(&self, other: &Self) {
+        self.join_with(other, &[]);
+    }
+
+    /// The same; this one accepts with `options`.
+    pub fn join_with(&self, other: &Self, options: &[&str]) {
         self.join_bundle();
-        self.command(&["join", "accept", "-"], &other.join_bundle());
+        self.command(&[&["join", "accept", "-"], options].concat(), &other.join_bundle());
     }
 
     pub fn trust_domain(&self) -> TrustDomain {

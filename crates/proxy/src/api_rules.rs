@@ -135,6 +135,7 @@ impl ApiRules {
             | ListenerKind::Inbound
             | ListenerKind::Tcp(_)
             | ListenerKind::Gateway
+            | ListenerKind::GatewayInside
             | ListenerKind::Front => true,
         }
     }

@@ -189,7 +189,9 @@ pub struct GatewayOptions {
     pub listen: SocketAddr,
     /// Where other networks reach it, if not where it listens. Port 0: its port.
     pub advertise: Option<SocketAddr>,
-    /// Where its own network reaches it, if not where others do.
+    /// Where its own network calls other networks through it; without it, it does not.
+    pub inside_listen: Option<SocketAddr>,
+    /// Where its own network reaches that, if not where it listens. Port 0: its port.
     pub advertise_inside: Option<SocketAddr>,
 }
 
@@ -397,9 +399,12 @@ pub async fn run_gateway(
     let mut listeners = BoundListeners::for_threads(options.common.plane.threads);
     let bound = listeners.bind("gateway", options.listen, ListenerKind::Gateway)?;
     let outside = advertised(options.advertise, bound)?;
-    let inside = match options.advertise_inside {
-        Some(_) => advertised(options.advertise_inside, bound)?,
-        None => outside,
+    let inside = match options.inside_listen {
+        Some(listen) => {
+            let bound = listeners.bind("inside", listen, ListenerKind::GatewayInside)?;
+            Some(advertised(options.advertise_inside, bound)?)
+        }
+        None => None,
     };
     let common = options.common;
     let fanout = Arc::new(Fanout::default());

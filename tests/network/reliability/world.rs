@@ -101,7 +101,9 @@ impl Network {
     fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
         let files = TempDir::new().unwrap();
         let store = text(&files.path().join("store"));
-        let arguments = [&["control", "--network", name, "--store", &store], options].concat();
+        let fixed = ["control", "--network", name, "--store", &store];
+        let here = ["--peer-addresses", "127.0.0.0/8"];
+        let arguments = [&fixed[..], &here, options].concat();
         let control =
             Part::start(format!("{name}/control"), &arguments, &[("control", "--listen", ip)]);
         let mut network =
@@ -116,8 +118,11 @@ impl Network {
         let control = self.control.port("control").to_string();
         let arguments =
             ["gateway", "--control", &control, "--token-file", &token, "--instance", replica];
-        let listeners =
-            [("gateway", "--listen", self.ip), ("admin", "--admin-listen", "127.0.0.1")];
+        let listeners = [
+            ("gateway", "--listen", self.ip),
+            ("inside", "--inside-listen", self.ip),
+            ("admin", "--admin-listen", "127.0.0.1"),
+        ];
         Part::start(format!("{}/gateway-{replica}", self.name), &arguments, &listeners)
     }
 
@@ -235,11 +240,13 @@ fn join(exporter: &Network, accepter: &Network) {
     let store = exporter.store();
     // A bundle names the network's gateways, and the control plane may not know of them yet.
     let bundle = retry_until(PATIENCE, "a join bundle", || {
-        tollway(&["join", "export", "--store", &store]).ok()
+        tollway(&["join", "export", "--follow-gateways", "--store", &store]).ok()
     });
     let path = exporter.files.path().join("bundle");
     std::fs::write(&path, bundle.unwrap()).unwrap();
-    tollway(&["join", "accept", "--store", &accepter.store(), &text(&path)]).unwrap();
+    let accept =
+        ["join", "accept", "--follow-gateways", "--store", &accepter.store(), &text(&path)];
+    tollway(&accept).unwrap();
 }
 
 /// Runs a short command to its end; gives what it printed, or what it complained of.

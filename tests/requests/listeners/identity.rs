@@ -191,8 +191,8 @@ fn callees_with_a_wrong_certificate_are_not_called() {
         }
     }
     impostor.show(None);
-    for caller in [&near, &far] {
-        check_not_taken_in(caller.port("http").unwrap(), "plain text", "TLS failed");
+    for (caller, reason) in [(&near, "TLS failed"), (&far, "ERR_GATEWAY_UPSTREAM")] {
+        check_not_taken_in(caller.port("http").unwrap(), "plain text", reason);
     }
     // An honest one in its place is called: nothing but the certificates was wrong before.
     impostor.show(Some(Forge::workload("stock", "west").sign(&authority)));

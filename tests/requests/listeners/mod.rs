@@ -20,6 +20,7 @@ mod log_flood;
 mod malformed;
 mod relay;
 mod responses;
+mod strangers;
 mod tls_listener;
 mod tunnel;
 mod upgrades;

@@ -38,10 +38,14 @@ pub(crate) struct TlsListener<'a> {
 
 impl West {
     pub(crate) fn start() -> Self {
-        let network = Network::start("west");
+        Self::of(Network::start("west"), &[])
+    }
+
+    /// Of a network whose gateway has `options`.
+    pub(crate) fn of(network: Network, options: &[&str]) -> Self {
         let app = App::start(Script::new());
         let stock = network.sidecar("stock", &["--app-port", &app.port()]);
-        let gateway = network.gateway();
+        let gateway = network.gateway_with("127.0.0.1:0", options);
         let west = Self { network, _app: app, stock, gateway };
         west.wait_for_routes();
         west

@@ -54,7 +54,9 @@ impl Mesh {
         });
         let bundle = self.east.files.path().join("bundle");
         std::fs::write(&bundle, exported.unwrap()).unwrap();
-        tollway(["join", "accept", "--store", west, bundle.to_str().unwrap()]);
+        let bundle = bundle.to_str().unwrap();
+        // Gateways come and go in these tests.
+        tollway(["join", "accept", "--follow-gateways", "--store", west, bundle]);
     }
 }
 
@@ -310,14 +312,18 @@ fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> 
     start_tollway("control")
         .args(["--network", name, "--listen", listen, "--store"])
         .arg(store(files))
+        // All networks of these tests are on this machine.
+        .args(["--peer-addresses", "127.0.0.0/8"])
         .args(options)
         .start_listening()
         .unwrap()
 }
 
 fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&str]) -> Process {
+    let inside = format!("{}:0", control.ip());
     start_tollway("gateway")
-        .args(["--control", &control.to_string(), "--listen", listen, "--token-file"])
+        .args(["--control", &control.to_string(), "--listen", listen, "--inside-listen", &inside])
+        .arg("--token-file")
         .arg(token(files, "gateway", &["--gateway"]))
         .args(["--admin-listen", "127.0.0.1:0"])
         .args(options)

@@ -19,6 +19,7 @@ pub(crate) fn run(given: Given<Gateway>, flags: Flags) -> Result<()> {
         common: common_options(settings.member, Role::Gateway, live)?,
         listen: settings.listen,
         advertise: settings.advertise,
+        inside_listen: settings.inside_listen,
         advertise_inside: settings.advertise_inside,
     };
     block_on(async {

@@ -141,8 +141,16 @@ catalogue! {
         "Call again in a moment: a gateway may learn of a change a little later. If it persists, check which network the gateway's address belongs to.";
     GatewayUpstream, "ERR_GATEWAY_UPSTREAM", Connectivity, http(503, Unavailable),
         [CallersSidecar],
-        "The gateway has the service and could not connect to its workload.",
+        "The gateway has the service and could not connect to its workload, or what answers there does not speak TLS.",
         "Look at the workload's sidecar and at the address it advertises inside its network; the gateway's log names it.";
+    GatewayOtherNetwork, "ERR_GATEWAY_OTHER_NETWORK", Connectivity, NONE,
+        [Gateway],
+        "A connection from outside has the server name of another network. A gateway leads to other networks only from within its own.",
+        "If a workload of this network calls so, give the gateway `--inside-listen`, and the control plane `--egress gateway`. Else a stranger looks for a way in.";
+    GatewayNoTls, "ERR_GATEWAY_NO_TLS", Connectivity, NONE,
+        [Gateway],
+        "What answers at an address that the gateway relays to does not speak TLS, so it is no sidecar, gateway or control plane. The message has the address.",
+        "Check which workload registered the address (`--advertise` of its sidecar), or which joined network states it for its gateways.";
     CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate has expired by this machine's clock. The message has its owner and the difference.",
@@ -456,6 +464,10 @@ catalogue! {
         [Terminal, ControlPlane],
         "The networks cannot be joined with that bundle: it was used, has expired, is damaged, or its network cannot be reached.",
         "Export a new bundle there with `tollway join export` and accept it here.";
+    AddressRefused, "ERR_ADDRESS_REFUSED", Access, NONE,
+        [Terminal, ControlPlane],
+        "A workload states an address other than the one its registration comes from, or a joined network states a gateway that leads inside or is not in its bundle. The message has the address.",
+        "Check `--advertise` there. If the address is meant, start the control plane with `--workload-addresses` or `--peer-addresses`, or accept a new bundle of the network.";
     AdminRefused, "ERR_ADMIN_REFUSED", Access, NONE,
         [Terminal, ControlPlane],
         "The control plane refused the command's request.",

@@ -38,8 +38,10 @@ pub(crate) enum ListenerKind {
     Inbound,
     /// A TCP port that stands for one service.
     Tcp(ServiceName),
-    /// A gateway's one port.
+    /// A gateway's port for other networks: it leads to the own one.
     Gateway,
+    /// A gateway's listener for its own network: it leads to joined ones, too.
+    GatewayInside,
     /// A front's listener, from any client or from clients with a certificate.
     Front,
 }
@@ -48,6 +50,11 @@ impl ListenerKind {
     /// Whether what comes through it is for the app behind this process.
     pub(crate) fn is_inbound(&self) -> bool {
         matches!(self, Self::Inbound | Self::Front)
+    }
+
+    /// Whether what comes through it is relayed by its server name.
+    pub(crate) fn is_gateway(&self) -> bool {
+        matches!(self, Self::Gateway | Self::GatewayInside)
     }
 }
 
@@ -485,12 +492,32 @@ pub(crate) struct Relay {
     pub(crate) active: Instant,
     /// Dials that failed for it.
     pub(crate) failed_dials: u32,
+    /// Set in a gateway until the callee has shown that it speaks TLS.
+    pub(crate) unproven: Option<Box<Unproven>>,
+}
+
+/// What waits in a gateway until the callee has shown that it speaks TLS.
+#[derive(Default)]
+pub(crate) struct Unproven {
+    /// Of the caller, what it sent after its ClientHello; of the callee, the beginning of its first
+    /// record.
+    pub(crate) bytes: Vec<u8>,
+    /// Of the callee, where it was dialled.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 impl Relay {
     /// Without another side yet; `early` goes there first.
     pub(crate) fn to_be_dialled(early: Vec<u8>, now: Instant) -> Self {
-        Self { other: None, has_spoken: false, early, ended: false, active: now, failed_dials: 0 }
+        Self {
+            other: None,
+            has_spoken: false,
+            early,
+            ended: false,
+            active: now,
+            failed_dials: 0,
+            unproven: None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::composition::unexpected;
 use super::{Command, Composition};
 use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Purpose, Role};
 use crate::cx::{Cx, Effect};
-use crate::gateway::{Gateway, route};
+use crate::gateway::{Gateway, greeting, route};
 use crate::protocol::relay;
 use crate::upstream::dial::DialFailure;
 use crate::upstream::relay_dial;
@@ -21,11 +21,17 @@ impl Composition for Gateway {
         let Some(conn) = conns.get_mut(key) else { return };
         match &conn.role {
             Role::Hello(_) => route::on_bytes(cx, conns, self, key, data),
+            Role::Relay(relay) if relay.unproven.is_some() => {
+                greeting::on_bytes(cx, conns, key, data)
+            }
             Role::Relay(_) => relay::on_bytes(cx, conns, key, data),
             Role::Dialling(dial) if !conn.io.is_handshaking() => {
                 if let Purpose::Relay(down) = dial.purpose {
+                    let address = dial.address;
                     conn.since = cx.now;
                     relay::on_dialled(cx, conns, key, down);
+                    greeting::begin(conns, key, address);
+                    greeting::on_bytes(cx, conns, key, data);
                 }
             }
             Role::Lingering(_) if !data.is_empty() => conn.since = cx.now,
@@ -36,6 +42,9 @@ impl Composition for Gateway {
 
     fn on_closed(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, _: Closed) {
         match conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Relay(relay)) if relay.unproven.is_some() => {
+                greeting::on_closed(cx, conns, key);
+            }
             Some(Role::Relay(_)) => relay::on_closed(cx, conns, key),
             Some(Role::Dialling(_)) => on_dial_failed(cx, conns, key, &DialFailure::Closed),
             Some(Role::Hello(_)) => close_unnamed(cx, conns, key),

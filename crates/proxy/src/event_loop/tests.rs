@@ -32,6 +32,7 @@ mod app_unreachable;
 mod bulk;
 mod distance;
 mod fairness;
+mod gateway;
 mod keepalive;
 mod limits;
 mod listeners;
@@ -760,45 +761,4 @@ fn a_plain_client_is_refused_at_the_inbound_listener_and_the_gateway() {
         assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(world.callee.metrics.inbound_requests.value(), 0);
-}
-
-#[test]
-fn a_gateway_sends_names_of_joined_networks_to_their_gateways() {
-    let west = Network::new("west");
-    let other = listen();
-    let routes = GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
-    let name = service("gateway");
-    let gateway = Running::start(
-        name.clone(),
-        west.credentials(&name, "g-1", &[]),
-        &[ListenerKind::Gateway],
-        None,
-        Some(routes),
-    );
-    gateway.commands.send(Command::Networks(vec![NetworkUpdate {
-        network: label("east"),
-        revision: Revision(1),
-        state: tollway_wire::NetworkState::Joined {
-            trust_domain: TrustDomain::default_for(&label("east")),
-            gateways: [other.address].into(),
-            reachable: true,
-        },
-    }]));
-    for server_name in ["control.east.mesh", "stock.default.east.mesh", "i.stock.default.east.mesh"]
-    {
-        let config = rustls::ClientConfig::builder()
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        let mut tls =
-            rustls::ClientConnection::new(Arc::new(config), server_name.try_into().unwrap())
-                .unwrap();
-        let mut hello = Vec::new();
-        tls.write_tls(&mut hello).unwrap();
-        let mut client = connect(gateway.addresses[0]);
-        client.write_all(&hello).unwrap();
-        let mut arrived = other.accept();
-        let mut bytes = vec![0; hello.len()];
-        arrived.read_exact(&mut bytes).unwrap();
-        assert!(bytes == hello, "the ClientHello for {server_name} goes on unchanged");
-    }
 }

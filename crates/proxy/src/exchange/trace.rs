@@ -179,6 +179,7 @@ fn may_ask(via: &ListenerKind, remote: Option<SocketAddr>) -> bool {
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
         | ListenerKind::Gateway
+        | ListenerKind::GatewayInside
         | ListenerKind::Front => false,
     };
     is_app_side && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())

@@ -7,8 +7,10 @@
     reason = "most places ask for the one or two roles of a connection that concern them"
 )]
 
+pub(crate) mod greeting;
 mod local_services;
 pub(crate) mod loop_guard;
+mod records;
 mod remote_gateways;
 mod rotation;
 pub(crate) mod route;

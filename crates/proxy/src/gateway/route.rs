@@ -10,7 +10,8 @@ use tollway_model::{ErrorCode, NetworkName, ServiceName};
 
 use super::Gateway;
 use super::loop_guard::HelloRandom;
-use crate::conn::{ConnKey, Connections, Relay, RelayedTo, Role};
+use super::records::client_hello_bytes;
+use crate::conn::{ConnKey, Connections, ListenerKind, Relay, RelayedTo, Role, Unproven};
 use crate::cx::Cx;
 use crate::protocol::relay;
 use crate::upstream::relay_dial;
@@ -75,24 +76,26 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
     if name.eq_ignore_ascii_case(&gateway_dns_san(&gateway.routes.network)) {
         return answer(cx, conns, key, &GATEWAY_HERE_RECORD);
     }
-    let chosen = target(gateway, &name, cx.now);
-    let Some((address, target)) = chosen else {
-        if let Some(left_out) = cx.log.admit("name", name.as_str(), cx.now) {
-            let code = ErrorCode::GatewayRefused;
-            tracing::info!(%code, name, left_out, "a server name was refused: no ready workload here");
+    let is_inside = conn.via == Some(ListenerKind::GatewayInside);
+    let (address, target) = match target(gateway, &name, is_inside, cx.now) {
+        Ok(chosen) => chosen,
+        Err(refusal) => {
+            log_refusal(cx, refusal, &name);
+            return refuse(cx, conns, key);
         }
-        return refuse(cx, conns, key);
     };
     if !passes_first(cx, conns, gateway, key) {
         return refuse_loop(cx, conns, key, &name, address);
     }
     let now = cx.now;
     let Some(conn) = conns.get_mut(key) else { return };
-    let early = match &mut conn.role {
+    let mut hello = match &mut conn.role {
         Role::Hello(hello) => std::mem::take(&mut hello.input),
         _ => return,
     };
-    conn.role = Role::Relay(Relay::to_be_dialled(early, now));
+    let Some(length) = client_hello_bytes(&hello) else { return refuse(cx, conns, key) };
+    let unproven = Some(Box::new(Unproven { bytes: hello.split_off(length), address: None }));
+    conn.role = Role::Relay(Relay { unproven, ..Relay::to_be_dialled(hello, now) });
     conn.leads_to_control = network_of_control(&name).is_some();
     cx.metrics.gateway_connections.add(1);
     relay_to(cx, conns, gateway, key, target, address);
@@ -159,31 +162,60 @@ pub(crate) fn relay_elsewhere(
     }
 }
 
+/// Why a server name leads nowhere.
+#[derive(Clone, Copy)]
+enum Refusal {
+    /// There is no ready workload of that name.
+    NotHere,
+    /// It is of another network, and the connection does not come from within this one.
+    OtherNetwork,
+}
+
+fn log_refusal(cx: &mut Cx, refusal: Refusal, name: &str) {
+    let Some(left_out) = cx.log.admit("name", name, cx.now) else { return };
+    match refusal {
+        Refusal::NotHere => {
+            let code = ErrorCode::GatewayRefused;
+            tracing::info!(%code, name, left_out, "a server name was refused: no ready workload here");
+        }
+        Refusal::OtherNetwork => {
+            let code = ErrorCode::GatewayOtherNetwork;
+            let hint = code.entry().remedy;
+            tracing::info!(%code, name, left_out, hint, "a server name was refused: it is of another network");
+        }
+    }
+}
+
 /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
-/// a service here, one instance, or (for those who may not dial out) another network's
+/// a service here, one instance, or (for those inside, who may not dial out) another network's
 /// gateway, for its services and its control plane. A gateway knows every service, so what
 /// it does not know is not there.
 fn target(
     gateway: &mut Gateway,
     name: &str,
+    is_inside: bool,
     now: Instant,
-) -> Option<(SocketAddr, Option<RelayedTo>)> {
+) -> Result<(SocketAddr, Option<RelayedTo>), Refusal> {
     let routes = &gateway.routes;
     if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
-        return Some((routes.control, None));
+        return Ok((routes.control, None));
     }
-    let network = ServiceName::network_of_server_name(name)?;
+    let network = ServiceName::network_of_server_name(name).ok_or(Refusal::NotHere)?;
     let target = if network != routes.network {
+        if !is_inside {
+            return Err(Refusal::OtherNetwork);
+        }
         RelayedTo::Network(network)
     } else if let Ok(service) = ServiceName::parse_dns_san(name) {
         RelayedTo::Service(service)
     } else {
-        let (instance, service) = name.split_once('.')?;
-        let service = ServiceName::parse_dns_san(service).ok()?;
-        return gateway.services.instance(&service, instance).map(|address| (address, None));
+        let (instance, service) = name.split_once('.').ok_or(Refusal::NotHere)?;
+        let service = ServiceName::parse_dns_san(service).map_err(|_| Refusal::NotHere)?;
+        let address = gateway.services.instance(&service, instance);
+        return address.map(|address| (address, None)).ok_or(Refusal::NotHere);
     };
-    let address = gateway.pick(&target, now)?;
-    Some((address, Some(target)))
+    let address = gateway.pick(&target, now).ok_or(Refusal::NotHere)?;
+    Ok((address, Some(target)))
 }
 
 /// The network whose control plane is dialled as `name`.

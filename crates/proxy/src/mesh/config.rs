@@ -60,8 +60,8 @@ pub enum Announcement {
     Gateway {
         /// Where other networks reach it.
         outside: SocketAddr,
-        /// Where workloads of its own network reach it.
-        inside: SocketAddr,
+        /// Where workloads of its own network reach it for calls to other networks, if they may.
+        inside: Option<SocketAddr>,
     },
 }
 

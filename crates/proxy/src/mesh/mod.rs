@@ -163,7 +163,7 @@ impl MeshClient {
     pub fn control_tls(&self) -> Result<(ServerName<'static>, Arc<ClientConfig>), MeshError> {
         let credentials = self.shared.credentials.borrow().clone();
         let trust_domain = &credentials.spiffe_id().trust_domain;
-        let expected = Expected::control(&self.service.network, trust_domain);
+        let expected = Expected::home_control(&self.service.network, trust_domain);
         let config = client_config(&credentials, &expected, connect::ALPN)?;
         Ok((expected.server_name()?, config))
     }

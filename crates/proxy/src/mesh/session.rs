@@ -56,7 +56,8 @@ pub(super) async fn run(
     on_delta: &mut (dyn FnMut(MeshDelta) + Send),
 ) -> Result<End, MeshError> {
     let credentials = shared.credentials.borrow().clone();
-    let expected = Expected::control(&who.service.network, &credentials.spiffe_id().trust_domain);
+    let expected =
+        Expected::home_control(&who.service.network, &credentials.spiffe_id().trust_domain);
     let config = client_config(&credentials, &expected, ALPN)?;
     let channel = connect(&who.control(), expected.server_name()?, config).await?;
     let watch = Watch::open(who, shared, knowledge, channel.clone()).await?;
@@ -396,7 +397,7 @@ fn announce(who: &Enrolment, announcement: &Announcement) -> Announce {
         Announcement::Gateway { outside, inside } => Announce::Gateway(v1::Gateway {
             instance: who.instance.as_str().to_owned(),
             outside: Some((*outside).into()),
-            inside: Some((*inside).into()),
+            inside: inside.map(Into::into),
         }),
     }
 }

@@ -389,6 +389,7 @@ fn outbound_target(
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
         | ListenerKind::Gateway
+        | ListenerKind::GatewayInside
         | ListenerKind::Front => tollway_routing::AppListener::Outbound,
     };
     let parts = RequestParts {

@@ -40,7 +40,7 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data:
 }
 
 /// Reads no more from a connection until its other side has room again.
-fn pause_if(is_full: bool, conns: &mut Connections, key: ConnKey) {
+pub(crate) fn pause_if(is_full: bool, conns: &mut Connections, key: ConnKey) {
     if is_full && let Some(conn) = conns.get_mut(key) {
         conn.paused = true;
     }
@@ -214,7 +214,7 @@ pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: ConnK
 /// nothing was passed on, so an alert can still be sent.
 pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: ConnKey, code: ErrorCode) {
     let Some(conn) = conns.get_mut(down) else { return };
-    if conn.via != Some(ListenerKind::Gateway) {
+    if !conn.via.as_ref().is_some_and(ListenerKind::is_gateway) {
         return refuse_tcp(cx, conns, down, code);
     }
     cx.metrics.request_failures.add(1);

@@ -52,7 +52,9 @@ pub(crate) fn on_relay_dial_failed(
     relay.failed_dials += 1;
     let again = relay.failed_dials < RELAY_DIALS;
     match (&conn.via, conn.raw_target.clone()) {
-        (Some(ListenerKind::Gateway), _) if again => cx.effects.push(Effect::RelayElsewhere(down)),
+        (Some(via), _) if again && via.is_gateway() => {
+            cx.effects.push(Effect::RelayElsewhere(down))
+        }
         (Some(ListenerKind::Tcp(_) | ListenerKind::Outbound), Some(service)) if again => {
             cx.effects.push(Effect::DispatchTcp { down, service });
         }

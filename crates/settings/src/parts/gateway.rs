@@ -15,8 +15,12 @@ pub struct Gateway {
     /// Address at which other networks reach it, if not the one it listens on.
     #[setting(form = "IP:PORT")]
     pub advertise: Option<SocketAddr>,
-    /// Address at which its own network reaches it, if not that of other networks.
+    /// Address for workloads of its own network that call other networks through it (`tollway control
+    /// --egress gateway`); only they should reach it [default: none].
     #[setting(form = "IP:PORT")]
+    pub inside_listen: Option<SocketAddr>,
+    /// Address at which they reach it, if not the one it listens on.
+    #[setting(form = "IP:PORT", needs(&["inside_listen"]))]
     pub advertise_inside: Option<SocketAddr>,
     #[setting(flatten)]
     pub member: Member,

@@ -101,7 +101,9 @@ metrics! {
         GATEWAY_CONNECTIONS: Counter "tollway_gateway_connections_total" [],
             "Connections that a gateway forwarded.";
         GATEWAY_CONNECTIONS_REFUSED: Counter "tollway_gateway_connections_refused_total" [],
-            "Connections that a gateway refused: no TLS, or a server name it does not serve.";
+            "Connections that a gateway refused: no TLS, a server name it does not serve, or one of another network from outside.";
+        GATEWAY_ANSWERS_REFUSED: Counter "tollway_gateway_answers_refused_total" [],
+            "Connections that a gateway ended because what answered the ClientHello does not speak TLS.";
         GATEWAY_LOOPS: Counter "tollway_gateway_loops_total" [],
             "Connections that a gateway refused because it had forwarded them before.";
         SPANS_EXPORTED: Counter "tollway_spans_exported_total" [],
@@ -150,6 +152,8 @@ metrics! {
             "Networks that this network is joined with.";
         JOINED_NETWORKS_REACHABLE: Gauge "tollway_joined_networks_reachable" [],
             "Joined networks whose control plane answers.";
+        PEER_CHANGES_REFUSED: Counter "tollway_peer_changes_refused_total" ["reason"],
+            "Changes that joined networks stated and that were held or refused, and streams of theirs that were ended, by reason.";
         STORE_REVISION: Gauge "tollway_store_revision" [],
             "Revision of the last durable transaction.";
         STORE_COMMIT_DURATION: Histogram "tollway_store_commit_duration_seconds" [],

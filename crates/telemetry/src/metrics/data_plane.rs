@@ -43,6 +43,7 @@ pub struct DataPlaneMetrics {
     pub relayed_bytes: Counter,
     pub gateway_connections: Counter,
     pub gateway_connections_refused: Counter,
+    pub gateway_answers_refused: Counter,
     pub gateway_loops: Counter,
     /// Spans for which the queue to the exporter had no room.
     pub spans_dropped: Counter,
@@ -59,7 +60,7 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 22] = [
+static COUNTERS: [(&Metric, CounterOf); 23] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -81,6 +82,7 @@ static COUNTERS: [(&Metric, CounterOf); 22] = [
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
     (&names::GATEWAY_CONNECTIONS_REFUSED, |m| &m.gateway_connections_refused),
+    (&names::GATEWAY_ANSWERS_REFUSED, |m| &m.gateway_answers_refused),
     (&names::GATEWAY_LOOPS, |m| &m.gateway_loops),
 ];
 
