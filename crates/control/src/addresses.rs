@@ -66,10 +66,10 @@ fn is_same_machine(stated: IpAddr, from: IpAddr) -> bool {
 
 /// Checks that an address is that of one host.
 pub(crate) fn check_host(stated: SocketAddr) -> Result<(), AddressRefusal> {
-    match AddressKind::of(stated.ip()) {
-        AddressKind::NoHost => Err(AddressRefusal::NoHost(stated)),
-        _ => Ok(()),
+    if AddressKind::of(stated.ip()) == AddressKind::NoHost {
+        return Err(AddressRefusal::NoHost(stated));
     }
+    Ok(())
 }
 
 /// Checks a gateway that the operator of this network has named, by the bundle that was accepted.
@@ -80,10 +80,10 @@ pub(crate) fn check_named_gateway(
 ) -> Result<(), AddressRefusal> {
     check_host(stated)?;
     let plain = |address: SocketAddr| (plain_address(address.ip()), address.port());
-    match own.any(|own| plain(own) == plain(stated)) {
-        true => Err(AddressRefusal::Own(stated)),
-        false => Ok(()),
+    if own.any(|own| plain(own) == plain(stated)) {
+        return Err(AddressRefusal::Own(stated));
     }
+    Ok(())
 }
 
 /// Checks a gateway that a joined network states: a public address that none of `own` has, or one in

@@ -542,7 +542,7 @@ impl Scene {
 /// A connection with these credentials to the control plane of `network`.
 async fn caller(network: &Network, credentials: &Credentials) -> Caller {
     let home = network.own("control").network;
-    let expected = Expected::control(&home, &TrustDomain::default_for(&home));
+    let expected = Expected::home_control(&home, &TrustDomain::default_for(&home));
     let config = client_config(credentials, &expected, support::ALPN).unwrap();
     let name = expected.server_name().unwrap();
     let channel = match support::connect(network.address, name, config).await {

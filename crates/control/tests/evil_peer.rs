@@ -204,7 +204,7 @@ async fn west_and_evil_east(
 async fn a_joined_network_that_flips_its_roots_changes_trust_rarely() {
     let script = |number, evil: &Evil| {
         let phase = evil.next_phase();
-        let has_both = phase == Phase::Last || number % 2 == 1;
+        let has_both = phase == Phase::Last || !number.is_multiple_of(2);
         let roots: &[&[u8]] =
             if has_both { &[&evil.root, &evil.other_root] } else { &[&evil.root] };
         let trust = evil.trust(roots);
@@ -250,7 +250,8 @@ async fn a_joined_network_whose_services_flap_is_stored_a_few_times_a_second() {
     const LAST: u32 = 77;
     let script = |number: u64, evil: &Evil| {
         let phase = evil.next_phase();
-        let ready = if phase == Phase::Last { LAST } else { 1 + u32::from(number % 2 == 0) };
+        let ready =
+            if phase == Phase::Last { LAST } else { 1 + u32::from(number.is_multiple_of(2)) };
         let services = vec![aggregate("stock", ready)];
         let message = v1::FollowResponse { revision: number + 2, services, ..Default::default() };
         (phase != Phase::Over).then_some(message)

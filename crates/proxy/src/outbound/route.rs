@@ -219,6 +219,7 @@ fn admit_page(config: &LoopConfig, conns: &Connections, of: &Exchange) -> Result
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
         | ListenerKind::Gateway
+        | ListenerKind::GatewayInside
         | ListenerKind::Front => Ok(()),
     }
 }
