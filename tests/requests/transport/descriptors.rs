@@ -142,7 +142,8 @@ fn connections_of_one_certificate_leave_descriptors_to_others_and_to_the_operato
     const DESCRIPTORS: u64 = 256;
     const EVICTED: &str = "tollway_control_connections_refused_total{reason=\"share\"}";
     let script = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
-    let few = Start::new("/bin/sh").args(["-c", &script, tollway_tests::program::program()]);
+    let program = tollway_testkit::binary("tollway").unwrap();
+    let few = Start::new("/bin/sh").args(["-c", &script]).arg(program);
     let network = Network::start_by(few.ready_within(PATIENCE), "west", &[]);
     assert!(network.control.log().contains("lowers the limits of connections"));
     let aim = |app: &str| {
