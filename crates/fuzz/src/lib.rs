@@ -51,7 +51,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "schedule", run: schedule::run },
     // The server name of a ClientHello, which a gateway goes by: any pieces.
     Target { name: "server-name", run: server_name::run },
-    // Join tokens: whoever reaches a control plane; written again.
+    // Join tokens: everybody who reaches a control plane; written again.
     Target { name: "token", run: token::run },
     // HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces.
     Target { name: "http2-server", run: http2::server },

@@ -1,4 +1,4 @@
-//! Join tokens, as whoever has one sends it to a control plane.
+//! Join tokens, as their holders send them to a control plane.
 
 use tollway_identity::JoinToken;
 
