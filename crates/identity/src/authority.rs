@@ -441,7 +441,7 @@ fn check_root(
 }
 
 /// RFC 7468: 64 characters a line.
-fn pem(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn pem(certificate: &CertificateDer<'_>) -> String {
     const LINE: usize = 64;
     let text = STANDARD.encode(certificate);
     let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use thiserror::Error;
@@ -43,6 +43,8 @@ pub struct Credentials {
 struct Own {
     identity: PeerIdentity,
     certified: Arc<CertifiedKey>,
+    /// PKCS#8. Secret.
+    key: PrivateKeyDer<'static>,
 }
 
 impl Credentials {
@@ -65,7 +67,7 @@ impl Credentials {
         certified
             .keys_match()
             .map_err(|_| CredentialsError::KeyMismatch { spiffe_id: identity.spiffe.clone() })?;
-        let own = Arc::new(Own { identity, certified: Arc::new(certified) });
+        let own = Arc::new(Own { identity, certified: Arc::new(certified), key: key.pkcs8_der() });
         let clock: Arc<dyn TimeProvider> = Arc::new(DefaultTimeProvider);
         Self { own, bundles, clock }.with_own_bundle()
     }
@@ -129,6 +131,16 @@ impl Credentials {
         server_name.is_some_and(|asked| {
             self.own.identity.dns_names.iter().any(|own| own.eq_ignore_ascii_case(asked))
         })
+    }
+
+    /// SHA-256 of the public key (`SubjectPublicKeyInfo`).
+    #[must_use]
+    pub fn key_hash(&self) -> [u8; 32] {
+        self.own.identity.key_hash
+    }
+
+    pub(crate) fn key(&self) -> &PrivateKeyDer<'static> {
+        &self.own.key
     }
 
     pub(crate) fn certified(&self) -> &Arc<CertifiedKey> {

@@ -13,6 +13,7 @@ mod authority;
 mod bundle;
 mod credentials;
 mod front;
+mod kept;
 mod key;
 mod peer;
 mod renew;
@@ -32,6 +33,7 @@ pub use front::{
     ClientCertificateError, FrontError, FrontPair, PairError, front_code_of, front_config,
     front_explain,
 };
+pub use kept::{KEPT_BYTES_LIMIT, KeptError};
 pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,

@@ -4,8 +4,9 @@
 //! the same app and namespace: `<app>.<namespace>.<network>.mesh` and at most one
 //! `<instance>.<app>.<namespace>.<network>.mesh`. Anything else is refused, never skipped.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 use tollway_model::{Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId};
@@ -59,6 +60,8 @@ pub struct PeerIdentity {
     pub instance: Option<Instance>,
     pub not_before: SystemTime,
     pub not_after: SystemTime,
+    /// SHA-256 of its public key (`SubjectPublicKeyInfo`).
+    pub key_hash: [u8; 32],
 }
 
 impl PeerIdentity {
@@ -67,6 +70,12 @@ impl PeerIdentity {
     #[must_use]
     pub fn valid_at(&self, now: SystemTime) -> bool {
         self.not_before <= now && now <= self.not_after
+    }
+
+    /// Whether the certificate has ended, and at most `grace` before `now`. Never without a grace.
+    #[must_use]
+    pub fn ended_within(&self, grace: Duration, now: SystemTime) -> bool {
+        now.duration_since(self.not_after).is_ok_and(|ago| !ago.is_zero() && ago <= grace)
     }
 }
 
@@ -102,8 +111,13 @@ pub fn peer_identity(certs: &[CertificateDer<'_>]) -> Result<PeerIdentity, PeerE
         dns_names: names.dns.iter().map(|name| (*name).to_owned()).collect(),
         not_before: system_time(certificate.validity().not_before.timestamp()),
         not_after: system_time(certificate.validity().not_after.timestamp()),
+        key_hash: sha256(certificate.public_key().raw),
         spiffe,
     })
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 #[derive(Default)]

@@ -21,6 +21,7 @@ mod tests;
 mod verify;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -49,7 +50,7 @@ pub(crate) use refusal::{unwrapped, wrapped};
 pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};
 pub use server_name::{ServerNameRead, ServerNameReader};
-use verify::{AnyKnownPeer, ExactPeer, Requirement};
+use verify::{AnyKnownPeer, ExactPeer, Grace, Requirement};
 
 /// Why a TLS configuration could not be made.
 #[derive(Debug, Error)]
@@ -165,28 +166,36 @@ pub fn server_config(
     credentials: &Credentials,
     alpn: &[&[u8]],
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    server_config_that(Requirement::Certificate, credentials, alpn)
+    let verifier = AnyKnownPeer::new(credentials.bundles().clone(), Requirement::Certificate);
+    server_config_with(verifier, credentials, alpn)
 }
 
 /// As [`server_config`], but a caller without a certificate may come to join. One
 /// that is shown is checked all the same. After the handshake [`crate::peer_identity`] returns
 /// them apart ([`crate::PeerError::NoCertificate`]).
 ///
+/// A certificate of the own trust domain that has ended at most `grace` ago completes the handshake,
+/// too, so that it can be renewed. Callers recognise it by [`crate::PeerIdentity::ended_within`].
+///
 /// # Errors
 /// [`TlsError`].
 pub fn control_server_config(
     credentials: &Credentials,
     alpn: &[&[u8]],
+    grace: Duration,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    server_config_that(Requirement::CertificateIfShown, credentials, alpn)
+    let trust_domain = credentials.spiffe_id().trust_domain.clone();
+    let bundles = credentials.bundles().clone();
+    let verifier = AnyKnownPeer::new(bundles, Requirement::CertificateIfShown)
+        .with_grace(Grace { trust_domain, time: grace });
+    server_config_with(verifier, credentials, alpn)
 }
 
-fn server_config_that(
-    requirement: Requirement,
+fn server_config_with(
+    verifier: AnyKnownPeer,
     credentials: &Credentials,
     alpn: &[&[u8]],
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier = AnyKnownPeer::new(credentials.bundles().clone(), requirement);
     let clock = Arc::clone(credentials.clock());
     let tickets = BoundedTickets::new(Arc::clone(&clock), credentials.not_after())?;
     let mut config = ServerConfig::builder_with_details(provider(), clock)

@@ -1,6 +1,7 @@
 //! Real handshakes in memory: who is let in, who is refused, and for which reason.
 
 mod forged;
+mod grace;
 mod listeners;
 mod resumption;
 mod world;

@@ -3,11 +3,13 @@
 //! The order keeps a hostile certificate cheap: sizes and counts, then names, then the trust
 //! domain's bundle, and only then signatures (webpki bounds those).
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DistinguishedName, Error};
-use tollway_model::SpiffeId;
+use tollway_model::{SpiffeId, TrustDomain};
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::refusal::{Refusal, from_webpki};
@@ -98,11 +100,36 @@ impl ServerCertVerifier for ExactPeer {
 pub(super) struct AnyKnownPeer {
     bundles: TrustBundles,
     requirement: Requirement,
+    grace: Option<Grace>,
+}
+
+/// How long certificates of a trust domain may have ended.
+#[derive(Debug)]
+pub(super) struct Grace {
+    pub(super) trust_domain: TrustDomain,
+    pub(super) time: Duration,
 }
 
 impl AnyKnownPeer {
     pub(super) fn new(bundles: TrustBundles, requirement: Requirement) -> Self {
-        Self { bundles, requirement }
+        Self { bundles, requirement, grace: None }
+    }
+
+    pub(super) fn with_grace(self, grace: Grace) -> Self {
+        Self { grace: Some(grace), ..self }
+    }
+}
+
+impl Grace {
+    /// The time at which a chain is judged: within the grace, the end of the certificate.
+    fn time_for(&self, peer: &PeerIdentity, now: UnixTime) -> UnixTime {
+        let present = UNIX_EPOCH + Duration::from_secs(now.as_secs());
+        let is_own = peer.spiffe.trust_domain == self.trust_domain;
+        if is_own && peer.ended_within(self.time, present) {
+            let end = peer.not_after.duration_since(UNIX_EPOCH).unwrap_or_default();
+            return UnixTime::since_unix_epoch(end);
+        }
+        now
     }
 }
 
@@ -128,7 +155,8 @@ impl ClientCertVerifier for AnyKnownPeer {
             .get(&peer.spiffe.trust_domain)
             .ok_or_else(|| Refusal::UnknownTrustDomain { spiffe: peer.spiffe.clone() })?;
         verify_network(bundle, &peer)?;
-        verify_chain(bundle, leaf, intermediates, now, CLIENT_AUTH)?;
+        let at = self.grace.as_ref().map_or(now, |grace| grace.time_for(&peer, now));
+        verify_chain(bundle, leaf, intermediates, at, CLIENT_AUTH)?;
         Ok(ClientCertVerified::assertion())
     }
 

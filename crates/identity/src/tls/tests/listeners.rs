@@ -1,6 +1,7 @@
 //! The listeners of the mesh: who may come in, by which name, with which protocol.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{
@@ -289,7 +290,7 @@ fn dial(from: &Credentials, to: &Credentials, expected: &Expected) -> Outcome {
 fn dial_control(from: &Credentials, to: &Credentials, world: &World) -> Outcome {
     let expected = Expected::control(&label("west"), world.west.trust_domain());
     let client = client_config(from, &expected, H2).unwrap();
-    let server = control_server_config(to, H2).unwrap();
+    let server = control_server_config(to, H2, Duration::ZERO).unwrap();
     shake(&client, &server, expected.server_name().unwrap())
 }
 
@@ -298,7 +299,7 @@ fn first_contact(
     pinned: &crate::authority::Authority,
     server: &Credentials,
 ) -> Outcome {
-    let server = control_server_config(server, H2).unwrap();
+    let server = control_server_config(server, H2, Duration::ZERO).unwrap();
     shake(&bootstrap(world, pinned), &server, control_name())
 }
 
