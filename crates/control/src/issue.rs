@@ -10,7 +10,7 @@ use prost::Message;
 use thiserror::Error;
 use tollway_identity::{
     Authority, GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL,
-    SecretHash, SystemRequest,
+    SecretHash, SystemRequest, peer_identity,
 };
 use tollway_model::{ErrorCode, Group, Instance, NetworkName, ServiceName};
 use tollway_store::{Expected, Store, Transaction};
@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use crate::clock::{ago, later, unix_now_ms};
 use crate::connections::{Caller, is_system};
 use crate::hub::Hub;
+use crate::instance_keys::{InstanceKeys, Remembered};
 use crate::key::TOKEN_PREFIX;
 use crate::linger::Use;
 use crate::status::store_status;
@@ -268,6 +269,7 @@ fn token_key(token: &JoinToken) -> Bytes {
 
 pub(crate) struct IdentityService {
     pub(crate) tokens: Tokens,
+    pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) hub: Arc<Hub>,
     /// Lifetime of a certificate unless a shorter one is requested.
     pub(crate) certificate_ttl: Duration,
@@ -287,12 +289,16 @@ impl Identity for IdentityService {
         };
         let allowed = self.may_have(&caller, &claim, &request.token).await;
         if let Err(status) = &allowed {
-            let reason = status.message();
-            warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
+            let (code, reason) = (tollway_wire::code_of(status), status.message());
+            let code = code.map(ErrorCode::word);
+            warn!(service = %claim.service, instance = %claim.instance, code, reason, "a certificate was refused");
         }
-        allowed?;
+        let Allowed { remembered, ended } = allowed?;
         let ttl = decide_ttl(request.ttl_s, self.certificate_ttl);
         let issued = self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
+        let identity = peer_identity(&issued.chain);
+        let identity = identity.map_err(|error| Status::internal(error.to_string()))?;
+        self.keys.issued(remembered, &identity, ended).await?;
         self.tokens.noted.note();
         info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
         Ok(Response::new(v1::IssueResponse {
@@ -306,7 +312,12 @@ impl Identity for IdentityService {
         &self,
         request: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
-        let (token, stored) = self.tokens.find(&request.into_inner().token).await?;
+        let token = request.into_inner().token;
+        if token.is_empty() {
+            let now_unix_ms = unix_now_ms();
+            return Ok(Response::new(v1::CheckResponse { now_unix_ms, ..Default::default() }));
+        }
+        let (token, stored) = self.tokens.find(&token).await?;
         let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_ms())?;
         Ok(Response::new(v1::CheckResponse {
             network: self.tokens.authority.network().to_string(),
@@ -317,16 +328,32 @@ impl Identity for IdentityService {
     }
 }
 
+/// The right to a certificate.
+struct Allowed {
+    remembered: Remembered,
+    /// How long ago the certificate that is renewed ended, if it has.
+    ended: Option<Duration>,
+}
+
 impl IdentityService {
-    async fn may_have(&self, caller: &Caller, claim: &Claim, token: &str) -> Result<(), Status> {
+    async fn may_have(
+        &self,
+        caller: &Caller,
+        claim: &Claim,
+        token: &str,
+    ) -> Result<Allowed, Status> {
         if !token.is_empty() {
-            return self.redeem(token, claim).await;
+            self.redeem(token, claim).await?;
+            let remembered = self.keys.enrolling(&claim.service, &claim.instance).await?;
+            return Ok(Allowed { remembered, ended: None });
         }
         if matches!(caller, Caller::Anonymous) {
             return Err(Refusal::NoProof.into());
         }
-        let own = self.hub.read(|catalogue| caller.workload(catalogue))?;
-        Ok(decide_renewal(&own, claim)?)
+        let grace = self.keys.grace();
+        let who = self.hub.read(|catalogue| caller.renewing(catalogue, grace))?;
+        decide_renewal(&(who.service.clone(), who.instance.clone()), claim)?;
+        Ok(Allowed { remembered: self.keys.renewing(&who).await?, ended: who.ended })
     }
 
     async fn redeem(&self, token: &str, claim: &Claim) -> Result<(), Status> {

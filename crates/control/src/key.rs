@@ -13,6 +13,8 @@ pub(crate) const MESH_PREFIX: &str = "mesh/";
 pub const AUTHORITY_KEY: &str = "secret/authority";
 /// Start of the keys of join tokens.
 pub(crate) const TOKEN_PREFIX: &str = "secret/token/";
+/// Start of the keys of instances' public keys.
+pub(crate) const INSTANCE_PREFIX: &str = "secret/instance/";
 /// Start of the keys of join secrets.
 pub(crate) const JOIN_PREFIX: &str = "secret/join/";
 

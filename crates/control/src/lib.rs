@@ -23,6 +23,7 @@ mod error;
 mod feed;
 mod holders;
 mod hub;
+mod instance_keys;
 mod issue;
 mod key;
 mod linger;
@@ -52,6 +53,6 @@ pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;
 pub use key::AUTHORITY_KEY;
 pub use options::{
-    ConnectionOptions, EgressMode, FollowOptions, NeighbourOptions, Options, Timing,
+    ConnectionOptions, EgressMode, FollowOptions, NeighbourOptions, Options, ReusedKeys, Timing,
 };
 pub use peering::admission::JoinError;

@@ -15,6 +15,7 @@ use crate::catalogue::Catalogue;
 use crate::commits::CommitMetrics;
 use crate::connections::{ConnectionLimits, ShareLimit, StreamLimits};
 use crate::hub::Hub;
+use crate::instance_keys::InstanceKeys;
 use crate::neighbours::Neighbours;
 use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
@@ -59,6 +60,7 @@ pub(crate) struct ControlFacts {
     pub(crate) commits: Arc<CommitMetrics>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) peers: Arc<PeerCounts>,
+    pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) streams: Arc<StreamLimits>,
     pub(crate) followed: Arc<ShareLimit>,
@@ -87,6 +89,7 @@ impl AdminFacts for ControlFacts {
         let followed = self.hub.followed();
         self.limits.add_to(page);
         self.streams.add_to(page, &self.followed);
+        self.keys.add_to(page);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
         self.hub.read(Census::of).add_to(page);

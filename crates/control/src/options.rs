@@ -58,6 +58,11 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Life of a workload's certificate. Default 24 h, at least 10 s and at most 7 days.
     pub certificate_ttl: Duration,
+    /// How long after its end a certificate may still renew itself, and nothing else. Default 7
+    /// days; 0 for not at all.
+    pub renewal_grace: Duration,
+    /// What happens to an instance of which two keys are in use. Default: it is barred.
+    pub reused_keys: ReusedKeys,
     /// How workloads reach other networks. Default direct.
     pub egress: EgressMode,
     /// Where workloads may be, in addition to the address from which they register. Default none.
@@ -158,6 +163,17 @@ pub enum EgressMode {
     Gateway,
 }
 
+/// What a renewal with a key that a later one has replaced leads to. It shows that two processes
+/// have an instance's key, and not which of them is the rightful one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReusedKeys {
+    /// The instance renews no more, with whatever key, until it enrols anew with a token.
+    #[default]
+    Bar,
+    /// The renewal is refused, and the holder of the later key goes on.
+    Refuse,
+}
+
 /// Times that tests shorten and operators rarely need.
 #[derive(Clone, Debug)]
 pub struct Timing {
@@ -170,6 +186,9 @@ pub struct Timing {
     /// An idle stream sends a heartbeat at this interval, that of a data plane at twice the
     /// interval. Default 1 s; data planes and peers give up after 5 to 6 s of silence.
     pub heartbeat: Duration,
+    /// A renewal with a key whose successor was first used less than this ago shows no second holder:
+    /// its request may have been under way. Default 10 min.
+    pub late_renewal: Duration,
     /// A joined network that has been silent for this long is withdrawn. Default 5 s.
     pub unreachable_after: Duration,
     /// Changes of one instance's registration that are stored at once; later ones at their pace.
@@ -190,6 +209,8 @@ impl Options {
             network,
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),
             certificate_ttl: Duration::from_secs(24 * 3600),
+            renewal_grace: Duration::from_secs(7 * 24 * 3600),
+            reused_keys: ReusedKeys::default(),
             egress: EgressMode::default(),
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),
@@ -242,6 +263,7 @@ impl Default for Timing {
             actor_lease: Duration::from_secs(3),
             grace: Duration::from_secs(2),
             heartbeat: Duration::from_secs(1),
+            late_renewal: Duration::from_secs(600),
             unreachable_after: Duration::from_secs(5),
             registration_burst: CHANGES_BURST,
             peer_roots: PEER_ROOTS_WITHIN,

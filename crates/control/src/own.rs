@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tollway_dial::wall_clock_reads;
 use tollway_identity::{
@@ -104,12 +104,14 @@ fn bundles(trust: &v1::TrustBundles) -> Result<TrustBundles, OwnCertificateError
     Ok(TrustBundles::new(trust.revision, list)?)
 }
 
-/// Renews the certificate in time and takes over every change of trust, until stopped.
+/// Renews the certificate in time, and at once when `ended` is notified, and takes over every change
+/// of trust, until stopped.
 pub(crate) async fn keep_current(
     authority: Arc<Authority>,
     hub: Arc<Hub>,
     ttl: Duration,
     current: watch::Sender<Arc<Credentials>>,
+    ended: Arc<Notify>,
     stop: CancellationToken,
 ) {
     let mut trust_changes = hub.trust_revision();
@@ -117,6 +119,7 @@ pub(crate) async fn keep_current(
         let at = renewal_time(&current.borrow());
         let renewed = tokio::select! {
             () = wall_clock_reads(at, SystemTime::now) => issue(&authority, &hub.read(Catalogue::trust), ttl),
+            () = ended.notified() => issue(&authority, &hub.read(Catalogue::trust), ttl),
             changed = trust_changes.changed() => {
                 if changed.is_err() {
                     return;

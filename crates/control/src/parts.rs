@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tollway_identity::{Authority, Credentials};
 use tollway_model::{AddressRange, ErrorCode, RunningConfig};
 use tollway_store::Store;
@@ -36,6 +36,7 @@ use crate::discovery::{DiscoveryService, Streams};
 use crate::error::StartError;
 use crate::holders::Holders;
 use crate::hub::Hub;
+use crate::instance_keys::InstanceKeys;
 use crate::issue::{IdentityService, Tokens};
 use crate::linger::Use;
 use crate::metrics::ControlFacts;
@@ -89,6 +90,9 @@ pub(crate) struct Parts {
     authority: Arc<Authority>,
     /// The control plane's own, renewed and with the current trust.
     credentials: watch::Receiver<Arc<Credentials>>,
+    /// Notified when they have ended, to renew them at once.
+    ended: Arc<Notify>,
+    keys: Arc<InstanceKeys>,
     certificate_ttl: Duration,
     workload_addresses: Vec<AddressRange>,
     timing: Timing,
@@ -161,6 +165,7 @@ impl Parts {
         let (current, credentials) = watch::channel(Arc::new(own));
         let timing = options.timing.clone();
         let placements = Arc::new(Placements::load(&store, timing.actor_lease).await?);
+        let keys = Arc::new(InstanceKeys::load(store.clone(), options).await?);
         let (background, standstill) = (Background::default(), Arc::<Standstill>::default());
         let peering = Arc::new(Peering {
             store: store.clone(),
@@ -191,6 +196,8 @@ impl Parts {
             hub,
             authority,
             credentials,
+            ended: Arc::default(),
+            keys,
             certificate_ttl,
             workload_addresses: options.workload_addresses.clone(),
             timing,
@@ -224,13 +231,14 @@ impl Parts {
             self.hub.clone(),
             self.certificate_ttl,
             current,
+            self.ended.clone(),
             background.stop.clone(),
         ));
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
         background.spawn(link::supervise(self.peering.clone()));
         let standstill = self.standstill.clone();
         background.spawn_until_stop(async move { standstill.watch().await });
-        background.spawn_until_stop(sweep::run(self.store.clone()));
+        background.spawn_until_stop(sweep::run(self.store.clone(), self.keys.clone()));
         Ok(())
     }
 
@@ -299,6 +307,8 @@ impl Parts {
         Acceptor {
             home: self.authority.trust_domain().clone(),
             credentials: self.credentials.clone(),
+            ended: self.ended.clone(),
+            keys: self.keys.clone(),
             limits: self.limits.clone(),
             background: self.background.clone(),
         }
@@ -311,6 +321,7 @@ impl Parts {
             commits: self.commits.clone(),
             hub: self.hub.clone(),
             peers: self.peering.counts.clone(),
+            keys: self.keys.clone(),
             limits: self.limits.clone(),
             streams: self.streams.clone(),
             followed: self.followed.clone(),
@@ -331,8 +342,8 @@ impl Parts {
     }
 
     fn identity(&self) -> IdentityService {
-        let (tokens, hub) = (self.tokens(), self.hub.clone());
-        IdentityService { tokens, hub, certificate_ttl: self.certificate_ttl }
+        let (tokens, keys, hub) = (self.tokens(), self.keys.clone(), self.hub.clone());
+        IdentityService { tokens, keys, hub, certificate_ttl: self.certificate_ttl }
     }
 
     fn registry(&self) -> RegistryService {

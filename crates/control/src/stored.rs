@@ -31,6 +31,32 @@ pub(crate) enum ScopeKind {
     Fabric = 5,
 }
 
+/// The keys of one instance of a service, as SHA-256 of each public key.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct InstanceKeys {
+    /// The last one that was enrolled or used.
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) used: Vec<u8>,
+    /// Those that renewals have issued since and that were not used yet, the oldest first.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(crate) issued: Vec<Vec<u8>>,
+    /// The one that a token was last redeemed for; empty if that is not known.
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) enrolled: Vec<u8>,
+    /// When that was.
+    #[prost(uint64, tag = "4")]
+    pub(crate) enrolled_at_unix_s: u64,
+    /// When the last of its certificates ends.
+    #[prost(uint64, tag = "5")]
+    pub(crate) ends_at_unix_s: u64,
+    /// When `used` was first used.
+    #[prost(uint64, tag = "6")]
+    pub(crate) used_at_unix_s: u64,
+    /// It renews no more.
+    #[prost(bool, tag = "7")]
+    pub(crate) is_barred: bool,
+}
+
 /// A join secret in an exported bundle. The secret itself is not stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct JoinSecret {

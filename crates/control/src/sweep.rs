@@ -1,6 +1,8 @@
-//! Forgets join tokens and join secrets some time after they expired. Until then a late comer
-//! gets the answer that it expired, not that it never existed.
+//! Forgets join tokens and join secrets some time after they expired, and the keys of instances that
+//! can renew no more. Until then a late comer gets the answer that a token expired, not that it never
+//! existed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +11,7 @@ use tollway_store::{Entry, Expected, KeyRange, Store, Transaction};
 use tracing::{debug, warn};
 
 use crate::clock::{later, unix_now_ms};
+use crate::instance_keys::InstanceKeys;
 use crate::key::{JOIN_PREFIX, TOKEN_PREFIX};
 use crate::stored::{JoinSecret, Token};
 
@@ -17,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(600);
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 const PAGE_ENTRIES: usize = 500;
 
-pub(crate) async fn run(store: Store) {
+pub(crate) async fn run(store: Store, keys: Arc<InstanceKeys>) {
     let mut tick = tokio::time::interval(EVERY);
     loop {
         tick.tick().await;
@@ -29,6 +32,7 @@ pub(crate) async fn run(store: Store) {
             JoinSecret::decode(entry.value.clone()).map_or(0, |secret| secret.expires_at_unix_ms)
         })
         .await;
+        keys.sweep().await;
     }
 }
 

@@ -331,6 +331,7 @@ async fn what_is_secret_is_readable_by_the_owner_only() {
 async fn a_stream_ends_with_the_certificate_it_was_opened_with() {
     let mut west = Network::start_with("west", |options| {
         options.certificate_ttl = tollway_identity::SHORTEST_TTL;
+        options.renewal_grace = Duration::ZERO;
     })
     .await;
     let stock = west.member("stock", "a").await;

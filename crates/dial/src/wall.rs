@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 /// How often the clock is read, in case that it was set or the machine slept.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns once `clock` reads `at` or later. Timers of the runtime do not count the time in which a
 /// machine sleeps, and do not follow a clock that is set. Certificates are judged by this clock.

@@ -117,8 +117,11 @@ mod tests {
         let now = SystemTime::now();
         let authority = Authority::create(&domain, &network, now).unwrap();
         let key = KeyPair::generate().unwrap();
-        let service =
-            ServiceName { app: label("web"), namespace: label("default"), network: network.clone() };
+        let service = ServiceName {
+            app: label("web"),
+            namespace: label("default"),
+            network: network.clone(),
+        };
         let request = IssueRequest {
             csr_der: key.csr_der().unwrap(),
             service,

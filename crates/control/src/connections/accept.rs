@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 use tollway_identity::{Credentials, home_control_dns_san};
 use tollway_model::{ErrorCode, TrustDomain};
@@ -19,13 +19,14 @@ use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
-use super::caller::Peer;
+use super::caller::{Caller, Peer};
 use super::handshake::{Refusal, handshake};
 use super::limits::{ConnectionLimits, Permit};
 use super::stream::{Admission, BoundedStream};
 use super::tls::CurrentTls;
 use crate::addresses::Origin;
 use crate::background::Background;
+use crate::instance_keys::InstanceKeys;
 
 /// Connections that wait to be served.
 const READY_LIMIT: usize = 64;
@@ -46,6 +47,9 @@ pub(crate) struct Acceptor {
     pub(crate) home: TrustDomain,
     /// Each handshake uses the credentials of that moment.
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
+    /// Has them renewed.
+    pub(crate) ended: Arc<Notify>,
+    pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) background: Background,
 }
@@ -70,14 +74,14 @@ pub(crate) async fn accept(
     listener: TcpListener,
     connections: mpsc::Sender<Accepted>,
 ) {
-    let Acceptor { home, credentials, limits, background } = acceptor;
+    let Acceptor { home, credentials, ended, keys, limits, background } = acceptor;
     let home_name = home_control_dns_san(&credentials.borrow().service().network);
     let home = Arc::new(Home { trust_domain: home, name: home_name });
-    let mut tls = CurrentTls::new(credentials);
+    let mut tls = CurrentTls::new(credentials, ended, keys.grace());
     let mut log = LogLimiter::default();
     loop {
         let (tcp, from) = next(&listener, &limits, &mut log).await;
-        let config = match tls.config() {
+        let config = match tls.config().await {
             Ok(config) => config,
             Err(reason) => {
                 error!(reason = %tollway_model::chain(&reason), "no TLS configuration; a connection was dropped");
@@ -91,9 +95,9 @@ pub(crate) async fn accept(
         }
         let permit = limits.handshake(from.ip()).await;
         let (limits, connections) = (limits.clone(), connections.clone());
-        let home = home.clone();
+        let (home, keys) = (home.clone(), keys.clone());
         background.spawn_until_stop(async move {
-            match admit(tcp, from, (config, &home), permit, &limits).await {
+            match admit(tcp, from, (config, &home), permit, &limits, &keys).await {
                 Ok(connection) => {
                     let _ = connections.send(Ok(connection)).await;
                 }
@@ -171,9 +175,10 @@ async fn admit(
     (config, home): (Arc<ServerConfig>, &Home),
     permit: Permit,
     limits: &Arc<ConnectionLimits>,
+    keys: &InstanceKeys,
 ) -> Result<Connection, Refusal> {
     let handshake = Box::pin(async {
-        let (stream, caller) = handshake(tcp, from, config).await?;
+        let (stream, caller) = handshake(tcp, from, config, keys.grace()).await?;
         let name = stream.get_ref().1.server_name();
         // No gateway passes this name on.
         let is_direct = name.is_some_and(|name| name.eq_ignore_ascii_case(&home.name));
@@ -184,7 +189,13 @@ async fn admit(
         Ok(Connection { stream, peer })
     });
     let ended = permit.evicted().run_until_cancelled(handshake).await;
-    ended.unwrap_or(Err(Refusal::Evicted))
+    let connection = ended.unwrap_or(Err(Refusal::Evicted))?;
+    drop(permit);
+    // Before the connection is served: from the first use of a key on, its predecessor renews no more.
+    if let Caller::Authenticated(identity) | Caller::Ended(identity) = &connection.peer.caller {
+        Box::pin(keys.note_use(identity)).await;
+    }
+    Ok(connection)
 }
 
 impl AsyncRead for Connection {

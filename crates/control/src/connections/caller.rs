@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tollway_identity::{PeerIdentity, SYSTEM_NAMESPACE, control_spiffe_id};
-use tollway_model::{Instance, NetworkName, ServiceName};
+use tollway_identity::{PeerIdentity, SYSTEM_NAMESPACE, control_spiffe_id, issued_at};
+use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName};
 use tonic::{Request, Status};
 
 use super::send_backlog::SendBacklog;
 use super::shares::{Holder, Share, ShareLimit};
 use crate::addresses::Origin;
 use crate::catalogue::Catalogue;
+
+/// How often the clock is read while a stream is open, in case that it was set. Streams are many.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// What the TLS handshake proved.
 #[derive(Clone, Debug)]
@@ -19,6 +22,21 @@ pub(crate) enum Caller {
     Anonymous,
     /// A valid certificate of this network or of a joined one.
     Authenticated(Box<PeerIdentity>),
+    /// A certificate of this network that has ended within the grace: it renews itself, and has no
+    /// other right.
+    Ended(Box<PeerIdentity>),
+}
+
+/// The holder of a certificate that renews itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewing {
+    pub(crate) service: ServiceName,
+    pub(crate) instance: Instance,
+    /// Hash of its public key.
+    pub(crate) key: [u8; 32],
+    pub(crate) issued_at: SystemTime,
+    /// How long ago the certificate ended, if it has.
+    pub(crate) ended: Option<Duration>,
 }
 
 /// The peer of a connection, as the calls on it know it.
@@ -46,7 +64,39 @@ impl Caller {
         &self,
         catalogue: &Catalogue,
     ) -> Result<(ServiceName, Instance), Status> {
-        let identity = self.identity()?;
+        Self::member(self.identity()?, catalogue)
+    }
+
+    /// The workload or gateway of this network whose certificate is to be renewed: one that is valid,
+    /// or has ended within `grace`, also while the connection was open.
+    pub(crate) fn renewing(
+        &self,
+        catalogue: &Catalogue,
+        grace: Duration,
+    ) -> Result<Renewing, Status> {
+        let now = SystemTime::now();
+        let identity = match self {
+            Self::Authenticated(identity) | Self::Ended(identity)
+                if identity.ended_within(grace, now) =>
+            {
+                identity
+            }
+            Self::Authenticated(_) | Self::Ended(_) | Self::Anonymous => self.identity()?,
+        };
+        let (service, instance) = Self::member(identity, catalogue)?;
+        Ok(Renewing {
+            service,
+            instance,
+            key: identity.key_hash,
+            issued_at: issued_at(identity.not_before, identity.not_after),
+            ended: now.duration_since(identity.not_after).ok().filter(|ago| !ago.is_zero()),
+        })
+    }
+
+    fn member(
+        identity: &PeerIdentity,
+        catalogue: &Catalogue,
+    ) -> Result<(ServiceName, Instance), Status> {
         let home = catalogue.home();
         if identity.spiffe.trust_domain != home.trust_domain {
             return Err(Status::permission_denied(format!(
@@ -93,6 +143,7 @@ impl Caller {
                 Err(expired_status())
             }
             Self::Authenticated(identity) => Ok(identity),
+            Self::Ended(_) => Err(expired_status()),
             Self::Anonymous => {
                 Err(Status::unauthenticated("this needs a certificate; get one with a join token"))
             }
@@ -102,9 +153,10 @@ impl Caller {
     /// Returns when the certificate ends: what it opened must end too.
     pub(crate) async fn expired(&self) {
         match self {
-            Self::Authenticated(identity) => {
-                let rest = identity.not_after.duration_since(SystemTime::now());
-                tokio::time::sleep(rest.unwrap_or(Duration::ZERO)).await;
+            Self::Authenticated(identity) | Self::Ended(identity) => {
+                while let Ok(rest) = identity.not_after.duration_since(SystemTime::now()) {
+                    tokio::time::sleep(rest.min(LOOK_EVERY)).await;
+                }
             }
             Self::Anonymous => std::future::pending().await,
         }
@@ -124,7 +176,8 @@ pub(crate) fn holder(identity: &PeerIdentity) -> Holder {
 
 /// The status of a stream whose caller's certificate ended.
 pub(crate) fn expired_status() -> Status {
-    Status::unauthenticated("the certificate of this connection has ended; connect with a new one")
+    let what = "the certificate of this connection has ended; connect with a new one";
+    tollway_wire::with_code(Status::unauthenticated(what), ErrorCode::CertificateExpired)
 }
 
 /// Whether a service belongs to the mesh itself.

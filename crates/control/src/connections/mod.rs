@@ -20,7 +20,7 @@ mod tls;
 
 pub(crate) use accept::{ACCEPT_PAUSE, Acceptor, accept, ready_queue};
 pub(crate) use backlog_layer::TrackSendBacklog;
-pub(crate) use caller::{Caller, expired_status, is_system, origin_of};
+pub(crate) use caller::{Caller, Renewing, expired_status, is_system, origin_of};
 pub(crate) use limits::ConnectionLimits;
 #[cfg(test)]
 pub(crate) use shares::Holder;

@@ -85,7 +85,8 @@ impl Admission {
                 };
                 Ok(Self::Authenticated(Authenticated::begin(share.map_err(|_| Refusal::Full)?)))
             }
-            Caller::Anonymous => {
+            // To renew is one call, as to join is.
+            Caller::Anonymous | Caller::Ended(_) => {
                 let permit = limits.unauthenticated(from).await;
                 Ok(Self::Unauthenticated(Unauthenticated::begin(permit)))
             }

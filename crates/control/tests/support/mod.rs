@@ -69,6 +69,7 @@ pub fn timing() -> Timing {
         actor_lease: Duration::from_secs(1),
         grace: Duration::from_millis(200),
         heartbeat: Duration::from_millis(100),
+        late_renewal: Duration::ZERO,
         unreachable_after: Duration::from_millis(800),
         registration_burst: 10_000,
         peer_roots: Duration::from_secs(2),

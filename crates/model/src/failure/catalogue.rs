@@ -444,6 +444,10 @@ catalogue! {
         [Terminal],
         "The join token has expired. The message has the time.",
         "Make a new one with `tollway token create`; `--ttl-ms` sets how long it lasts.";
+    KeyRefused, "ERR_KEY_REFUSED", Access, NONE,
+        [Terminal, ControlPlane],
+        "The control plane does not renew a certificate with this key: it is not the last one that it issued to the instance. Another process has the key or the name, be it a copy of a state folder or a thief.",
+        "Find out which process is the rightful one and end the other, then enrol the instance anew with a token of `tollway token create`. Give each process an instance name and a state folder of its own.";
     ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
         [Terminal],
         "What answers at the control plane's address is not the control plane that the token belongs to.",

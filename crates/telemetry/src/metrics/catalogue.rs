@@ -138,6 +138,12 @@ metrics! {
             "Streams, requests and bytes that an identity was refused, or lost because it had most, by kind and reason.";
         CONTROL_SEND_BUFFER_BYTES: Gauge "tollway_control_send_buffer_bytes" [],
             "Bytes of responses of the control plane that their peers have not accepted yet.";
+        INSTANCES_REMEMBERED: Gauge "tollway_instances_remembered" [],
+            "Instances of services whose keys are remembered, to bind renewals to the last one.";
+        RENEWALS_LATE: Counter "tollway_renewals_late_total" [],
+            "Certificates that were renewed after they had ended, within the grace.";
+        RENEWALS_REFUSED: Counter "tollway_renewals_refused_total" ["reason"],
+            "Renewals that were refused for their key, by reason: reused (two processes have the instance's key), barred, replaced by an enrolment, forgotten.";
         WATCHERS: Gauge "tollway_watchers" [],
             "Open watches of data planes and joined control planes.";
         WATCHER_LAG: Gauge "tollway_watcher_lag_revisions" [],

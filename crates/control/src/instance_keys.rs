@@ -1,0 +1,459 @@
+//! The keys of each instance of a service: which key may renew its certificate.
+//!
+//! A renewal gives a new key. The former one stays good until the new one is used once, that is, until
+//! a handshake shows it: so an answer that is lost locks no instance out, whatever order the answers
+//! and requests of several attempts come in. From then on the former key renews no more. A renewal
+//! with it shows that two processes have the instance's key, and not which of them is the rightful
+//! one; [`ReusedKeys`] decides what happens then. A token that is redeemed for the instance takes the
+//! place of all its keys.
+//!
+//! [`decide_renewal`] decides. A record stays until the last certificate of the instance can renew no
+//! more.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use prost::Message as _;
+use thiserror::Error;
+use tollway_identity::{PeerIdentity, span};
+use tollway_model::{ErrorCode, Instance, Label, ServiceName, TrustDomain};
+use tollway_store::{Entry, Expected, KeyRange, ReadError, Store, TransactError, Transaction};
+use tollway_telemetry::Page;
+use tollway_telemetry::metrics::names;
+use tonic::Status;
+use tracing::{debug, warn};
+
+use crate::clock::unix_now_s;
+use crate::connections::Renewing;
+use crate::key::INSTANCE_PREFIX;
+use crate::options::{Options, ReusedKeys};
+use crate::status::store_status;
+use crate::stored::InstanceKeys as Keys;
+
+/// Keys of one instance that renewals have issued and that were not used: the answers were lost.
+const UNUSED_KEYS_LIMIT: usize = 8;
+/// Instances whose keys are remembered, in one namespace and in all.
+const INSTANCES_PER_NAMESPACE_LIMIT: usize = 20_000;
+const INSTANCES_LIMIT: usize = 200_000;
+/// Which part of a namespace's instances is forgotten at a limit, those that ended first or will.
+const FORGOTTEN_SHARE: usize = 20;
+/// Entries that are read at once.
+const PAGE_ENTRIES: usize = 500;
+/// To within this many seconds a certificate shows when it was issued.
+const ISSUED_WITHIN_S: u64 = 1;
+
+/// What a renewal shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shown<'a> {
+    key: &'a [u8; 32],
+    issued_at_unix_s: u64,
+    has_ended: bool,
+    now_unix_s: u64,
+}
+
+/// Why a key renews nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+enum KeyRefusal {
+    #[error(
+        "this instance's keys are not remembered, and its certificate has ended; enrol it anew with a token of `tollway token create`"
+    )]
+    Forgotten,
+    #[error(
+        "the instance was enrolled anew elsewhere, which took the place of this key; give each process an instance name of its own"
+    )]
+    Replaced,
+    #[error(
+        "another renewal took the place of this key a moment ago; if no other process has the key, connect with the certificate that it gave"
+    )]
+    Late,
+    #[error(
+        "the key is not the last one that was issued to this instance, so two processes have its key; if only one should, it was stolen: enrol the instance anew with a token of `tollway token create`"
+    )]
+    Reused,
+    #[error(
+        "two processes have used keys of this instance, so it renews no more; find out which is the rightful one, and enrol it anew with a token of `tollway token create`"
+    )]
+    Barred,
+}
+
+impl KeyRefusal {
+    const ALL: [Self; 5] =
+        [Self::Forgotten, Self::Replaced, Self::Late, Self::Reused, Self::Barred];
+
+    /// Its value of the label `reason`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Forgotten => "forgotten",
+            Self::Replaced => "replaced",
+            Self::Late => "late",
+            Self::Reused => "reused",
+            Self::Barred => "barred",
+        }
+    }
+}
+
+impl From<KeyRefusal> for Status {
+    fn from(refusal: KeyRefusal) -> Self {
+        tollway_wire::with_code(Self::permission_denied(refusal.to_string()), ErrorCode::KeyRefused)
+    }
+}
+
+/// Whether the holder of a key may renew, by what is remembered of the instance. `late_s` is how long
+/// a request may have been under way.
+fn decide_renewal(keys: Option<&Keys>, shown: Shown<'_>, late_s: u64) -> Result<(), KeyRefusal> {
+    let Some(keys) = keys else {
+        // The store was put back to an earlier state, or the record gave way to others.
+        return if shown.has_ended { Err(KeyRefusal::Forgotten) } else { Ok(()) };
+    };
+    if keys.is_barred {
+        Err(KeyRefusal::Barred)
+    } else if keys.has(shown.key) {
+        Ok(())
+    } else if keys.enrolled != shown.key && keys.may_precede_enrolment(shown.issued_at_unix_s) {
+        Err(KeyRefusal::Replaced)
+    } else if shown.now_unix_s < keys.used_at_unix_s.saturating_add(late_s) {
+        Err(KeyRefusal::Late)
+    } else {
+        Err(KeyRefusal::Reused)
+    }
+}
+
+impl Keys {
+    fn enrolled(key: &[u8; 32], now_unix_s: u64, ends_at_unix_s: u64) -> Self {
+        Self {
+            used: key.to_vec(),
+            issued: Vec::new(),
+            enrolled: key.to_vec(),
+            enrolled_at_unix_s: now_unix_s,
+            ends_at_unix_s,
+            used_at_unix_s: now_unix_s,
+            is_barred: false,
+        }
+    }
+
+    /// What is remembered once the holder of `shown` was issued `issued`.
+    fn renewed(
+        keys: Option<Self>,
+        shown: &[u8; 32],
+        issued: &[u8; 32],
+        now_unix_s: u64,
+        ends: u64,
+    ) -> Self {
+        let mut keys = keys.unwrap_or_else(|| Self::enrolled(shown, 0, ends));
+        keys.use_once(shown, now_unix_s);
+        if keys.issued.len() >= UNUSED_KEYS_LIMIT {
+            keys.issued.remove(0);
+        }
+        keys.issued.push(issued.to_vec());
+        keys.ends_at_unix_s = keys.ends_at_unix_s.max(ends);
+        keys
+    }
+
+    fn may_precede_enrolment(&self, issued_at_unix_s: u64) -> bool {
+        issued_at_unix_s <= self.enrolled_at_unix_s.saturating_add(ISSUED_WITHIN_S)
+    }
+
+    fn has(&self, key: &[u8; 32]) -> bool {
+        self.used == key || self.issued.iter().any(|issued| issued == key)
+    }
+
+    /// Takes note that `key` is in use. Returns whether it is for the first time; all others are no
+    /// longer good then.
+    fn use_once(&mut self, key: &[u8; 32], now_unix_s: u64) -> bool {
+        let is_new = self.used != key && self.has(key);
+        if is_new {
+            self.used = key.to_vec();
+            self.used_at_unix_s = now_unix_s;
+            self.issued.clear();
+        }
+        is_new
+    }
+}
+
+/// What was read of an instance before a certificate is issued to it.
+pub(crate) struct Remembered {
+    key: Bytes,
+    entry: Option<(Keys, u64)>,
+    /// The key that was shown; none when a token was.
+    shown: Option<[u8; 32]>,
+}
+
+/// The instances of a network.
+pub(crate) struct InstanceKeys {
+    store: Store,
+    trust_domain: TrustDomain,
+    grace: Duration,
+    late_renewal: Duration,
+    reused: ReusedKeys,
+    /// Instances in each namespace, in lower case.
+    counts: Mutex<HashMap<String, usize>>,
+    renewed_late: AtomicU64,
+    refused: [AtomicU64; KeyRefusal::ALL.len()],
+}
+
+impl InstanceKeys {
+    /// Counts what is stored.
+    pub(crate) async fn load(store: Store, options: &Options) -> Result<Self, ReadError> {
+        let keys = Self {
+            store,
+            trust_domain: options.trust_domain.clone(),
+            grace: options.renewal_grace,
+            late_renewal: options.timing.late_renewal,
+            reused: options.reused_keys,
+            counts: Mutex::default(),
+            renewed_late: AtomicU64::new(0),
+            refused: Default::default(),
+        };
+        keys.recount(false).await?;
+        Ok(keys)
+    }
+
+    /// How long after its end a certificate may renew itself.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// Reads what a token's redemption replaces.
+    pub(crate) async fn enrolling(
+        &self,
+        service: &ServiceName,
+        instance: &Instance,
+    ) -> Result<Remembered, Status> {
+        let key = key_of(&service.namespace, &service.app, instance);
+        let entry = self.read(&key).await?;
+        Ok(Remembered { key, entry, shown: None })
+    }
+
+    /// Whether the key that was shown may renew.
+    pub(crate) async fn renewing(&self, who: &Renewing) -> Result<Remembered, Status> {
+        let key = key_of(&who.service.namespace, &who.service.app, &who.instance);
+        let entry = self.read(&key).await?;
+        let shown = Shown {
+            key: &who.key,
+            issued_at_unix_s: unix_s(who.issued_at),
+            has_ended: who.ended.is_some(),
+            now_unix_s: unix_now_s(),
+        };
+        let keys = entry.as_ref().map(|(keys, _)| keys);
+        if let Err(refusal) = decide_renewal(keys, shown, self.late_renewal.as_secs()) {
+            self.refused[refusal as usize].fetch_add(1, Ordering::Relaxed);
+            if refusal == KeyRefusal::Reused && self.reused == ReusedKeys::Bar {
+                self.bar(key, entry).await;
+            }
+            return Err(refusal.into());
+        }
+        Ok(Remembered { key, entry, shown: Some(who.key) })
+    }
+
+    /// Remembers the certificate that is about to be given out. Two renewals at a time would each
+    /// forget the other's key, so the later one fails and is tried again.
+    pub(crate) async fn issued(
+        &self,
+        remembered: Remembered,
+        issued: &PeerIdentity,
+        ended: Option<Duration>,
+    ) -> Result<(), Status> {
+        let Remembered { key, entry, shown } = remembered;
+        let ends = unix_s(issued.not_after);
+        let is_new = entry.is_none();
+        let mut change = Transaction::new();
+        let keys = match &shown {
+            Some(shown) => {
+                let expected =
+                    entry.as_ref().map_or(Expected::Absent, |(_, at)| Expected::Revision(*at));
+                change = change.when(key.clone(), expected);
+                let keys = entry.map(|(keys, _)| keys);
+                Keys::renewed(keys, shown, &issued.key_hash, unix_now_s(), ends)
+            }
+            None => Keys::enrolled(&issued.key_hash, unix_now_s(), ends),
+        };
+        if is_new {
+            self.make_room(&issued.service.namespace.to_lower()).await?;
+        }
+        match self.store.transact(change.put(key, keys.encode_to_vec())).await {
+            Ok(_) if is_new => {
+                *self.counts().entry(issued.service.namespace.to_lower()).or_default() += 1;
+            }
+            Ok(_) => {}
+            Err(TransactError::Conflict { .. }) => {
+                let what = "another renewal of this instance is under way; try again";
+                return Err(Status::aborted(what));
+            }
+            Err(error) => return Err(store_status(&error)),
+        }
+        if let Some(ago) = ended {
+            self.renewed_late.fetch_add(1, Ordering::Relaxed);
+            let (service, instance) = (&issued.service, &issued.instance);
+            let instance = instance.as_ref().map(Label::as_str);
+            warn!(%service, instance, "renewed a certificate that ended {} ago", span(ago));
+        }
+        Ok(())
+    }
+
+    /// Takes note that a handshake has shown a certificate. From the first one on with a key, the keys
+    /// before it renew no more.
+    pub(crate) async fn note_use(&self, identity: &PeerIdentity) {
+        let Some(instance) = &identity.instance else { return };
+        if identity.spiffe.trust_domain != self.trust_domain {
+            return;
+        }
+        let key = key_of(&identity.spiffe.namespace, &identity.spiffe.app, instance);
+        let Ok(Some((mut keys, revision))) = self.read(&key).await else { return };
+        if !keys.use_once(&identity.key_hash, unix_now_s()) {
+            return;
+        }
+        let put = Transaction::new()
+            .when(key.clone(), Expected::Revision(revision))
+            .put(key, keys.encode_to_vec());
+        // The next handshake with the key, or a renewal, notes it otherwise.
+        if let Err(reason) = self.store.transact(put).await {
+            debug!(%reason, "the first use of a key was not noted");
+        }
+    }
+
+    /// Forgets instances whose certificates can renew no more.
+    pub(crate) async fn sweep(&self) {
+        if let Err(reason) = self.recount(true).await {
+            warn!(%reason, "the keys of instances were not swept");
+        }
+    }
+
+    pub(crate) fn add_to(&self, page: &mut Page) {
+        page.single(&names::INSTANCES_REMEMBERED, self.counts().values().sum::<usize>());
+        page.single(&names::RENEWALS_LATE, self.renewed_late.load(Ordering::Relaxed));
+        let mut refused = page.family(&names::RENEWALS_REFUSED);
+        for (reason, count) in KeyRefusal::ALL.into_iter().zip(&self.refused) {
+            refused.sample(&[("reason", reason.word())], count.load(Ordering::Relaxed));
+        }
+    }
+
+    async fn bar(&self, key: Bytes, entry: Option<(Keys, u64)>) {
+        let Some((keys, revision)) = entry else { return };
+        let barred = Keys { is_barred: true, ..keys };
+        let put = Transaction::new()
+            .when(key.clone(), Expected::Revision(revision))
+            .put(key, barred.encode_to_vec());
+        // What was tried once is tried again, and the next time the instance is barred.
+        if let Err(reason) = self.store.transact(put).await {
+            warn!(%reason, "an instance was not barred");
+        }
+    }
+
+    async fn read(&self, key: &[u8]) -> Result<Option<(Keys, u64)>, Status> {
+        let entry = self.store.get(key).await.map_err(|error| store_status(&error))?;
+        Ok(entry.and_then(|entry| Some((Keys::decode(entry.value).ok()?, entry.revision))))
+    }
+
+    /// At a limit, forgets those instances of the namespace, or of the one with the most, that ended
+    /// first or will. Their certificates renew while they are valid.
+    async fn make_room(&self, namespace: &str) -> Result<(), Status> {
+        let full = {
+            let counts = self.counts();
+            let own = counts.get(namespace).copied().unwrap_or_default();
+            if own >= INSTANCES_PER_NAMESPACE_LIMIT {
+                Some(namespace.to_owned())
+            } else if counts.values().sum::<usize>() >= INSTANCES_LIMIT {
+                counts.iter().max_by_key(|(_, count)| **count).map(|(name, _)| name.clone())
+            } else {
+                None
+            }
+        };
+        let Some(full) = full else { return Ok(()) };
+        let mut known = Vec::new();
+        let range = KeyRange::prefix(format!("{INSTANCE_PREFIX}{full}/"));
+        let mut after: Option<Bytes> = None;
+        loop {
+            let page = self.store.list(&range, after.as_deref(), PAGE_ENTRIES).await;
+            let page = page.map_err(|error| store_status(&error))?;
+            after = page.entries.last().map(|entry| entry.key.clone());
+            known.extend(page.entries.into_iter().map(|entry| (ends_of(&entry), entry.key)));
+            if !page.more {
+                break;
+            }
+        }
+        known.sort();
+        known.truncate((known.len() / FORGOTTEN_SHARE).max(1));
+        let count = known.len();
+        warn!(namespace = full, count, "too many instances; those that ended first are forgotten");
+        for keys in known.chunks(PAGE_ENTRIES) {
+            let delete = |change: Transaction, (_, key): &(u64, Bytes)| change.delete(key.clone());
+            let change = keys.iter().fold(Transaction::new(), delete);
+            self.store.transact(change).await.map_err(|error| store_status(&error))?;
+            self.uncount(&full, keys.len());
+        }
+        Ok(())
+    }
+
+    async fn forget(&self, entry: &Entry) {
+        let key = entry.key.clone();
+        let delete =
+            Transaction::new().when(key.clone(), Expected::Revision(entry.revision)).delete(key);
+        match self.store.transact(delete).await {
+            Ok(_) => {
+                if let Some(namespace) = namespace_of(&entry.key) {
+                    self.uncount(namespace, 1);
+                }
+            }
+            Err(reason) => debug!(%reason, "an instance was not forgotten; the next sweep tries"),
+        }
+    }
+
+    /// Counts what is stored, and where `sweeps` forgets what has ended.
+    async fn recount(&self, sweeps: bool) -> Result<(), ReadError> {
+        let range = KeyRange::prefix(INSTANCE_PREFIX);
+        let mut after: Option<Bytes> = None;
+        let mut found: HashMap<String, usize> = HashMap::new();
+        loop {
+            let page = self.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            let now = unix_now_s();
+            for entry in &page.entries {
+                let renews_until = ends_of(entry).saturating_add(self.grace.as_secs());
+                if sweeps && now > renews_until {
+                    self.forget(entry).await;
+                } else if let Some(namespace) = namespace_of(&entry.key) {
+                    *found.entry(namespace.to_owned()).or_default() += 1;
+                }
+            }
+            after = page.entries.last().map(|entry| entry.key.clone());
+            if !page.more {
+                break;
+            }
+        }
+        *self.counts() = found;
+        Ok(())
+    }
+
+    fn uncount(&self, namespace: &str, less: usize) {
+        if let Some(count) = self.counts().get_mut(namespace) {
+            *count = count.saturating_sub(less);
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_of(namespace: &Label, app: &Label, instance: &Label) -> Bytes {
+    let [namespace, app, instance] = [namespace, app, instance].map(Label::to_lower);
+    format!("{INSTANCE_PREFIX}{namespace}/{app}/{instance}").into()
+}
+
+fn namespace_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(INSTANCE_PREFIX)?.split('/').next()
+}
+
+/// When the last certificate of the instance of an entry ends; 0 for one that cannot be read.
+fn ends_of(entry: &Entry) -> u64 {
+    Keys::decode(entry.value.clone()).map_or(0, |keys| keys.ends_at_unix_s)
+}
+
+fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;
