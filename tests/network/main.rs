@@ -12,3 +12,4 @@ mod neighbours;
 mod network_store;
 mod reliability;
 mod reload;
+mod restarts;

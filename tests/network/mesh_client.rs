@@ -15,7 +15,7 @@ use tollway_model::{
     AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason,
 };
 use tollway_proxy::mesh::{
-    Announcement, MeshClient, MeshConfig, MeshDelta, MeshError, Role, TokenSource,
+    Announcement, MeshClient, MeshConfig, MeshDelta, MeshError, Role, StateDirectory, TokenSource,
 };
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
@@ -318,6 +318,35 @@ async fn certificates_are_renewed_before_half_of_their_life_and_registrations_go
     let flaps = caller.log().iter().skip_while(|line| *line != "stock [1]").count();
     assert_eq!(flaps, 1, "{:?}", caller.log());
     assert!(stock.client.status().borrow().connected);
+}
+
+/// The harm: an agent of the fabric, which keeps its host's network, is out for good after a long
+/// absence of its control plane, or a restart.
+#[tokio::test]
+async fn an_agent_of_the_fabric_returns_after_an_absence_and_after_a_restart_without_a_token() {
+    let ttl = tollway_identity::SHORTEST_TTL;
+    let control = Control::start(|options| options.certificate_ttl = ttl).await;
+    let token = control.token(Scope::FabricGroup("racks".to_owned())).await;
+    let role = Role::Sidecar { app: label("fabric-racks"), namespace: label("tollway") };
+    let folder = control.dir.path().join("state");
+    let mut config = MeshConfig::new(control.address.to_string(), token, role, label("rack-1"));
+    config.state = Some(StateDirectory { path: folder, has_name: true });
+    let agent = ObservedClient::start(config.clone()).await;
+    agent.until_connected(true).await;
+    let (dir, options) = control.stop().await;
+    tokio::time::sleep(ttl + Duration::from_secs(1)).await;
+    assert!(agent.client.credentials().borrow().not_after() < std::time::SystemTime::now());
+    let control = Control::run(dir, options).await;
+    agent.until_connected(true).await;
+    agent.client.connect().await.unwrap();
+    drop(agent);
+    // From here on it has no token, and another random name.
+    config.token = TokenSource::File("/nowhere/token".into());
+    config.instance = label("another");
+    let agent = ObservedClient::start(config).await;
+    agent.until_connected(true).await;
+    assert_eq!(*agent.client.instance(), label("rack-1"));
+    drop(control);
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ const FORGOTTEN_SHARE: usize = 20;
 /// Entries that are read at once.
 const PAGE_ENTRIES: usize = 500;
 /// To within this many seconds a certificate shows when it was issued.
-const ISSUED_WITHIN_S: u64 = 1;
+const ISSUED_TO_S: u64 = 1;
 
 /// What a renewal shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ enum KeyRefusal {
     )]
     Replaced,
     #[error(
-        "another renewal took the place of this key a moment ago; if no other process has the key, connect with the certificate that it gave"
+        "another renewal took the place of this key a moment ago, so another process may have it; end that one, or enrol the instance anew with a token of `tollway token create`"
     )]
     Late,
     #[error(
@@ -153,7 +153,7 @@ impl Keys {
     }
 
     fn may_precede_enrolment(&self, issued_at_unix_s: u64) -> bool {
-        issued_at_unix_s <= self.enrolled_at_unix_s.saturating_add(ISSUED_WITHIN_S)
+        issued_at_unix_s <= self.enrolled_at_unix_s.saturating_add(ISSUED_TO_S)
     }
 
     fn has(&self, key: &[u8; 32]) -> bool {

@@ -313,11 +313,8 @@ impl Identity for IdentityService {
         request: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
         let token = request.into_inner().token;
-        if token.is_empty() {
-            let now_unix_ms = unix_now_ms();
-            return Ok(Response::new(v1::CheckResponse { now_unix_ms, ..Default::default() }));
-        }
-        let (token, stored) = self.tokens.find(&token).await?;
+        let found = self.tokens.find(&token).await;
+        let (token, stored) = found.map_err(tollway_wire::with_clock(unix_now_ms()))?;
         let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_ms())?;
         Ok(Response::new(v1::CheckResponse {
             network: self.tokens.authority.network().to_string(),

@@ -167,7 +167,7 @@ pub enum EgressMode {
 /// have an instance's key, and not which of them is the rightful one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReusedKeys {
-    /// The instance renews no more, with whatever key, until it enrols anew with a token.
+    /// The instance renews no more, with whatever key, until a token is redeemed for it again.
     #[default]
     Bar,
     /// The renewal is refused, and the holder of the later key goes on.

@@ -147,7 +147,7 @@ async fn replicas_renew_beside_each_other() {
 /// The harm: an answer that is lost locks its workload out. A relay breaks the connection after each
 /// number of bytes of the answer.
 #[tokio::test]
-async fn a_renewal_whose_answer_is_lost_at_any_byte_locks_nobody_out() {
+async fn a_renewal_whose_answer_is_lost_at_any_byte_locks_no_instance_out() {
     let mut west = Network::start("west").await;
     let mut lanes = JoinSet::new();
     for lane in 0..LANES {

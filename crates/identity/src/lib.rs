@@ -12,8 +12,8 @@
 mod authority;
 mod bundle;
 mod credentials;
+mod credentials_text;
 mod front;
-mod kept;
 mod key;
 mod peer;
 mod renew;
@@ -28,12 +28,12 @@ pub use authority::{
 };
 pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
 pub use credentials::{Credentials, CredentialsError};
+pub use credentials_text::{CREDENTIALS_TEXT_BYTES_LIMIT, CredentialsTextError};
 pub use front::{
     CLIENT_CHAIN_LIMIT, CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate,
     ClientCertificateError, FrontError, FrontPair, PairError, front_code_of, front_config,
     front_explain,
 };
-pub use kept::{KEPT_BYTES_LIMIT, KeptError};
 pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,

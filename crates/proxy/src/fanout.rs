@@ -231,4 +231,10 @@ impl ProcessServices for DataThreadServices {
     fn app_unreachable(&self) {
         self.fanout.app_unreachable.notify_one();
     }
+
+    fn certificate_refused(&self) {
+        if let Some(mesh) = self.fanout.mesh.get() {
+            mesh.certificate_refused();
+        }
+    }
 }

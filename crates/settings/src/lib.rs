@@ -42,7 +42,7 @@ pub use merge::{SettingsError, Survey, from_flags, merge, survey};
 pub use part::{PARTS, Part, PartEntry, Settings};
 pub use parts::{
     Access, ApiTokens, App, Control, DaprFiles, Egress, Etcd, Front, Gateway, Log, Member, Plane,
-    Run, Sidecar, Telemetry, WebAccess,
+    ReusedKeys, Run, Sidecar, Telemetry, WebAccess,
 };
 pub use schema::schema_text;
 pub use setting::{Kind, Setting};

@@ -14,7 +14,7 @@ use tollway_routing::SamplingRatio;
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
-use crate::parts::Egress;
+use crate::parts::{Egress, ReusedKeys};
 use crate::store_location::StoreLocation;
 use crate::upstream::Upstream;
 
@@ -222,6 +222,10 @@ word_values! {
     MeshProtocol { Http1: "http1", ""; Http2: "http2", ""; }
     TraceProtocol { Grpc: "grpc", ""; Http: "http", ""; }
     LogFormat { Text: "text", "For people"; Json: "json", "One JSON object a line"; }
+    ReusedKeys {
+        Bar: "bar", "The instance renews no more until it is enrolled again";
+        Refuse: "refuse", "It is refused, and the holder of the later key goes on";
+    }
     Egress {
         Direct: "direct", "They dial the other network's gateway";
         Gateway: "gateway", "They dial their own gateway, which dials the other";

@@ -15,7 +15,7 @@ mod reminders;
 mod service;
 
 pub use error::ConvertError;
-pub use failure::{code_of, with_code};
+pub use failure::{clock_unix_ms_of, code_of, with_clock, with_code};
 pub use generated::{dapr, v1};
 pub use limits::{
     ACTOR_HOSTS_PER_TYPE_LIMIT, ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT,

@@ -6,4 +6,4 @@ mod peers;
 mod requests;
 mod start;
 mod store;
-mod terminal;
+pub(crate) mod terminal;

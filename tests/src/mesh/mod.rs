@@ -123,6 +123,16 @@ impl Network {
         self.control = start_control(self.name, &address, self.files.path(), &self.options);
     }
 
+    /// Removes the files with tokens: from here on a process joins only with what it has.
+    pub fn remove_tokens(&self) {
+        for entry in std::fs::read_dir(self.files.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "token") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
     /// Starts the gateway again at its address.
     pub fn restart_gateway(&mut self) {
         let address = self.gateway.port("gateway").unwrap().to_string();
@@ -198,6 +208,11 @@ impl Network {
 
     pub fn store(&self) -> PathBuf {
         store(self.files.path())
+    }
+
+    /// A file of this network that no process has.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
     }
 }
 

@@ -142,6 +142,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::peering::probe::PROBE_TIMEOUT",
             "proxy::mesh::DEREGISTER_TIMEOUT",
             "proxy::mesh::check::CHECK_TIMEOUT",
+            "proxy::mesh::connect::CLOCK_TIMEOUT",
             "proxy::mesh::enroll::ISSUE_TIMEOUT",
             "proxy::mesh::session::REQUESTS_LIMIT",
             "proxy::mesh::session::SILENCE_LIMIT",

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_control::{EgressMode, Options};
 use tollway_settings::reload::watch;
-use tollway_settings::{Control, Egress, Flags, Given};
+use tollway_settings::{Control, Egress, Flags, Given, ReusedKeys};
 
 use super::log;
 use super::mesh::end_of;
@@ -46,6 +46,11 @@ fn options(settings: Control) -> Result<Options> {
     options.listen = settings.listen;
     options.admin_listen = settings.admin_listen;
     options.certificate_ttl = settings.certificate_ttl_s.0;
+    options.renewal_grace = settings.renewal_grace_s.0;
+    options.reused_keys = match settings.reused_keys {
+        ReusedKeys::Bar => tollway_control::ReusedKeys::Bar,
+        ReusedKeys::Refuse => tollway_control::ReusedKeys::Refuse,
+    };
     options.egress = match settings.egress {
         Egress::Direct => EgressMode::Direct,
         Egress::Gateway => EgressMode::Gateway,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_launch::random_instance;
-use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
+use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
 use tollway_proxy::{CommonOptions, Live, LiveOptions, PlaneOptions, TelemetryOptions};
 use tollway_settings::reload::Reloads;
 use tollway_settings::{Member, Part, Plane};
@@ -19,9 +19,11 @@ use crate::async_runtime::{shutdown, shutdown_or_hangup};
 pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<CommonOptions> {
     let (_, timeouts) = member.bounds();
     let token = member.token_file.map_or(TokenSource::Environment, TokenSource::File);
+    let has_name = member.instance.is_none();
     let instance = member.instance.map_or_else(random_instance, Ok)?;
     let mut mesh = MeshConfig::new(member.control, token, role, instance);
     mesh.start_timeout = member.start_timeout_ms.0;
+    mesh.state = member.state_dir.map(|path| StateDirectory { path, has_name });
     let plane = PlaneOptions { timeouts, ..plane_options(member.plane, live) };
     Ok(CommonOptions { mesh, plane })
 }

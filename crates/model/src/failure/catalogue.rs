@@ -448,6 +448,10 @@ catalogue! {
         [Terminal, ControlPlane],
         "The control plane does not renew a certificate with this key: it is not the last one that it issued to the instance. Another process has the key or the name, be it a copy of a state folder or a thief.",
         "Find out which process is the rightful one and end the other, then enrol the instance anew with a token of `tollway token create`. Give each process an instance name and a state folder of its own.";
+    StateFolder, "ERR_STATE_FOLDER", Access, NONE,
+        [Terminal],
+        "The folder in which the identity is kept cannot be used: it is open to others, of another user, process or instance, or damaged.",
+        "Follow the message. A folder that is removed costs nothing but a new token.";
     ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
         [Terminal],
         "What answers at the control plane's address is not the control plane that the token belongs to.",

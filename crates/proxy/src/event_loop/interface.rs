@@ -172,6 +172,8 @@ pub(crate) trait ProcessServices: Send {
     fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed>;
     /// The app beside this sidecar could not be connected to.
     fn app_unreachable(&self);
+    /// A peer has refused the own certificate as one that has ended.
+    fn certificate_refused(&self);
 }
 
 /// A process that serves nothing and counts nothing, for tests.
@@ -186,6 +188,7 @@ impl ProcessServices for NoServices {
         Err(NotServed::Nobody)
     }
     fn app_unreachable(&self) {}
+    fn certificate_refused(&self) {}
 }
 
 /// What the rest of the process asks of an event loop.

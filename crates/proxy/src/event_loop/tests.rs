@@ -170,6 +170,7 @@ impl ProcessServices for Around {
         Ok(())
     }
     fn app_unreachable(&self) {}
+    fn certificate_refused(&self) {}
 }
 
 /// What most tests allow; only discovery is waited for.

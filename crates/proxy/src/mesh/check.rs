@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollway_identity::{Expected, bootstrap_config};
+use tollway_identity::{Expected, bootstrap_config_at};
 use tollway_model::TrustDomain;
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
 
 use super::config::TokenSource;
-use super::connect::{ALPN, connect};
+use super::connect::{ALPN, connect_by_clock};
 use super::error::MeshError;
 
 /// Time for the answer.
@@ -33,10 +33,10 @@ pub struct ControlCheck {
 /// [`MeshError`] for what a part with this token would meet when it starts.
 pub async fn check_control(control: &str, token: &TokenSource) -> Result<ControlCheck, MeshError> {
     let token = token.read()?;
-    let config = bootstrap_config(&token, ALPN)?;
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
-    let channel = connect(control, name, config).await?;
+    let config = |clock| bootstrap_config_at(&token, ALPN, clock);
+    let channel = connect_by_clock(control, name, &config).await?;
     let mut client = IdentityClient::new(channel);
     let request = v1::CheckRequest { token: token.to_string() };
     let before = unix_ms();

@@ -27,6 +27,18 @@ pub struct MeshConfig {
     pub start_timeout: Duration,
     /// Asks for certificates of a shorter life than the network gives. Default `None`.
     pub certificate_ttl: Option<Duration>,
+    /// Where the identity is kept over a restart. Default `None`: nowhere, so that each start needs a
+    /// token.
+    pub state: Option<StateDirectory>,
+}
+
+/// A folder for the identity of one instance. It is made if it does not exist, and has to be this
+/// user's and closed to others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateDirectory {
+    pub path: PathBuf,
+    /// Takes the instance's name from there, once there is one.
+    pub has_name: bool,
 }
 
 /// What the process is.
@@ -70,7 +82,7 @@ impl MeshConfig {
     #[must_use]
     pub fn new(control: String, token: TokenSource, role: Role, instance: Instance) -> Self {
         let start_timeout = Duration::from_secs(30);
-        Self { control, token, role, instance, start_timeout, certificate_ttl: None }
+        Self { control, token, role, instance, start_timeout, certificate_ttl: None, state: None }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Identity: the first certificate by join token, later ones by the present certificate.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
-    issued_at, span,
+    CertificateDer, Credentials, Expected, JoinToken, KeyPair, SecretHash, TrustBundle,
+    TrustBundles, bootstrap_config_at, client_config, issued_at, span,
 };
 use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -17,8 +18,9 @@ use tonic::transport::Channel;
 use tracing::{info, warn};
 
 use super::config::{MeshConfig, Role, TokenSource};
-use super::connect::{ALPN, connect};
+use super::connect::{ALPN, connect_by_clock};
 use super::error::MeshError;
+use super::state_folder::{StateFolder, StateFolderError};
 
 /// Pause between tries of the first contact.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -40,6 +42,8 @@ pub(super) struct Enrolment {
     pub(super) instance: Instance,
     /// The life to ask for; 0: what the network gives.
     certificate_ttl_s: u32,
+    /// Where the identity is kept over a restart.
+    pub(super) state: Option<Arc<StateFolder>>,
 }
 
 impl Enrolment {
@@ -49,27 +53,57 @@ impl Enrolment {
     }
 }
 
-/// Obtains the first identity; tries again while that may help, until the start timeout.
+/// Obtains the first identity: the one that was kept, or one by token. Tries again while that may
+/// help, until the start timeout.
 pub(super) async fn first(
     config: &MeshConfig,
     control: watch::Receiver<String>,
 ) -> Result<(Enrolment, Credentials), MeshError> {
-    let network = config.token.read()?.network().clone();
+    let deadline = Instant::now() + config.start_timeout;
+    let state = open_state(config, deadline).await?;
+    let kept = state.as_ref().map(|state| state.read()).transpose()?.flatten();
+    // Without a kept identity there must be a token; with one it may be spent, or gone.
+    let token = config.token.read();
+    let (network, token) = match (token, &kept) {
+        (Ok(token), _) => (token.network().clone(), Some(token)),
+        (Err(_), Some(kept)) => (kept.service().network.clone(), None),
+        (Err(error), None) => return Err(error),
+    };
+    let named_there = config.state.as_ref().is_some_and(|state| state.has_name);
+    let kept_name = kept.as_ref().filter(|_| named_there).and_then(Credentials::instance);
     let who = Enrolment {
         control,
         token: config.token.clone(),
         role: config.role.clone(),
         service: config.role.service(&network),
-        instance: config.instance.clone(),
+        instance: kept_name.unwrap_or(&config.instance).clone(),
         certificate_ttl_s: config
             .certificate_ttl
             .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
+        state,
     };
-    let deadline = Instant::now() + config.start_timeout;
+    if let (Some(state), Some(kept)) = (&who.state, &kept) {
+        state.check_owner(kept, &who.service, &who.instance)?;
+    }
+    // A network that was made again has another root, and a token for it.
+    let kept = kept.filter(|kept| token.as_ref().is_none_or(|token| is_of(kept, token)));
+    if let Some(kept) = kept.as_ref().filter(|kept| !has_ended(kept)) {
+        info!(identity = %kept.spiffe_id(), instance = %who.instance, "has kept its certificate");
+        return Ok((who, kept.clone()));
+    }
     let mut logged = false;
     loop {
-        let error = match by_token(&who).await {
-            Ok(credentials) => return Ok((who, credentials)),
+        let obtained = match &kept {
+            Some(kept) => again(&who, kept).await,
+            None => by_token(&who).await,
+        };
+        let error = match obtained {
+            Ok(credentials) => {
+                if let Some(state) = &who.state {
+                    state.keep(&credentials).await?;
+                }
+                return Ok((who, credentials));
+            }
             Err(error) => error,
         };
         if !error.may_pass() || Instant::now() + RETRY_PAUSE >= deadline {
@@ -86,12 +120,61 @@ pub(super) async fn first(
 /// Redeems the join token.
 pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> {
     let token = who.token.read()?;
-    let config = bootstrap_config(&token, ALPN)?;
     // The trust domain is not known yet and no part of the server name.
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
-    let channel = connect(&who.control(), name, config).await?;
+    let config = |clock| bootstrap_config_at(&token, ALPN, clock);
+    let channel = connect_by_clock(&who.control(), name, &config).await?;
     issue(channel, who, token.to_string()).await
+}
+
+/// Renews a certificate that has ended, or is refused as one that has, by itself; where the control
+/// plane does not, redeems the join token again.
+pub(super) async fn again(
+    who: &Enrolment,
+    present: &Credentials,
+) -> Result<Credentials, MeshError> {
+    let refused = match by_certificate(who, present).await {
+        Ok(renewed) => return Ok(renewed),
+        Err(error) if error.is_away() => return Err(error),
+        Err(error) => error,
+    };
+    match by_token(who).await {
+        Err(MeshError::NoToken { .. } | MeshError::TokenFile { .. }) => Err(refused),
+        Err(_) if refused.code() == Some(ErrorCode::KeyRefused) => Err(refused),
+        obtained => obtained,
+    }
+}
+
+async fn by_certificate(who: &Enrolment, present: &Credentials) -> Result<Credentials, MeshError> {
+    let expected = Expected::control(&who.service.network, &present.spiffe_id().trust_domain);
+    let config = |clock| client_config(&present.clone().with_clock(clock), &expected, ALPN);
+    let channel = connect_by_clock(&who.control(), expected.server_name()?, &config).await?;
+    renew(channel, who).await
+}
+
+/// Whether the token is for the root that is trusted with the kept identity.
+fn is_of(kept: &Credentials, token: &JoinToken) -> bool {
+    let own = kept.bundles().get(&kept.spiffe_id().trust_domain);
+    let mut roots = own.map(TrustBundle::roots).unwrap_or_default().iter();
+    roots.any(|root| SecretHash::of(root).as_bytes() == token.root_fingerprint())
+}
+
+/// Waits for a former process to leave the folder.
+async fn open_state(
+    config: &MeshConfig,
+    deadline: Instant,
+) -> Result<Option<Arc<StateFolder>>, MeshError> {
+    let Some(state) = &config.state else { return Ok(None) };
+    loop {
+        match StateFolder::open(&state.path) {
+            Ok(folder) => return Ok(Some(Arc::new(folder))),
+            Err(StateFolderError::Locked { .. }) if Instant::now() + RETRY_PAUSE < deadline => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Renews over a connection that shows the present certificate.
@@ -124,7 +207,7 @@ async fn issue(channel: Channel, who: &Enrolment, token: String) -> Result<Crede
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
     let credentials = Credentials::new(&key, chain, bundles(&trust)?)?;
     check_clock(&who.control(), &credentials, SystemTime::now())?;
-    info!(identity = %credentials.spiffe_id(), "has a certificate");
+    info!(identity = %credentials.spiffe_id(), instance = %who.instance, "has a certificate");
     Ok(credentials)
 }
 

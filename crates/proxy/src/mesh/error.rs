@@ -1,12 +1,14 @@
 //! Why a data plane has no identity or no control plane.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 use tollway_identity::{BundleError, CredentialsError, KeyError, TlsError, TokenError};
 use tollway_model::ErrorCode;
 use tollway_wire::ConvertError;
+
+use super::state_folder::StateFolderError;
 
 /// Why the mesh cannot be joined, or the control plane cannot be used.
 #[derive(Debug, Error)]
@@ -27,11 +29,16 @@ pub enum MeshError {
     Timeout { control: String, timeout: Duration },
     #[error("the control plane {control} is not to be trusted: {reason}")]
     Tls { control: String, code: ErrorCode, reason: String },
-    /// A certificate that was made a moment ago, or is renewed without end, is not valid here.
+    /// A certificate that was made a moment ago is not valid here.
     #[error(
         "the clocks of this machine and of the control plane {control} disagree: {reason}; set the clock, best with NTP"
     )]
     Clock { control: String, reason: String },
+    /// Its certificate has ended by this machine's clock, and the two clocks agree as far as is known.
+    #[error(
+        "the certificate of the control plane {control} has ended: {reason}; it renews its own before it answers, so read its log"
+    )]
+    ControlEnded { control: String, reason: String, not_after: SystemTime },
     #[error("the control plane {control} does not speak HTTP/2")]
     Http { control: String, source: tonic::transport::Error },
     #[error("the control plane refused: {reason}")]
@@ -48,6 +55,8 @@ pub enum MeshError {
     Credentials(#[from] CredentialsError),
     #[error("cannot make a key")]
     Key(#[from] KeyError),
+    #[error("{0}")]
+    State(#[source] StateFolderError),
     #[error("cannot prepare TLS")]
     TlsConfig(#[from] TlsError),
 }
@@ -67,6 +76,8 @@ impl MeshError {
             | Self::Unavailable { code: None, .. } => Some(ErrorCode::ControlUnreachable),
             Self::Tls { code, .. } => Some(*code),
             Self::Clock { .. } => Some(ErrorCode::ClockOff),
+            Self::ControlEnded { .. } => Some(ErrorCode::CertificateExpired),
+            Self::State(error) => Some(error.code()),
             Self::Refused { code, .. } | Self::Unavailable { code, .. } => *code,
             Self::Malformed(_)
             | Self::Bundle(_)
@@ -84,6 +95,7 @@ impl MeshError {
             | Self::Timeout { .. }
             | Self::Http { .. }
             | Self::Unavailable { .. }
+            | Self::ControlEnded { .. }
             | Self::Silent(_) => true,
             Self::NoToken { .. }
             | Self::TokenFile { .. }
@@ -95,8 +107,29 @@ impl MeshError {
             | Self::Bundle(_)
             | Self::Credentials(_)
             | Self::Key(_)
+            | Self::State(_)
             | Self::TlsConfig(_) => false,
         }
+    }
+}
+
+impl MeshError {
+    /// Whether the control plane was not reached at all, so that it has refused nothing.
+    pub(super) fn is_away(&self) -> bool {
+        matches!(self, Self::Resolve { .. } | Self::Connect { .. } | Self::Timeout { .. })
+    }
+
+    /// Whether the other side does not take the own certificate any more.
+    pub(super) fn needs_renewal(&self) -> bool {
+        let refused = [ErrorCode::CertificateExpired, ErrorCode::CertificateRefused];
+        self.code().is_some_and(|code| refused.contains(&code))
+            && !matches!(self, Self::ControlEnded { .. })
+    }
+}
+
+impl From<StateFolderError> for MeshError {
+    fn from(error: StateFolderError) -> Self {
+        Self::State(error)
     }
 }
 

@@ -13,6 +13,7 @@ mod error;
 mod knowledge;
 mod policies;
 mod session;
+mod state_folder;
 mod supervise;
 
 use std::collections::HashSet;
@@ -29,9 +30,10 @@ use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
 
 pub use check::{ControlCheck, check_control};
-pub use config::{Announcement, MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
+pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
 pub use error::MeshError;
 pub use policies::PolicyUpdate;
+pub use state_folder::StateFolderError;
 
 /// Longest wait for the control plane to confirm that a registration is gone.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -82,6 +84,8 @@ struct Shared {
     /// An announcement was sent to the control plane, which has not confirmed its end.
     announced: watch::Sender<bool>,
     credentials: watch::Sender<Arc<Credentials>>,
+    /// A peer has refused the certificate as one that has ended.
+    refused: Notify,
     status: watch::Sender<MeshStatus>,
     /// Number of the last set of policies that is applied everywhere; 0 before.
     policies_applied: watch::Sender<u64>,
@@ -108,6 +112,7 @@ impl MeshClient {
             announcement: watch::Sender::new(None),
             announced: watch::Sender::new(false),
             credentials: watch::Sender::new(Arc::new(credentials)),
+            refused: Notify::new(),
             status: watch::Sender::new(MeshStatus::default()),
             policies_applied: watch::Sender::new(0),
         });
@@ -133,6 +138,12 @@ impl MeshClient {
     #[must_use]
     pub fn credentials(&self) -> watch::Receiver<Arc<Credentials>> {
         self.shared.credentials.subscribe()
+    }
+
+    /// A peer has refused the present certificate as one that has ended: it is renewed now, unless it
+    /// was issued a moment ago.
+    pub fn certificate_refused(&self) {
+        self.shared.refused.notify_one();
     }
 
     /// The same control plane, with the same authority, is at another address now.

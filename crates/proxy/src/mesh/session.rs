@@ -11,8 +11,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_dial::wall_clock_reads;
-use tollway_identity::{Expected, client_config, renewal_time};
-use tollway_model::{ServiceName, Workload, chain};
+use tollway_identity::{Credentials, Expected, client_config, renewal_time};
+use tollway_model::{ErrorCode, ServiceName, Workload, chain};
+use tollway_net::Backoff;
 use tollway_routing::PolicySet;
 use tollway_wire::v1::discovery_client::DiscoveryClient;
 use tollway_wire::v1::open::Scope;
@@ -23,12 +24,13 @@ use tollway_wire::v1::watch_request::Request as Ask;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, SERVICES_PER_REQUEST_LIMIT, v1};
 use tonic::Streaming;
 use tonic::transport::Channel;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::config::{Announcement, Role};
-use super::connect::{ALPN, connect};
+use super::connect::{ALPN, connect_by_clock};
 use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
+use super::state_folder::StateFolder;
 use super::{MeshDelta, MeshError, PolicyUpdate, Shared};
 
 /// Requests waiting for a control plane that does not read.
@@ -39,8 +41,11 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(6);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often requests that found no room are tried again, and keep-alives are considered.
 const TICK: Duration = Duration::from_millis(200);
-/// Pause before a failed renewal is tried again, while the certificate is still good.
-const RENEW_PAUSE: Duration = Duration::from_secs(1);
+/// Before a failed renewal is tried again, while the certificate is still good.
+const RENEWAL_BACKOFF: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+/// A certificate is not renewed for a peer that refuses it so soon: the peer's clock is wrong.
+const REFUSED_TOO_SOON: Duration = Duration::from_secs(60);
 
 /// Why a session ended in good order.
 pub(super) enum End {
@@ -58,8 +63,9 @@ pub(super) async fn run(
     let credentials = shared.credentials.borrow().clone();
     let expected =
         Expected::home_control(&who.service.network, &credentials.spiffe_id().trust_domain);
-    let config = client_config(&credentials, &expected, ALPN)?;
-    let channel = connect(&who.control(), expected.server_name()?, config).await?;
+    let config =
+        |clock| client_config(&Credentials::clone(&credentials).with_clock(clock), &expected, ALPN);
+    let channel = connect_by_clock(&who.control(), expected.server_name()?, &config).await?;
     let watch = Watch::open(who, shared, knowledge, channel.clone()).await?;
     shared.status.send_modify(|status| {
         status.connected = true;
@@ -77,20 +83,69 @@ pub(super) async fn run(
 
 /// Returns when the certificate was renewed.
 async fn renew(who: &Enrolment, shared: &Shared, channel: Channel) {
-    loop {
-        let at = renewal_time(&shared.credentials.borrow());
-        wall_clock_reads(at, SystemTime::now).await;
-        match enroll::renew(channel.clone(), who).await {
-            Ok(credentials) => {
-                shared.credentials.send_replace(Arc::new(credentials));
+    let present = shared.credentials.borrow().clone();
+    let at = renewal_time(&present);
+    let began = Instant::now();
+    let refused = async {
+        loop {
+            shared.refused.notified().await;
+            if began.elapsed() >= REFUSED_TOO_SOON {
                 return;
             }
-            Err(error) => {
-                warn!(error = %chain(&error), "the certificate was not renewed; trying again")
-            }
         }
-        tokio::time::sleep(RENEW_PAUSE).await;
+    };
+    tokio::select! {
+        () = wall_clock_reads(at, SystemTime::now) => {}
+        () = refused => info!("a peer refuses the certificate as one that has ended; renewing it"),
     }
+    let mut attempt = 0;
+    loop {
+        let renewed = match enroll::renew(channel.clone(), who).await {
+            // Another process has renewed with this key. The token is what it has not.
+            Err(refused) if refused.code() == Some(ErrorCode::KeyRefused) => {
+                let (code, reason) = (ErrorCode::KeyRefused, chain(&refused));
+                error!(%code, reason, "the certificate is not renewed");
+                enroll::by_token(who).await
+            }
+            renewed => renewed,
+        };
+        let taken = match renewed {
+            Ok(renewed) => take_over(who, shared, renewed, Unwritten::IsRefused).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = taken else { return };
+        warn!(error = %chain(&error), "the certificate was not renewed; trying again");
+        tokio::time::sleep(RENEWAL_BACKOFF.pause(attempt)).await;
+        attempt = attempt.saturating_add(1);
+    }
+}
+
+/// Whether an identity is used that the state folder does not take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwritten {
+    IsRefused,
+    IsUsed,
+}
+
+/// Uses new credentials from here on. They are in the state folder before: a process that ends has
+/// never used what it does not find again.
+pub(super) async fn take_over(
+    who: &Enrolment,
+    shared: &Shared,
+    credentials: Credentials,
+    unwritten: Unwritten,
+) -> Result<(), MeshError> {
+    if let Some(state) = &who.state
+        && let Err(error) = state.keep(&credentials).await
+    {
+        if unwritten == Unwritten::IsRefused {
+            return Err(error.into());
+        }
+        let (code, reason) = (error.code(), chain(&error));
+        error!(%code, reason, "the identity is not kept; a restart needs a token");
+    }
+    shared.credentials.send_replace(Arc::new(credentials));
+    Ok(())
 }
 
 /// The stream of updates.
@@ -104,6 +159,7 @@ struct Watch {
     acknowledged: u64,
     /// The own service, which policies protect.
     service: ServiceName,
+    state: Option<Arc<StateFolder>>,
 }
 
 impl Watch {
@@ -139,8 +195,8 @@ impl Watch {
         let opening = client.watch(ReceiverStream::new(outgoing));
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
         let responses = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
-        let service = who.service.clone();
-        Ok(Self { requests, responses, asked, subscribes, acknowledged: 0, service })
+        let (service, state) = (who.service.clone(), who.state.clone());
+        Ok(Self { requests, responses, asked, subscribes, acknowledged: 0, service, state })
     }
 
     async fn run(
@@ -159,6 +215,9 @@ impl Watch {
                     let response = response?.ok_or_else(ended)?;
                     received = Instant::now();
                     self.apply(shared, knowledge, on_delta, &response)?;
+                    if response.trust.is_some() {
+                        self.keep_roots(shared).await;
+                    }
                 }
                 // The sender lives as long as the client does.
                 _ = applied.changed() => self.acknowledge(shared, knowledge),
@@ -210,6 +269,16 @@ impl Watch {
         });
         self.acknowledge(shared, knowledge);
         Ok(())
+    }
+
+    /// Roots of the own network may have changed.
+    async fn keep_roots(&self, shared: &Shared) {
+        let Some(state) = &self.state else { return };
+        let credentials = shared.credentials.borrow().clone();
+        if let Err(error) = state.keep(&credentials).await {
+            let (code, reason) = (error.code(), chain(&error));
+            warn!(%code, reason, "changed roots are not kept");
+        }
     }
 
     /// Acknowledges the revision that was applied, unless policies are still on their way to the

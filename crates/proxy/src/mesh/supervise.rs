@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tollway_net::Backoff;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::enroll::{self, Enrolment};
 use super::knowledge::Knowledge;
@@ -26,11 +26,12 @@ pub(super) async fn run(
 ) {
     let mut knowledge = Knowledge::default();
     let mut attempt: u32 = 0;
+    let mut is_refused = false;
     let mut moved = who.control.clone();
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
-            ended = one(&who, &shared, &mut knowledge, &mut *on_delta) => ended,
+            ended = one(&who, &shared, is_refused, &mut knowledge, &mut *on_delta) => ended,
             // The address that is dialled is not the control plane any more.
             true = has_moved(&mut moved) => {
                 attempt = 0;
@@ -42,10 +43,12 @@ pub(super) async fn run(
                 // The registration goes over to the next session within the grace that the
                 // control plane gives a broken connection.
                 attempt = 0;
+                is_refused = false;
                 continue;
             }
             Err(error) => error,
         };
+        is_refused = error.needs_renewal();
         attempt = if began.elapsed() >= GOOD_SESSION { 0 } else { attempt.saturating_add(1) };
         let reason = tollway_model::chain(&error);
         report_loss(&shared, &reason);
@@ -64,14 +67,24 @@ async fn has_moved(moved: &mut watch::Receiver<String>) -> bool {
 async fn one(
     who: &Enrolment,
     shared: &Arc<Shared>,
+    is_refused: bool,
     knowledge: &mut Knowledge,
     on_delta: &mut (dyn FnMut(MeshDelta) + Send),
 ) -> Result<End, MeshError> {
-    let ended = enroll::has_ended(&shared.credentials.borrow());
-    if ended {
-        warn!("the certificate has ended; redeeming the join token again");
-        let credentials = enroll::by_token(who).await?;
-        shared.credentials.send_replace(Arc::new(credentials));
+    let present = shared.credentials.borrow().clone();
+    let has_ended = enroll::has_ended(&present);
+    if has_ended || is_refused {
+        match enroll::again(who, &present).await {
+            Ok(renewed) => {
+                warn!("the certificate had ended and is renewed");
+                session::take_over(who, shared, renewed, session::Unwritten::IsUsed).await?;
+            }
+            // By this machine's clock it is good.
+            Err(error) if !has_ended => {
+                debug!(error = %tollway_model::chain(&error), "not renewed")
+            }
+            Err(error) => return Err(error),
+        }
     }
     session::run(who, shared, knowledge, on_delta).await
 }

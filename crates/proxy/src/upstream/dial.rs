@@ -38,6 +38,14 @@ pub(crate) enum DialFailure<'a> {
 }
 
 impl DialFailure<'_> {
+    /// Whether the peer holds the own certificate for one that has ended.
+    pub(crate) fn refuses_certificate(&self) -> bool {
+        let Self::Broken(ConnError::Tls(TlsError::AlertReceived(alert))) = self else {
+            return false;
+        };
+        *alert == AlertDescription::CertificateExpired
+    }
+
     /// In words. What a gateway says in the handshake is of itself; what else fails there is of
     /// the workload behind it.
     pub(crate) fn cause(&self, by_gateway: bool) -> Cause {

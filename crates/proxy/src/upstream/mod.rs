@@ -48,6 +48,11 @@ impl Upstreams {
         self.services.app_unreachable();
     }
 
+    /// A peer has refused the own certificate as one that has ended.
+    pub(crate) fn report_certificate_refused(&self) {
+        self.services.certificate_refused();
+    }
+
     /// The pool of a destination, if it has one.
     pub(crate) fn pool_of(&self, destination: &Destination) -> Option<PoolKey> {
         self.pools.key(destination)

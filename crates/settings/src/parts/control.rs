@@ -40,6 +40,13 @@ pub struct Control {
     /// Life of a workload's certificate, in seconds.
     #[setting(form = "SECONDS", default = "86400")]
     pub certificate_ttl_s: Seconds,
+    /// How long after its end a certificate may still renew itself, and nothing else, in seconds; 0
+    /// for not at all.
+    #[setting(form = "SECONDS", default = "604800")]
+    pub renewal_grace_s: Seconds,
+    /// What a renewal with a key that another renewal has replaced leads to.
+    #[setting(default = "bar")]
+    pub reused_keys: ReusedKeys,
     /// How workloads reach other networks.
     #[setting(default = "direct")]
     pub egress: Egress,
@@ -61,6 +68,15 @@ pub struct Control {
 }
 
 part!(Control, "control");
+
+/// What happens where two processes have the key of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReusedKeys {
+    /// The instance renews no more until it is enrolled again.
+    Bar,
+    /// The renewal is refused; the holder of the later key goes on.
+    Refuse,
+}
 
 /// Who opens the connections to other networks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,6 +21,10 @@ pub struct Member {
     /// Name of this instance of the service [default: random].
     #[setting(form = "NAME")]
     pub instance: Option<Instance>,
+    /// Folder in which the identity is kept, so that a restart needs no new token; of this user and
+    /// closed to others, made if it does not exist [default: none].
+    #[setting(form = "DIR")]
+    pub state_dir: Option<PathBuf>,
     #[setting(flatten)]
     pub plane: Plane,
     /// Time without a sign of the peer after which a mesh connection with requests under way is

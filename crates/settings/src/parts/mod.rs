@@ -11,7 +11,7 @@ mod sidecar;
 mod telemetry;
 
 pub use app::{ApiTokens, App, DaprFiles, WebAccess};
-pub use control::{Control, Egress, Etcd};
+pub use control::{Control, Egress, Etcd, ReusedKeys};
 pub use front::Front;
 pub use gateway::Gateway;
 pub use member::Member;

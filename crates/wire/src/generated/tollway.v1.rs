@@ -2422,7 +2422,8 @@ pub mod identity_client {
             self
         }
         /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
-        /// current certificate. A workload only renews its own service and instance.
+        /// current certificate, or one that ended within the control plane's grace. A workload only renews
+        /// its own service and instance, with the last key that it was issued.
         pub async fn issue(
             &mut self,
             request: impl tonic::IntoRequest<super::IssueRequest>,
@@ -2443,7 +2444,8 @@ pub mod identity_client {
             req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Identity", "Issue"));
             self.inner.unary(req, path, codec).await
         }
-        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        /// Whether a join token would be taken now. Issues nothing and changes nothing. A refusal has the
+        /// control plane's clock in its metadata: `tollway-clock-unix-ms`.
         pub async fn check(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckRequest>,
@@ -2480,12 +2482,14 @@ pub mod identity_server {
     #[async_trait]
     pub trait Identity: std::marker::Send + std::marker::Sync + 'static {
         /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
-        /// current certificate. A workload only renews its own service and instance.
+        /// current certificate, or one that ended within the control plane's grace. A workload only renews
+        /// its own service and instance, with the last key that it was issued.
         async fn issue(
             &self,
             request: tonic::Request<super::IssueRequest>,
         ) -> std::result::Result<tonic::Response<super::IssueResponse>, tonic::Status>;
-        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        /// Whether a join token would be taken now. Issues nothing and changes nothing. A refusal has the
+        /// control plane's clock in its metadata: `tollway-clock-unix-ms`.
         async fn check(
             &self,
             request: tonic::Request<super::CheckRequest>,

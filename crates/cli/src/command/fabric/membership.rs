@@ -6,7 +6,7 @@ use clap::Args;
 use tollway_identity::SYSTEM_NAMESPACE;
 use tollway_launch::random_instance;
 use tollway_model::{Group, Instance, Label, NameError};
-use tollway_proxy::mesh::{MeshClient, MeshConfig, MeshError, Role, TokenSource};
+use tollway_proxy::mesh::{MeshClient, MeshConfig, MeshError, Role, StateDirectory, TokenSource};
 
 /// The control plane of an agent, and its right to join.
 #[derive(Args)]
@@ -18,6 +18,10 @@ pub(crate) struct MemberArgs {
     /// `TOLLWAY_TOKEN` is read.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Folder in which the identity is kept, so that a restart needs no new token; of this user and
+    /// closed to others, made if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 /// The size of a table that is made.
@@ -60,8 +64,10 @@ impl MemberArgs {
         let role =
             Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
         let token = self.token_file.clone().map_or(TokenSource::Environment, TokenSource::File);
+        let has_name = instance.is_none();
         let instance = instance.map_or_else(random_instance, Ok)?;
-        let config = MeshConfig::new(self.control.clone(), token, role, instance);
+        let mut config = MeshConfig::new(self.control.clone(), token, role, instance);
+        config.state = self.state_dir.clone().map(|path| StateDirectory { path, has_name });
         Ok(Box::pin(MeshClient::start(config, |_| {})).await?)
     }
 }

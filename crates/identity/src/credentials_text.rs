@@ -19,12 +19,12 @@ use crate::peer::{CHAIN_LIMIT, PeerError, peer_identity};
 
 const VERSION: &str = "tollway-identity-1";
 /// Largest text that is read, in bytes: far more than the largest certificates make.
-pub const KEPT_BYTES_LIMIT: usize = 256 * 1024;
+pub const CREDENTIALS_TEXT_BYTES_LIMIT: usize = 256 * 1024;
 
 /// Why a text gives no credentials.
 #[derive(Debug, Error)]
-pub enum KeptError {
-    #[error("this is no kept identity of this version")]
+pub enum CredentialsTextError {
+    #[error("this is no identity in the form of this version")]
     Shape,
     #[error("it is damaged: its checksum does not fit")]
     Damaged,
@@ -62,34 +62,34 @@ impl Credentials {
     /// plane sends all of it. No signature is verified: the peers do.
     ///
     /// # Errors
-    /// [`KeptError`].
-    pub fn from_text(text: &str) -> Result<Self, KeptError> {
-        let (head, body) = text.split_once('\n').ok_or(KeptError::Shape)?;
+    /// [`CredentialsTextError`].
+    pub fn from_text(text: &str) -> Result<Self, CredentialsTextError> {
+        let (head, body) = text.split_once('\n').ok_or(CredentialsTextError::Shape)?;
         let [version, sum, chain] = head.split(' ').collect::<Vec<_>>()[..] else {
-            return Err(KeptError::Shape);
+            return Err(CredentialsTextError::Shape);
         };
         if version != VERSION {
-            return Err(KeptError::Shape);
+            return Err(CredentialsTextError::Shape);
         }
         if hash(body) != sum {
-            return Err(KeptError::Damaged);
+            return Err(CredentialsTextError::Damaged);
         }
-        let key = KeyPair::from_pem(body).map_err(KeptError::Key)?;
+        let key = KeyPair::from_pem(body).map_err(CredentialsTextError::Key)?;
         let mut certificates = CertificateDer::pem_slice_iter(body.as_bytes())
             .collect::<Result<Vec<_>, _>>()
-            .map_err(KeptError::Pem)?;
+            .map_err(CredentialsTextError::Pem)?;
         let count = certificates.len();
-        let chain: usize = chain.parse().map_err(|_| KeptError::Shape)?;
+        let chain: usize = chain.parse().map_err(|_| CredentialsTextError::Shape)?;
         if chain > count.min(CHAIN_LIMIT) || count - chain > ROOTS_LIMIT {
-            return Err(KeptError::Count { count });
+            return Err(CredentialsTextError::Count { count });
         }
         let roots = certificates.split_off(chain);
-        let identity = peer_identity(&certificates).map_err(KeptError::Certificate)?;
+        let identity = peer_identity(&certificates).map_err(CredentialsTextError::Certificate)?;
         let network = identity.service.network;
         let own = TrustBundle::new(network, identity.spiffe.trust_domain, roots);
-        let bundles = TrustBundles::new(0, [own.map_err(KeptError::Bundle)?]);
-        let bundles = bundles.map_err(KeptError::Bundle)?;
-        Self::new(&key, certificates, bundles).map_err(KeptError::Credentials)
+        let bundles = TrustBundles::new(0, [own.map_err(CredentialsTextError::Bundle)?]);
+        let bundles = bundles.map_err(CredentialsTextError::Bundle)?;
+        Self::new(&key, certificates, bundles).map_err(CredentialsTextError::Credentials)
     }
 }
 
@@ -150,7 +150,10 @@ mod tests {
     #[test]
     fn text_of_another_kind_or_version_is_refused() {
         for text in ["", "\n", "nonsense", "tollway-identity-2 0 1\n"] {
-            assert!(matches!(Credentials::from_text(text), Err(KeptError::Shape)), "{text}");
+            assert!(
+                matches!(Credentials::from_text(text), Err(CredentialsTextError::Shape)),
+                "{text}"
+            );
         }
     }
 
@@ -162,14 +165,17 @@ mod tests {
             Credentials::from_text(&format!("{VERSION} {} {chain}\n{body}", hash(body)))
         };
         assert!(with(body, 1).is_ok());
-        assert!(matches!(with(body, 0), Err(KeptError::Certificate(PeerError::NoCertificate))));
-        assert!(matches!(with(body, 2), Err(KeptError::Bundle(_))), "no root");
-        assert!(matches!(with(body, 3), Err(KeptError::Count { count: 2 })));
-        assert!(matches!(with("", 0), Err(KeptError::Key(_))));
+        assert!(matches!(
+            with(body, 0),
+            Err(CredentialsTextError::Certificate(PeerError::NoCertificate))
+        ));
+        assert!(matches!(with(body, 2), Err(CredentialsTextError::Bundle(_))), "no root");
+        assert!(matches!(with(body, 3), Err(CredentialsTextError::Count { count: 2 })));
+        assert!(matches!(with("", 0), Err(CredentialsTextError::Key(_))));
         let other = KeyPair::generate().unwrap().to_pem();
         let certificates = &body[body.find("-----BEGIN CERTIFICATE").unwrap()..];
         let swapped = with(&format!("{other}{certificates}"), 1);
-        assert!(matches!(swapped, Err(KeptError::Credentials(_))));
+        assert!(matches!(swapped, Err(CredentialsTextError::Credentials(_))));
     }
 
     proptest! {
