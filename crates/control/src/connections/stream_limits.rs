@@ -165,7 +165,7 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         // The services refuse those that have no identity.
         let who = match request.extensions().get::<Peer>().map(|peer| &peer.caller) {
-            Some(Caller::Authenticated(identity)) => holder(identity),
+            Some(Caller::Authenticated(identity) | Caller::Ended(identity)) => holder(identity),
             Some(Caller::Anonymous) | None => return Box::pin(self.inner.call(request)),
         };
         let counted = match self.limits.enter(request.uri().path(), &who) {
