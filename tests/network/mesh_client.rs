@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
@@ -72,7 +73,7 @@ impl Control {
 
     async fn token(&self, scope: Scope) -> TokenSource {
         let mut admin = AdminClient::connect(&self.options.store).await.unwrap();
-        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0 };
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0, uses: Some(0) };
         let token = admin.create_token(request).await.unwrap().token;
         TokenSource::Given(token.parse().unwrap())
     }
@@ -428,4 +429,74 @@ async fn a_control_plane_that_starts_later_is_waited_for() {
         TrustDomain::default_for(&label("west"))
     );
     drop(control);
+}
+
+/// The harm: an answer that is lost costs a workload its only token.
+#[tokio::test]
+async fn an_answer_that_is_lost_at_any_byte_costs_no_second_use_of_the_token() {
+    let control = Control::start(|_| {}).await;
+    let mut admin = AdminClient::connect(&control.options.store).await.unwrap();
+    let mut lost_after_it_was_spent = 0;
+    for passed in (0..8_000).step_by(200) {
+        let scope = Some(Scope::Any(v1::AnyWorkload {}));
+        let request = v1::CreateTokenRequest { scope, ttl_ms: 0, uses: None };
+        let created = admin.create_token(request).await.unwrap();
+        let mut config = control.config("stock", &format!("i-{passed}")).await;
+        config.token = TokenSource::Given(created.token.parse().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        config.control = listener.local_addr().unwrap().to_string();
+        let started = tokio::spawn(ObservedClient::start(config));
+        // So many bytes of the first answers pass, and then the connection breaks.
+        let (mut inside, _) = listener.accept().await.unwrap();
+        let mut outside = TcpStream::connect(control.address).await.unwrap();
+        let is_cut = pass_some(&mut inside, &mut outside, passed).await;
+        drop((inside, outside));
+        let id = created.id.clone();
+        let used = async |admin: &mut AdminClient| {
+            let listed = admin.tokens(v1::ListTokensRequest::default()).await.unwrap();
+            listed.tokens.into_iter().find(|token| token.id == id).unwrap().used
+        };
+        lost_after_it_was_spent += usize::from(is_cut && used(&mut admin).await == 1);
+        let relay = tokio::spawn(async move {
+            while let Ok((mut inside, _)) = listener.accept().await {
+                let mut outside = TcpStream::connect(control.address).await.unwrap();
+                tokio::spawn(async move {
+                    let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+                });
+            }
+        });
+        let client = tokio::time::timeout(PATIENCE, started).await.unwrap().unwrap();
+        assert_eq!(used(&mut admin).await, 1, "after {passed} bytes");
+        drop(client);
+        relay.abort();
+        if !is_cut {
+            break;
+        }
+    }
+    assert!(lost_after_it_was_spent > 0, "no answer was lost");
+}
+
+/// Passes bytes both ways, and `limit` of them inwards. Returns whether the limit ended it.
+async fn pass_some(inside: &mut TcpStream, outside: &mut TcpStream, limit: usize) -> bool {
+    let (mut from_inside, mut to_inside) = inside.split();
+    let (mut from_outside, mut to_outside) = outside.split();
+    let outwards = tokio::io::copy(&mut from_inside, &mut to_outside);
+    let inwards = async {
+        let mut left = limit;
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let count = from_outside.read(&mut buffer).await.unwrap_or(0);
+            if count == 0 || to_inside.write_all(&buffer[..count.min(left)]).await.is_err() {
+                return false;
+            }
+            if count > left {
+                return true;
+            }
+            left -= count;
+        }
+    };
+    tokio::select! {
+        is_cut = inwards => is_cut,
+        _ = outwards => false,
+    }
 }

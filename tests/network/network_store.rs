@@ -72,7 +72,7 @@ impl Control {
     async fn store(&self, namespace: &str, app: &str, instance: &str) -> Arc<dyn StateStore> {
         let mut admin = AdminClient::connect(&self.options.store).await.unwrap();
         let scope = Some(Scope::Any(v1::AnyWorkload {}));
-        let request = v1::CreateTokenRequest { scope, ttl_ms: 0 };
+        let request = v1::CreateTokenRequest { scope, ttl_ms: 0, uses: Some(0) };
         let token = admin.create_token(request).await.unwrap().token;
         let token = TokenSource::Given(token.parse().unwrap());
         let role = Role::Sidecar { app: label(app), namespace: label(namespace) };

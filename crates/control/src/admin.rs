@@ -15,14 +15,19 @@ use tonic::{Request, Response, Status};
 use crate::catalogue::{Catalogue, Peer};
 use crate::clock::unix_now_ms;
 use crate::connected::{Connected, DataPlane};
+use crate::connections::OpenConnections;
 use crate::hub::Hub;
-use crate::issue::{Scope, Tokens};
+use crate::issued::IssuedLog;
 use crate::peering::{Peering, join};
 use crate::placement::{Placements, TypeStatus};
 use crate::policy;
+use crate::revoke::{self, Revoker};
+use crate::tokens::{Scope, Tokens};
 
 /// Life of a join token by default.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Instances that may use a join token by default.
+const TOKEN_USES: u32 = 1;
 /// Life of a join bundle by default.
 const BUNDLE_TTL: Duration = Duration::from_secs(3600);
 /// Longest life of either.
@@ -33,6 +38,10 @@ pub(crate) struct AdminService {
     pub(crate) hub: Arc<Hub>,
     pub(crate) connected: Arc<Connected>,
     pub(crate) tokens: Tokens,
+    pub(crate) issued: IssuedLog,
+    pub(crate) open_connections: Arc<OpenConnections>,
+    pub(crate) certificate_ttl: Duration,
+    pub(crate) grace: Duration,
     pub(crate) peering: Arc<Peering>,
     pub(crate) placements: Arc<Placements>,
 }
@@ -67,10 +76,56 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
         let request = request.into_inner();
         let scope = read_scope(request.scope)?;
-        let (token, expires_at_unix_ms) =
-            self.tokens.create(&scope, ttl(request.ttl_ms, TOKEN_TTL)?).await?;
-        let token = token.to_string();
-        Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_ms }))
+        let (uses, ttl) = (request.uses.unwrap_or(TOKEN_USES), ttl(request.ttl_ms, TOKEN_TTL)?);
+        let (token, expires_at_unix_ms) = self.tokens.create(&scope, ttl, uses).await?;
+        let (id, token) = (token.id(), token.to_string());
+        Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_ms, id, uses }))
+    }
+
+    async fn list_tokens(
+        &self,
+        request: Request<v1::ListTokensRequest>,
+    ) -> Result<Response<v1::ListTokensResponse>, Status> {
+        self.tokens.list(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<v1::RevokeTokenRequest>,
+    ) -> Result<Response<v1::RevokeTokenResponse>, Status> {
+        let token = Some(self.tokens.revoke(&request.get_ref().id).await?);
+        Ok(Response::new(v1::RevokeTokenResponse { token }))
+    }
+
+    async fn list_identities(
+        &self,
+        request: Request<v1::ListIdentitiesRequest>,
+    ) -> Result<Response<v1::ListIdentitiesResponse>, Status> {
+        let listed = self.issued.list(&self.hub, &self.connected, request.get_ref()).await;
+        listed.map(Response::new)
+    }
+
+    async fn revoke_identity(
+        &self,
+        request: Request<v1::RevokeIdentityRequest>,
+    ) -> Result<Response<v1::RevokeIdentityResponse>, Status> {
+        let identity = request.get_ref().identity.as_ref();
+        self.revoker().revoke(identity).await.map(Response::new)
+    }
+
+    async fn restore_identity(
+        &self,
+        request: Request<v1::RestoreIdentityRequest>,
+    ) -> Result<Response<v1::RestoreIdentityResponse>, Status> {
+        self.revoker().restore(request.get_ref().identity.as_ref()).await?;
+        Ok(Response::new(v1::RestoreIdentityResponse {}))
+    }
+
+    async fn list_revocations(
+        &self,
+        _request: Request<v1::ListRevocationsRequest>,
+    ) -> Result<Response<v1::ListRevocationsResponse>, Status> {
+        Ok(Response::new(revoke::list(&self.hub)))
     }
 
     async fn list_services(
@@ -220,6 +275,19 @@ impl Admin for AdminService {
 
 fn label(text: &str, field: &'static str) -> Result<Label, Status> {
     tollway_wire::label(text, field).map_err(invalid)
+}
+
+impl AdminService {
+    fn revoker(&self) -> Revoker<'_> {
+        Revoker {
+            store: &self.store,
+            hub: &self.hub,
+            tokens: &self.tokens,
+            open_connections: &self.open_connections,
+            certificate_ttl: self.certificate_ttl,
+            grace: self.grace,
+        }
+    }
 }
 
 fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {

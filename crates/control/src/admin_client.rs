@@ -112,6 +112,73 @@ impl AdminClient {
         Ok(self.0.create_token(request).await?.into_inner())
     }
 
+    /// A page of the join tokens that are remembered.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn tokens(
+        &mut self,
+        request: v1::ListTokensRequest,
+    ) -> Result<v1::ListTokensResponse, AdminError> {
+        Ok(self.0.list_tokens(request).await?.into_inner())
+    }
+
+    /// Takes a join token back.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn revoke_token(
+        &mut self,
+        id: String,
+    ) -> Result<v1::RevokeTokenResponse, AdminError> {
+        Ok(self.0.revoke_token(v1::RevokeTokenRequest { id }).await?.into_inner())
+    }
+
+    /// A page of the instances whose certificates run.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn identities(
+        &mut self,
+        request: v1::ListIdentitiesRequest,
+    ) -> Result<v1::ListIdentitiesResponse, AdminError> {
+        Ok(self.0.list_identities(request).await?.into_inner())
+    }
+
+    /// Takes the identity of an app or of an instance back.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn revoke_identity(
+        &mut self,
+        identity: v1::RevokedIdentity,
+    ) -> Result<v1::RevokeIdentityResponse, AdminError> {
+        let request = v1::RevokeIdentityRequest { identity: Some(identity) };
+        Ok(self.0.revoke_identity(request).await?.into_inner())
+    }
+
+    /// Ends a revocation.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn restore_identity(
+        &mut self,
+        identity: v1::RevokedIdentity,
+    ) -> Result<(), AdminError> {
+        let request = v1::RestoreIdentityRequest { identity: Some(identity) };
+        self.0.restore_identity(request).await?;
+        Ok(())
+    }
+
+    /// What is revoked, in this network and in joined ones.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn revocations(&mut self) -> Result<Vec<v1::RevocationStatus>, AdminError> {
+        let request = v1::ListRevocationsRequest {};
+        Ok(self.0.list_revocations(request).await?.into_inner().revocations)
+    }
+
     /// Every known service, of this network and of joined ones.
     ///
     /// # Errors

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 use tollway_model::{Instance, ServiceName};
 
+use crate::clock::unix_now_ms;
+
 /// Longest version that is stored, in bytes.
 const VERSION_BYTES: usize = 32;
 /// Streams of one data plane: one that has just connected again may have its last one still.
@@ -21,6 +23,9 @@ pub(crate) struct DataPlane {
     pub(crate) version: String,
 }
 
+/// Data planes without a stream of which the time is remembered.
+const SEEN_LIMIT: usize = 10_000;
+
 /// Every data plane with an open stream, at most twice each.
 #[derive(Default, Debug)]
 pub(crate) struct Connected(Mutex<State>);
@@ -31,6 +36,8 @@ struct State {
     open: BTreeMap<u64, Open>,
     /// The numbers of those of each that may stay, the oldest first.
     of_instance: HashMap<(ServiceName, Instance), VecDeque<u64>>,
+    /// When the last stream of each ended, in milliseconds since 1970.
+    seen: HashMap<(ServiceName, Instance), u64>,
 }
 
 #[derive(Debug)]
@@ -38,6 +45,15 @@ struct Open {
     data_plane: DataPlane,
     /// Cancelled when a newer stream has replaced this one.
     replaced: CancellationToken,
+}
+
+/// When a data plane had a stream last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LastSeen {
+    Now,
+    /// In milliseconds since 1970.
+    At(u64),
+    Unknown,
 }
 
 /// Stands for an open stream.
@@ -77,6 +93,17 @@ impl Connected {
         Stay { connected: Arc::clone(self), number, replaced }
     }
 
+    /// Whether a data plane has a stream, and otherwise when its last one ended, as far as that is
+    /// remembered.
+    pub(crate) fn last_seen(&self, service: &ServiceName, instance: &Instance) -> LastSeen {
+        let key = (service.clone(), instance.clone());
+        let state = self.state();
+        if state.of_instance.contains_key(&key) {
+            return LastSeen::Now;
+        }
+        state.seen.get(&key).map_or(LastSeen::Unknown, |at| LastSeen::At(*at))
+    }
+
     pub(crate) fn list(&self) -> Vec<DataPlane> {
         self.state().open.values().map(|open| open.data_plane.clone()).collect()
     }
@@ -100,8 +127,17 @@ impl State {
             numbers.retain(|other| *other != number);
             if numbers.is_empty() {
                 self.of_instance.remove(&key);
+                self.note_seen(key, unix_now_ms());
             }
         }
+    }
+
+    fn note_seen(&mut self, key: (ServiceName, Instance), now_unix_ms: u64) {
+        if self.seen.len() >= SEEN_LIMIT && !self.seen.contains_key(&key) {
+            let oldest = self.seen.iter().min_by_key(|(_, at)| **at).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| self.seen.remove(&oldest));
+        }
+        self.seen.insert(key, now_unix_ms);
     }
 }
 
@@ -139,6 +175,23 @@ mod tests {
         assert_eq!(versions, ["1.2.3-rc.1", ""]);
         drop(first);
         assert_eq!(connected.list().len(), 1);
+    }
+
+    #[test]
+    fn the_end_of_the_last_stream_is_remembered_for_so_many() {
+        let connected = Arc::new(Connected::default());
+        let last_seen = |of: DataPlane| connected.last_seen(&of.service, &of.instance);
+        let stay = connected.enter(plane("i", ""));
+        assert_eq!(last_seen(plane("I", "")), LastSeen::Now);
+        drop(stay);
+        assert!(matches!(last_seen(plane("i", "")), LastSeen::At(_)));
+        assert_eq!(last_seen(plane("j", "")), LastSeen::Unknown);
+        let mut state = connected.state();
+        for number in 0..SEEN_LIMIT {
+            state.note_seen(plane(&format!("n{number}"), "").key(), u64::MAX);
+        }
+        assert_eq!(state.seen.len(), SEEN_LIMIT);
+        assert!(!state.seen.contains_key(&plane("i", "").key()), "the oldest is forgotten");
     }
 
     #[test]

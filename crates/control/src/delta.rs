@@ -104,6 +104,7 @@ mod tests {
             follow_gateways: false,
             bundle_gateways: Vec::new(),
             is_accepted: false,
+            revoked: Vec::new(),
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 12).unwrap();
         catalogue.advance(12);

@@ -181,6 +181,13 @@ pub(crate) struct Remembered {
     shown: Option<[u8; 32]>,
 }
 
+impl Remembered {
+    /// Whether the instance is barred, so that only another use of a token helps it.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.entry.as_ref().is_some_and(|(keys, _)| keys.is_barred)
+    }
+}
+
 /// The instances of a network.
 pub(crate) struct InstanceKeys {
     store: Store,

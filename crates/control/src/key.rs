@@ -5,7 +5,7 @@
 //! may see is under `mesh/` and is watched; secrets are under other prefixes.
 
 use bytes::Bytes;
-use tollway_model::{Label, PolicyName};
+use tollway_model::{Instance, Label, PolicyName, Revocation, ServiceName};
 
 /// Start of every key that the catalogue watches.
 pub(crate) const MESH_PREFIX: &str = "mesh/";
@@ -15,6 +15,10 @@ pub const AUTHORITY_KEY: &str = "secret/authority";
 pub(crate) const TOKEN_PREFIX: &str = "secret/token/";
 /// Start of the keys of instances' public keys.
 pub(crate) const INSTANCE_PREFIX: &str = "secret/instance/";
+/// Start of the keys of what was used of a join token.
+pub(crate) const TOKEN_USE_PREFIX: &str = "secret/token-use/";
+/// Start of the keys of the last certificate of each instance.
+pub(crate) const ISSUED_PREFIX: &str = "secret/issued/";
 /// Start of the keys of join secrets.
 pub(crate) const JOIN_PREFIX: &str = "secret/join/";
 
@@ -31,6 +35,7 @@ pub(crate) enum Key {
     },
     /// Its entry's revision is the trust revision.
     Trust,
+    Revoked(Revocation),
     Policy {
         namespace: Label,
         name: Label,
@@ -63,6 +68,12 @@ impl Key {
             }
             Self::Gateway { instance } => format!("gateway/{}", low(instance)),
             Self::Trust => "trust".to_owned(),
+            Self::Revoked(Revocation { namespace, app, instance: None }) => {
+                format!("revoked/{}/{}", low(namespace), low(app))
+            }
+            Self::Revoked(Revocation { namespace, app, instance: Some(instance) }) => {
+                format!("revoked/{}/{}/{}", low(namespace), low(app), low(instance))
+            }
             Self::Policy { namespace, name } => format!("policy/{}/{}", low(namespace), low(name)),
             Self::PeerTrust { network } => format!("peer/{}/trust", low(network)),
             Self::PeerGateways { network } => format!("peer/{}/gateways", low(network)),
@@ -84,6 +95,7 @@ impl Key {
             Self::Workload { .. }
             | Self::Gateway { .. }
             | Self::Trust
+            | Self::Revoked(_)
             | Self::PeerTrust { .. }
             | Self::PeerGateways { .. }
             | Self::PeerLink { .. }
@@ -103,6 +115,14 @@ impl Key {
             }
             ["gateway", _] => Self::Gateway { instance: label(1)? },
             ["trust"] => Self::Trust,
+            ["revoked", _, _] => {
+                Self::Revoked(Revocation { namespace: label(1)?, app: label(2)?, instance: None })
+            }
+            ["revoked", _, _, _] => Self::Revoked(Revocation {
+                namespace: label(1)?,
+                app: label(2)?,
+                instance: Some(label(3)?),
+            }),
             ["policy", _, _] => Self::Policy { namespace: label(1)?, name: label(2)? },
             ["peer", _, "trust"] => Self::PeerTrust { network: label(1)? },
             ["peer", _, "gateways"] => Self::PeerGateways { network: label(1)? },
@@ -114,6 +134,16 @@ impl Key {
             _ => return None,
         })
     }
+}
+
+/// The key of the last certificate of an instance.
+pub(crate) fn issued_key(service: &ServiceName, instance: &Instance) -> Bytes {
+    format!("{}{}", issued_prefix(&service.namespace, &service.app), instance.to_lower()).into()
+}
+
+/// Start of the keys of the last certificates of an app's instances.
+pub(crate) fn issued_prefix(namespace: &Label, app: &Label) -> String {
+    format!("{ISSUED_PREFIX}{}/{}/", namespace.to_lower(), app.to_lower())
 }
 
 /// Start of every key of a peer.
@@ -138,6 +168,16 @@ mod tests {
             },
             Key::Gateway { instance },
             Key::Trust,
+            Key::Revoked(Revocation {
+                namespace: namespace.clone(),
+                app: app.clone(),
+                instance: None,
+            }),
+            Key::Revoked(Revocation {
+                namespace: namespace.clone(),
+                app: app.clone(),
+                instance: Some(label("Replica")),
+            }),
             Key::Policy { namespace: namespace.clone(), name: app.clone() },
             Key::PeerTrust { network: network.clone() },
             Key::PeerGateways { network: network.clone() },

@@ -1,7 +1,7 @@
 //! The control plane: registry, discovery, certificate authority, peering.
 //!
-//! Decisions are pure: `catalogue` derives what callers see from the store's keys, `delta` plans what a stream is sent next, `bundle` signs and checks introductions, `issue`
-//! decides who may have a certificate. Everything that must survive is in the store, and every
+//! Decisions are pure: `catalogue` derives what callers see from the store's keys, `delta` plans what a stream is sent next, `bundle` signs and checks introductions, `issue` and
+//! `tokens` decide who may have a certificate, `revoke` takes identities back. Everything that must survive is in the store, and every
 //! revision that data planes see is a revision of the store.
 
 mod addresses;
@@ -25,6 +25,7 @@ mod holders;
 mod hub;
 mod instance_keys;
 mod issue;
+mod issued;
 mod key;
 mod linger;
 mod metrics;
@@ -39,11 +40,13 @@ mod policy;
 mod quota;
 mod registry;
 mod reminders;
+mod revoke;
 mod standstill;
 mod status;
 mod stored;
 mod stores;
 mod sweep;
+mod tokens;
 
 pub use addresses::AddressRefusal;
 pub use admin_client::{AdminClient, AdminError, NeighboursClient, SOCKET_NAME};

@@ -9,8 +9,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tollway_dial::wall_clock_reads;
 use tollway_identity::{
-    Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, SystemRequest, TrustBundle,
-    TrustBundles, renewal_time,
+    Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, Revocations, SystemRequest,
+    TrustBundle, TrustBundles, renewal_time,
 };
 use tollway_model::{Instance, NetworkName, TrustDomain};
 use tollway_store::{Expected, Store, TransactError, Transaction};
@@ -98,7 +98,10 @@ fn bundles(trust: &v1::TrustBundles) -> Result<TrustBundles, OwnCertificateError
         let domain =
             TrustDomain::new(&bundle.trust_domain).map_err(|_| OwnCertificateError::Stored)?;
         let roots = bundle.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
-        Ok::<_, OwnCertificateError>(TrustBundle::new(network, domain, roots)?)
+        let revoked = tollway_wire::revocations(&bundle.revoked);
+        let revoked = Revocations::new(revoked.map_err(|_| OwnCertificateError::Stored)?);
+        let bundle = TrustBundle::new(network, domain, roots)?;
+        Ok::<_, OwnCertificateError>(bundle.with_revoked(revoked))
     };
     let list = trust.bundles.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     Ok(TrustBundles::new(trust.revision, list)?)

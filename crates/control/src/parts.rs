@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tollway_identity::{Authority, Credentials};
 use tollway_model::{AddressRange, ErrorCode, RunningConfig};
 use tollway_store::Store;
@@ -31,13 +31,15 @@ use crate::commits::CommitMetrics;
 use crate::connected::Connected;
 use crate::connections::Acceptor;
 use crate::connections::ConnectionLimits;
+use crate::connections::OpenConnections;
 use crate::connections::{LimitStreams, Limits, Own, ShareLimit, StreamLimits, TrackSendBacklog};
 use crate::discovery::{DiscoveryService, Streams};
 use crate::error::StartError;
 use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::instance_keys::InstanceKeys;
-use crate::issue::{IdentityService, Tokens};
+use crate::issue::IdentityService;
+use crate::issued::IssuedLog;
 use crate::linger::Use;
 use crate::metrics::ControlFacts;
 use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
@@ -49,6 +51,7 @@ use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
 use crate::stores::Stores;
+use crate::tokens::Tokens;
 use crate::{feed, own, sweep};
 
 /// Streams of one connection.
@@ -106,6 +109,9 @@ pub(crate) struct Parts {
     /// Bytes of the names that streams follow.
     followed: Arc<ShareLimit>,
     connected: Arc<Connected>,
+    open_connections: Arc<OpenConnections>,
+    issued: IssuedLog,
+    spending: Arc<Mutex<()>>,
     standstill: Arc<Standstill>,
     pub(crate) noted: Arc<Use>,
     pub(crate) background: Background,
@@ -189,6 +195,9 @@ impl Parts {
             streams: StreamLimits::new(connections.authenticated),
             followed: followed_limit(options.followed),
             connected: Arc::default(),
+            open_connections: Arc::default(),
+            issued: IssuedLog::new(store.clone()),
+            spending: Arc::default(),
             noted: Arc::default(),
             store,
             commits,
@@ -238,7 +247,14 @@ impl Parts {
         background.spawn(link::supervise(self.peering.clone()));
         let standstill = self.standstill.clone();
         background.spawn_until_stop(async move { standstill.watch().await });
-        background.spawn_until_stop(sweep::run(self.store.clone(), self.keys.clone()));
+        background.spawn_until_stop(sweep::run(sweep::Swept {
+            store: self.store.clone(),
+            hub: self.hub.clone(),
+            keys: self.keys.clone(),
+            issued: self.issued.clone(),
+            network: self.authority.network().clone(),
+        }));
+        background.spawn_until_stop(self.open_connections.clone().follow(self.credentials.clone()));
         Ok(())
     }
 
@@ -294,6 +310,10 @@ impl Parts {
             hub: self.hub.clone(),
             connected: self.connected.clone(),
             tokens: self.tokens(),
+            issued: self.issued.clone(),
+            open_connections: self.open_connections.clone(),
+            certificate_ttl: self.certificate_ttl,
+            grace: self.keys.grace(),
             peering: self.peering.clone(),
             placements: self.placements.clone(),
         };
@@ -310,6 +330,7 @@ impl Parts {
             ended: self.ended.clone(),
             keys: self.keys.clone(),
             limits: self.limits.clone(),
+            open_connections: self.open_connections.clone(),
             background: self.background.clone(),
         }
     }
@@ -338,12 +359,18 @@ impl Parts {
             authority: self.authority.clone(),
             store: self.store.clone(),
             noted: self.noted.clone(),
+            spending: self.spending.clone(),
         }
     }
 
     fn identity(&self) -> IdentityService {
-        let (tokens, keys, hub) = (self.tokens(), self.keys.clone(), self.hub.clone());
-        IdentityService { tokens, keys, hub, certificate_ttl: self.certificate_ttl }
+        IdentityService {
+            tokens: self.tokens(),
+            keys: self.keys.clone(),
+            hub: self.hub.clone(),
+            issued: self.issued.clone(),
+            certificate_ttl: self.certificate_ttl,
+        }
     }
 
     fn registry(&self) -> RegistryService {

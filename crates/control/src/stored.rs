@@ -2,6 +2,8 @@
 //! version reads what an earlier one wrote. Announcements and aggregates are stored as they
 //! travel (`tollway_wire::v1`).
 
+use tollway_wire::v1;
+
 /// The subject and the expiry of a join token. The secret itself is not stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Token {
@@ -16,6 +18,61 @@ pub(crate) struct Token {
     pub(crate) namespace: String,
     #[prost(string, tag = "5")]
     pub(crate) app: String,
+    #[prost(uint64, tag = "6")]
+    pub(crate) created_at_unix_ms: u64,
+    /// How many instances may use it; 0 for any number.
+    #[prost(uint32, tag = "7")]
+    pub(crate) uses: u32,
+    /// 0 unless it was revoked.
+    #[prost(uint64, tag = "8")]
+    pub(crate) revoked_at_unix_ms: u64,
+}
+
+/// How far a join token was used. Beside the token, so that uses of one without a limit do not wait
+/// for each other.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct TokenUse {
+    #[prost(uint32, tag = "1")]
+    pub(crate) used: u32,
+    #[prost(uint64, tag = "2")]
+    pub(crate) at_unix_ms: u64,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) service: Option<v1::ServiceName>,
+    #[prost(string, tag = "4")]
+    pub(crate) instance: String,
+    #[prost(string, tag = "5")]
+    pub(crate) from: String,
+}
+
+/// The last certificate of an instance.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Issued {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) service: Option<v1::ServiceName>,
+    #[prost(string, tag = "2")]
+    pub(crate) instance: String,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) serial: Vec<u8>,
+    /// SHA-256 of its public key.
+    #[prost(bytes = "vec", tag = "4")]
+    pub(crate) key_hash: Vec<u8>,
+    #[prost(uint64, tag = "5")]
+    pub(crate) issued_at_unix_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) expires_at_unix_ms: u64,
+    /// Id of the token that it enrolled with.
+    #[prost(string, tag = "7")]
+    pub(crate) token: String,
+}
+
+/// Since when an identity is revoked; which one is in the key.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Revocation {
+    #[prost(uint64, tag = "1")]
+    pub(crate) revoked_at_unix_ms: u64,
+    /// 0 for one that stays until it is taken back.
+    #[prost(uint64, tag = "2")]
+    pub(crate) ends_at_unix_ms: u64,
 }
 
 /// What a token is bound to.
@@ -146,6 +203,9 @@ pub(crate) struct PeerTrust {
     /// This network's operator has accepted that bundle; else the other network has presented it.
     #[prost(bool, tag = "8")]
     pub(crate) is_accepted: bool,
+    /// The identities that it took back.
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) revoked: Vec<v1::RevokedIdentity>,
 }
 
 /// The state of a joined network. Its control plane answers if there is no error; without it the

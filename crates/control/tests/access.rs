@@ -219,12 +219,18 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.ApplyPolicies"
         | "Admin.DeletePolicies"
         | "Admin.ListActorTypes"
-        | "Admin.ExportJoin" => vec![Ask::empty(Code::Ok)],
+        | "Admin.ExportJoin"
+        | "Admin.ListTokens"
+        | "Admin.ListIdentities"
+        | "Admin.ListRevocations" => vec![Ask::empty(Code::Ok)],
         "Admin.CreateToken"
         | "Admin.AcceptJoin"
         | "Admin.RemoveJoin"
         | "Admin.AllowActorType"
-        | "Admin.ReleaseActorType" => vec![Ask::empty(Code::InvalidArgument)],
+        | "Admin.ReleaseActorType"
+        | "Admin.RevokeIdentity"
+        | "Admin.RestoreIdentity" => vec![Ask::empty(Code::InvalidArgument)],
+        "Admin.RevokeToken" => vec![Ask::empty(Code::NotFound)],
         _ => Vec::new(),
     }
 }

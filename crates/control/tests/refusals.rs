@@ -69,7 +69,11 @@ async fn an_expired_token_is_refused() {
     let mut west = Network::start("west").await;
     let lasting = west.token(Scope::Any(v1::AnyWorkload {})).await;
     enroll(west.address, &lasting, &west.own("stock"), "a").await.unwrap();
-    let request = v1::CreateTokenRequest { scope: Some(Scope::Any(v1::AnyWorkload {})), ttl_ms: 1 };
+    let request = v1::CreateTokenRequest {
+        scope: Some(Scope::Any(v1::AnyWorkload {})),
+        ttl_ms: 1,
+        uses: None,
+    };
     let created = west.admin.create_token(request).await.unwrap();
     support::until_unix_ms(created.expires_at_unix_ms).await;
     let token: JoinToken = created.token.parse().unwrap();

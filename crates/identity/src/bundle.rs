@@ -1,4 +1,4 @@
-//! Trust bundles: the roots of each trust domain.
+//! Trust bundles: the roots of each trust domain, and the identities of it that were taken back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,12 @@ use std::time::SystemTime;
 
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use thiserror::Error;
-use tollway_model::{NetworkName, TrustDomain};
+use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::authority::system_time;
-use crate::peer::CERTIFICATE_BYTES_LIMIT;
+use crate::peer::{CERTIFICATE_BYTES_LIMIT, PeerIdentity};
+use crate::revocations::Revocations;
 
 /// Most roots of one trust domain. A rotation needs two; the rest is a reserve.
 pub const ROOTS_LIMIT: usize = 8;
@@ -46,6 +47,26 @@ pub struct TrustBundle {
     trust_domain: TrustDomain,
     roots: Arc<[CertificateDer<'static>]>,
     anchors: Arc<[TrustAnchor<'static>]>,
+    revoked: Revocations,
+}
+
+/// Why a peer whose certificate was good is believed no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Distrust {
+    #[error("its network is trusted no more")]
+    Network,
+    #[error("its identity was revoked")]
+    Revoked,
+}
+
+impl Distrust {
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Network => ErrorCode::ForeignAuthority,
+            Self::Revoked => ErrorCode::IdentityRevoked,
+        }
+    }
 }
 
 impl TrustBundle {
@@ -69,7 +90,20 @@ impl TrustBundle {
             )
         };
         let anchors = roots.iter().enumerate().map(anchor).collect::<Result<_, _>>()?;
-        Ok(Self { network, trust_domain, roots: roots.into(), anchors })
+        let revoked = Revocations::default();
+        Ok(Self { network, trust_domain, roots: roots.into(), anchors, revoked })
+    }
+
+    /// The same roots, without the identities in `revoked`.
+    #[must_use]
+    pub fn with_revoked(self, revoked: Revocations) -> Self {
+        Self { revoked, ..self }
+    }
+
+    /// Whether the identity of a peer of this trust domain was taken back.
+    #[must_use]
+    pub fn revokes(&self, peer: &PeerIdentity) -> bool {
+        self.revoked.covers(&peer.spiffe.namespace, &peer.spiffe.app, peer.instance.as_ref())
     }
 
     #[must_use]
@@ -107,6 +141,7 @@ impl PartialEq for TrustBundle {
         self.network == other.network
             && self.trust_domain == other.trust_domain
             && self.roots == other.roots
+            && self.revoked == other.revoked
     }
 }
 impl Eq for TrustBundle {}
@@ -117,6 +152,7 @@ impl fmt::Debug for TrustBundle {
             .field("network", &self.network)
             .field("trust_domain", &self.trust_domain)
             .field("roots", &self.roots.len())
+            .field("revoked", &self.revoked.iter().count())
             .finish()
     }
 }
@@ -167,6 +203,15 @@ impl TrustBundles {
     #[must_use]
     pub fn get(&self, trust_domain: &TrustDomain) -> Option<&TrustBundle> {
         self.by_domain.get(trust_domain)
+    }
+
+    /// Whether a peer whose certificate was good at its handshake is believed still.
+    ///
+    /// # Errors
+    /// [`Distrust`].
+    pub fn judge(&self, peer: &PeerIdentity) -> Result<(), Distrust> {
+        let bundle = self.get(&peer.spiffe.trust_domain).ok_or(Distrust::Network)?;
+        if bundle.revokes(peer) { Err(Distrust::Revoked) } else { Ok(()) }
     }
 
     /// In order of trust domain.

@@ -17,6 +17,7 @@ mod front;
 mod key;
 mod peer;
 mod renew;
+mod revocations;
 mod shared_token;
 mod tls;
 mod token;
@@ -26,7 +27,9 @@ pub use authority::{
     IssuedChain, LONGEST_TTL, SHORTEST_TTL, SYSTEM_NAMESPACE, SystemRequest, control_dns_san,
     control_spiffe_id, gateway_dns_san, home_control_dns_san, issued_at,
 };
-pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
+pub use bundle::{
+    BundleError, Distrust, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles,
+};
 pub use credentials::{Credentials, CredentialsError};
 pub use credentials_text::{CREDENTIALS_TEXT_BYTES_LIMIT, CredentialsTextError};
 pub use front::{
@@ -39,6 +42,7 @@ pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
 };
 pub use renew::renewal_time;
+pub use revocations::Revocations;
 pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
     AnyCertificate, ClientPair, Expected, GATEWAY_HERE_RECORD, Refusal, RootsError, ServerNameRead,

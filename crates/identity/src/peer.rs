@@ -62,6 +62,8 @@ pub struct PeerIdentity {
     pub not_after: SystemTime,
     /// SHA-256 of its public key (`SubjectPublicKeyInfo`).
     pub key_hash: [u8; 32],
+    /// The certificate's serial number, big-endian.
+    pub serial: Vec<u8>,
 }
 
 impl PeerIdentity {
@@ -112,6 +114,7 @@ pub fn peer_identity(certs: &[CertificateDer<'_>]) -> Result<PeerIdentity, PeerE
         not_before: system_time(certificate.validity().not_before.timestamp()),
         not_after: system_time(certificate.validity().not_after.timestamp()),
         key_hash: sha256(certificate.public_key().raw),
+        serial: certificate.serial.to_bytes_be(),
         spiffe,
     })
 }

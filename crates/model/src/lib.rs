@@ -14,6 +14,7 @@ mod name;
 pub mod neighbour;
 mod path;
 mod policy;
+mod revocation;
 mod service;
 mod trace;
 
@@ -32,6 +33,7 @@ pub use policy::{
     PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyName, PolicyRule,
     PolicyScope, PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
+pub use revocation::Revocation;
 pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Workload,

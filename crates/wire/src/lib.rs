@@ -23,10 +23,14 @@ pub use limits::{
     GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, POLICIES_LIMIT, POLICIES_LIMIT_BYTES,
     POLICIES_PER_REQUEST_LIMIT, POLICY_BYTES_PER_SCOPE_LIMIT, POLICY_LIMIT_BYTES,
     REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES,
-    REMINDERS_REQUEST_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
-    SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
+    REMINDERS_REQUEST_BYTES, REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT,
+    SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT,
+    TRUST_DOMAINS_LIMIT,
 };
-pub use name::{address, addresses, instance, label, network_name, service_name, trust_domain};
+pub use name::{
+    address, addresses, instance, label, network_name, revocation, revocations, service_name,
+    trust_domain,
+};
 pub use neighbours::{neighbour, neighbour_group, neighbour_key, neighbour_to_delete};
 pub use placement::{
     ActorHost, actor_type, grants, held, order, owners, read_grant, read_owners, shard_bytes,

@@ -24,6 +24,9 @@ pub const ROOTS_PER_TRUST_DOMAIN_LIMIT: usize = 8;
 /// Trust domains in one set of bundles: the own network and the joined ones.
 pub const TRUST_DOMAINS_LIMIT: usize = 1_024;
 
+/// Revoked identities of one trust domain.
+pub const REVOCATIONS_PER_TRUST_DOMAIN_LIMIT: usize = 256;
+
 /// Policies of one network.
 pub const POLICIES_LIMIT: usize = 10_000;
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tollway_model::{Instance, Label, NetworkName, ServiceName, TrustDomain};
+use tollway_model::{Instance, Label, NetworkName, Revocation, ServiceName, TrustDomain};
 
-use crate::{ConvertError, v1};
+use crate::{ConvertError, REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, v1};
 
 impl From<&ServiceName> for v1::ServiceName {
     fn from(name: &ServiceName) -> Self {
@@ -48,6 +48,42 @@ pub fn instance(text: &str) -> Result<Instance, ConvertError> {
 /// [`ConvertError::Name`].
 pub fn network_name(text: &str) -> Result<NetworkName, ConvertError> {
     label(text, "network")
+}
+
+/// Reads a revoked identity.
+///
+/// # Errors
+/// [`ConvertError::Name`].
+pub fn revocation(stated: &v1::RevokedIdentity) -> Result<Revocation, ConvertError> {
+    let named = !stated.instance.is_empty();
+    Ok(Revocation {
+        namespace: label(&stated.namespace, "namespace")?,
+        app: label(&stated.app, "app")?,
+        instance: if named { Some(instance(&stated.instance)?) } else { None },
+    })
+}
+
+/// Reads the revoked identities of a trust domain.
+///
+/// # Errors
+/// [`ConvertError::TooMany`], or as [`revocation`].
+pub fn revocations(stated: &[v1::RevokedIdentity]) -> Result<Vec<Revocation>, ConvertError> {
+    let (count, limit) = (stated.len(), REVOCATIONS_PER_TRUST_DOMAIN_LIMIT);
+    if count > limit {
+        return Err(ConvertError::TooMany { field: "revoked", count, limit });
+    }
+    stated.iter().map(revocation).collect()
+}
+
+impl From<&Revocation> for v1::RevokedIdentity {
+    fn from(revoked: &Revocation) -> Self {
+        let instance = revoked.instance.as_ref();
+        Self {
+            app: revoked.app.as_str().to_owned(),
+            namespace: revoked.namespace.as_str().to_owned(),
+            instance: instance.map_or_else(String::new, |label| label.as_str().to_owned()),
+        }
+    }
 }
 
 /// Reads a trust domain.

@@ -131,6 +131,7 @@ fn use_up_the_reserve(store: &Path) {
     let request = || v1::CreateTokenRequest {
         scope: Some(v1::create_token_request::Scope::Any(v1::AnyWorkload {})),
         ttl_ms: 60_000,
+        uses: None,
     };
     runtime().block_on(async {
         let mut client = AdminClient::connect(store).await.unwrap();

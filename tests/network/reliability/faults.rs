@@ -106,7 +106,8 @@ fn write_until_killed(control: &mut Process, store: &Path, wait: Duration) -> Ve
 
 async fn create_token(admin: &mut AdminClient) -> Result<String, AdminError> {
     let scope = Some(Scope::Any(v1::AnyWorkload {}));
-    let made = admin.create_token(v1::CreateTokenRequest { scope, ttl_ms: 0 }).await?;
+    let made =
+        admin.create_token(v1::CreateTokenRequest { scope, ttl_ms: 0, uses: Some(0) }).await?;
     Ok(made.token)
 }
 

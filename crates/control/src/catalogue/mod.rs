@@ -9,6 +9,7 @@ mod changes;
 mod peer;
 mod policies;
 mod questions;
+mod revoked;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +29,8 @@ use crate::stored;
 use changes::Changes;
 pub(crate) use peer::{Aggregate as PeerAggregate, Peer, PinnedTrust};
 pub(crate) use policies::{Policies, StoredPolicy};
+use revoked::Revoked;
+pub(crate) use revoked::Span;
 
 /// A stored value that does not read back.
 #[derive(Debug, Error)]
@@ -90,6 +93,7 @@ pub(crate) struct Catalogue {
     gateways: BTreeMap<Instance, Gateway>,
     peers: BTreeMap<NetworkName, Peer>,
     policies: Policies,
+    revoked: Revoked,
     changes: Changes<Subject>,
 }
 
@@ -104,6 +108,7 @@ impl Catalogue {
             gateways: BTreeMap::new(),
             peers: BTreeMap::new(),
             policies: Policies::default(),
+            revoked: Revoked::default(),
             changes: Changes::new(revision),
         }
     }
@@ -136,6 +141,10 @@ impl Catalogue {
             Key::Gateway { .. } => self.put_gateway(value)?,
             Key::Trust => {
                 self.trust_revision = revision;
+                Subject::Trust
+            }
+            Key::Revoked(revocation) => {
+                self.revoked.put(revocation.clone(), value);
                 Subject::Trust
             }
             Key::Policy { .. } => {
@@ -200,6 +209,12 @@ impl Catalogue {
                 Subject::Gateways
             }
             Key::Trust => return None,
+            Key::Revoked(revocation) => {
+                if !self.revoked.remove(revocation) {
+                    return None;
+                }
+                Subject::Trust
+            }
             Key::Policy { namespace, name } => {
                 let name = PolicyName { namespace: namespace.clone(), name: name.clone() };
                 if !self.policies.remove(&name) {
@@ -269,7 +284,7 @@ impl Catalogue {
         if self.gateways != newer.gateways {
             different.push((Subject::Gateways, false));
         }
-        if self.trust_revision != newer.trust_revision {
+        if self.trust_revision != newer.trust_revision || self.revoked != newer.revoked {
             different.push((Subject::Trust, false));
         }
         if self.policies != newer.policies {
@@ -288,6 +303,7 @@ impl Catalogue {
         self.gateways = newer.gateways;
         self.peers = newer.peers;
         self.policies = newer.policies;
+        self.revoked = newer.revoked;
         different.into_iter().map(|(subject, _)| subject).collect()
     }
 

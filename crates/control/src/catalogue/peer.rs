@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use prost::Message;
 use tollway_identity::{BundleError, CertificateDer, TrustBundle};
-use tollway_model::{AppProtocol, Label, NetworkName, TrustDomain};
+use tollway_model::{AppProtocol, Label, NetworkName, Revocation, TrustDomain};
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT, v1};
 
 use super::RecordError;
@@ -43,6 +43,8 @@ pub(crate) struct PinnedTrust {
     /// This network's operator has accepted that bundle, and so named these gateways; else the other
     /// network has presented it.
     pub(crate) is_accepted: bool,
+    /// The identities that it took back.
+    pub(crate) revoked: Vec<Revocation>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,6 +149,7 @@ impl PinnedTrust {
                 GATEWAYS_PER_NETWORK_LIMIT,
             )?,
             is_accepted: stored.is_accepted,
+            revoked: tollway_wire::revocations(&stored.revoked)?,
         })
     }
 
@@ -160,6 +163,7 @@ impl PinnedTrust {
             follow_gateways: self.follow_gateways,
             bundle_gateways: self.bundle_gateways.iter().map(|place| (*place).into()).collect(),
             is_accepted: self.is_accepted,
+            revoked: self.revoked.iter().map(Into::into).collect(),
         }
         .encode_to_vec()
     }

@@ -219,6 +219,7 @@ impl Catalogue {
                 trust_domain: trust.trust_domain.to_string(),
                 roots: trust.roots.clone(),
                 network: trust.network.as_str().to_owned(),
+                revoked: trust.revoked.iter().map(Into::into).collect(),
             })
         });
         v1::TrustBundles {
@@ -233,6 +234,7 @@ impl Catalogue {
             trust_domain: self.home.trust_domain.to_string(),
             roots: vec![self.home.root.clone()],
             network: self.home.network.as_str().to_owned(),
+            revoked: self.revoked_identities(),
         }
     }
 

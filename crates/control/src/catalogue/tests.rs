@@ -88,6 +88,7 @@ impl Script {
             follow_gateways: false,
             bundle_gateways: Vec::new(),
             is_accepted: false,
+            revoked: Vec::new(),
         };
         self.put(&Key::PeerTrust { network: label("east") }, &trust.write());
         let gateways =

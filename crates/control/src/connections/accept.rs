@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
-use tollway_identity::{Credentials, home_control_dns_san};
+use tollway_identity::{Credentials, Distrust, home_control_dns_san};
 use tollway_model::{ErrorCode, TrustDomain};
 use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
@@ -21,7 +21,8 @@ use tracing::{debug, error, warn};
 
 use super::caller::{Caller, Peer};
 use super::handshake::{Refusal, handshake};
-use super::limits::{ConnectionLimits, Permit};
+use super::limits::{ConnectionLimits, Permit, Reason};
+use super::open_connections::{OpenConnections, Stay};
 use super::stream::{Admission, BoundedStream};
 use super::tls::CurrentTls;
 use crate::addresses::Origin;
@@ -38,6 +39,8 @@ pub(crate) type Accepted = Result<Connection, io::Error>;
 /// A connection with its caller.
 pub(crate) struct Connection {
     stream: BoundedStream<Box<TlsStream<TcpStream>>>,
+    /// Of a peer with a certificate.
+    stay: Option<Stay>,
     peer: Peer,
 }
 
@@ -51,6 +54,7 @@ pub(crate) struct Acceptor {
     pub(crate) ended: Arc<Notify>,
     pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) limits: Arc<ConnectionLimits>,
+    pub(crate) open_connections: Arc<OpenConnections>,
     pub(crate) background: Background,
 }
 
@@ -74,10 +78,11 @@ pub(crate) async fn accept(
     listener: TcpListener,
     connections: mpsc::Sender<Accepted>,
 ) {
-    let Acceptor { home, credentials, ended, keys, limits, background } = acceptor;
+    let Acceptor { home, credentials, ended, keys, limits, open_connections, background } =
+        acceptor;
     let home_name = home_control_dns_san(&credentials.borrow().service().network);
     let home = Arc::new(Home { trust_domain: home, name: home_name });
-    let mut tls = CurrentTls::new(credentials, ended, keys.grace());
+    let mut tls = CurrentTls::new(credentials.clone(), ended, keys.grace());
     let mut log = LogLimiter::default();
     loop {
         let (tcp, from) = next(&listener, &limits, &mut log).await;
@@ -96,9 +101,17 @@ pub(crate) async fn accept(
         let permit = limits.handshake(from.ip()).await;
         let (limits, connections) = (limits.clone(), connections.clone());
         let (home, keys) = (home.clone(), keys.clone());
+        let (open_connections, trust) = (open_connections.clone(), credentials.clone());
         background.spawn_until_stop(async move {
             match admit(tcp, from, (config, &home), permit, &limits, &keys).await {
-                Ok(connection) => {
+                Ok(mut connection) => {
+                    // The handshake may have used an older trust than the present one.
+                    let judged = connection.enter(&open_connections, &trust);
+                    if let Err(distrust) = judged {
+                        limits.count(Reason::Identity);
+                        debug!(%from, %distrust, "a connection was refused");
+                        return;
+                    }
                     let _ = connections.send(Ok(connection)).await;
                 }
                 Err(refusal) => {
@@ -185,8 +198,8 @@ async fn admit(
         let origin = if is_direct { Origin::Direct(from.ip()) } else { Origin::Relayed };
         let admission = Admission::acquire(&caller, &home.trust_domain, from.ip(), limits).await?;
         let stream = BoundedStream::new(stream, admission, limits.clone());
-        let peer = Peer { caller, origin, backlog: stream.backlog.clone() };
-        Ok(Connection { stream, peer })
+        let peer = Peer { caller, origin, from: from.ip(), backlog: stream.backlog.clone() };
+        Ok(Connection { stream, stay: None, peer })
     });
     let ended = permit.evicted().run_until_cancelled(handshake).await;
     let connection = ended.unwrap_or(Err(Refusal::Evicted))?;
@@ -198,12 +211,34 @@ async fn admit(
     Ok(connection)
 }
 
+impl Connection {
+    /// From now on the connection ends when its peer is trusted no more.
+    fn enter(
+        &mut self,
+        open_connections: &Arc<OpenConnections>,
+        trust: &watch::Receiver<Arc<Credentials>>,
+    ) -> Result<(), Distrust> {
+        let (Caller::Authenticated(identity) | Caller::Ended(identity)) = &self.peer.caller else {
+            return Ok(());
+        };
+        // Entered first, so that no change of trust falls between the two.
+        self.stay = Some(open_connections.enter(identity.clone()));
+        trust.borrow().bundles().judge(identity)
+    }
+
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let is_over = self.stay.as_mut().is_some_and(|stay| stay.is_over(context));
+        if is_over { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check(context)?;
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -214,6 +249,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

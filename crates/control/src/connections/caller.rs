@@ -1,5 +1,6 @@
 //! The peer of a connection by its certificate, and what that entitles it to.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,10 +22,10 @@ pub(crate) enum Caller {
     /// No certificate was shown: only a token or a join secret can help.
     Anonymous,
     /// A valid certificate of this network or of a joined one.
-    Authenticated(Box<PeerIdentity>),
+    Authenticated(Arc<PeerIdentity>),
     /// A certificate of this network that has ended within the grace: it renews itself, and has no
     /// other right.
-    Ended(Box<PeerIdentity>),
+    Ended(Arc<PeerIdentity>),
 }
 
 /// The holder of a certificate that renews itself.
@@ -44,6 +45,7 @@ pub(crate) struct Renewing {
 pub(crate) struct Peer {
     pub(crate) caller: Caller,
     pub(crate) origin: Origin,
+    pub(crate) from: IpAddr,
     pub(crate) backlog: Arc<SendBacklog>,
 }
 
@@ -57,6 +59,11 @@ impl Caller {
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let peer = request.extensions().get::<Peer>();
         peer.map_or(Self::Anonymous, |peer| peer.caller.clone())
+    }
+
+    /// The address of the connection that a request arrived on.
+    pub(crate) fn address<T>(request: &Request<T>) -> Option<IpAddr> {
+        request.extensions().get::<Peer>().map(|peer| peer.from)
     }
 
     /// The workload or gateway of this network.
@@ -112,6 +119,9 @@ impl Caller {
             namespace: identity.spiffe.namespace.clone(),
             network: home.network.clone(),
         };
+        if catalogue.is_revoked(&service, &instance) {
+            return Err(revoked_status(&service, &instance));
+        }
         Ok((service, instance))
     }
 
@@ -180,7 +190,82 @@ pub(crate) fn expired_status() -> Status {
     tollway_wire::with_code(Status::unauthenticated(what), ErrorCode::CertificateExpired)
 }
 
+/// The refusal of a workload whose identity was taken back.
+pub(crate) fn revoked_status(service: &ServiceName, instance: &Instance) -> Status {
+    let reason = format!(
+        "the identity of {service} (instance {instance}) was revoked; an operator can take that back with `tollway identity restore`"
+    );
+    tollway_wire::with_code(Status::permission_denied(reason), ErrorCode::IdentityRevoked)
+}
+
 /// Whether a service belongs to the mesh itself.
 pub(crate) fn is_system(service: &ServiceName) -> bool {
     service.namespace.as_str().eq_ignore_ascii_case(SYSTEM_NAMESPACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use tollway_model::{Label, Revocation, TrustDomain};
+    use tonic::Code;
+
+    use super::*;
+    use crate::catalogue::Home;
+    use crate::key::Key;
+    use crate::options::EgressMode;
+
+    fn label(text: &str) -> Label {
+        Label::new(text).unwrap()
+    }
+
+    fn caller(app: &str, instance: &str) -> Caller {
+        let (namespace, network, app) = (label("default"), label("west"), label(app));
+        let service = ServiceName { app, namespace, network };
+        Caller::Authenticated(Arc::new(PeerIdentity {
+            spiffe: service.spiffe_id(&TrustDomain::new("west.tollway").unwrap()),
+            dns_names: vec![service.dns_san()],
+            service,
+            instance: Some(label(instance)),
+            not_before: UNIX_EPOCH,
+            not_after: SystemTime::now() + Duration::from_secs(600),
+            key_hash: [0; 32],
+            serial: vec![1],
+        }))
+    }
+
+    #[test]
+    fn no_rpc_serves_a_revoked_identity_whose_connection_stands() {
+        let home = Home {
+            network: label("west"),
+            trust_domain: TrustDomain::new("west.tollway").unwrap(),
+            root: Vec::new(),
+            egress: EgressMode::Direct,
+        };
+        let mut catalogue = Catalogue::new(home, 0);
+        let refusal = |catalogue: &Catalogue, app: &str, instance: &str| {
+            caller(app, instance).workload(catalogue).err()
+        };
+        assert!(refusal(&catalogue, "stock", "a").is_none());
+        let (namespace, app) = (label("default"), label("Stock"));
+        let one = Revocation { namespace, app, instance: Some(label("a")) };
+        let all = Revocation { app: label("orders"), instance: None, ..one.clone() };
+        for revoked in [&one, &all] {
+            // The key alone revokes, whatever its value is.
+            let key = Key::Revoked(revoked.clone());
+            catalogue.put(&key, b"\xff", 1).unwrap();
+        }
+        for (app, instance) in [("stock", "A"), ("orders", "x")] {
+            let refused = refusal(&catalogue, app, instance).expect("it is refused");
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            let code = tollway_wire::code_of(&refused);
+            assert_eq!(code, Some(ErrorCode::IdentityRevoked), "{refused:?}");
+        }
+        assert!(refusal(&catalogue, "stock", "b").is_none());
+        for revoked in [one, all] {
+            catalogue.delete(&Key::Revoked(revoked), 2);
+        }
+        assert!(refusal(&catalogue, "stock", "a").is_none());
+        assert!(refusal(&catalogue, "orders", "x").is_none());
+    }
 }

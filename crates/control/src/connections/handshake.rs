@@ -79,9 +79,9 @@ pub(super) async fn handshake(
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let now = SystemTime::now();
     let caller = match peer_identity(shown) {
-        Ok(identity) if identity.valid_at(now) => Caller::Authenticated(Box::new(identity)),
+        Ok(identity) if identity.valid_at(now) => Caller::Authenticated(Arc::new(identity)),
         // The handshake has judged of which trust domain it may be.
-        Ok(identity) if identity.ended_within(grace, now) => Caller::Ended(Box::new(identity)),
+        Ok(identity) if identity.ended_within(grace, now) => Caller::Ended(Arc::new(identity)),
         Ok(_) => return Err(Refusal::Ended),
         Err(PeerError::NoCertificate) => Caller::Anonymous,
         Err(error) => return Err(error.into()),

@@ -3,8 +3,9 @@
 //!
 //! `accept` takes connections and admits them, `limits` has their numbers, `shares` decides which
 //! identity gives way, `handshake` and `tls` do TLS, `stream` ends connections in time,
-//! `send_backlog` counts unread answers, and `stream_limits` the streams and requests of each
-//! identity. The services authorise requests; they get the [`Caller`] of each one.
+//! `open_connections` those whose peers are trusted no more, `send_backlog` counts unread answers,
+//! and `stream_limits` the streams and requests of each identity. The services authorise requests;
+//! they get the [`Caller`] of each one.
 
 mod accept;
 mod backlog_layer;
@@ -12,6 +13,7 @@ mod caller;
 mod frames;
 mod handshake;
 mod limits;
+mod open_connections;
 mod send_backlog;
 mod shares;
 mod stream;
@@ -20,8 +22,11 @@ mod tls;
 
 pub(crate) use accept::{ACCEPT_PAUSE, Acceptor, accept, ready_queue};
 pub(crate) use backlog_layer::TrackSendBacklog;
-pub(crate) use caller::{Caller, Renewing, expired_status, is_system, origin_of};
+pub(crate) use caller::{
+    Caller, Renewing, expired_status, is_system, origin_of, revoked_status,
+};
 pub(crate) use limits::ConnectionLimits;
+pub(crate) use open_connections::OpenConnections;
 #[cfg(test)]
 pub(crate) use shares::Holder;
 pub(crate) use shares::{

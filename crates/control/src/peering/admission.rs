@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message as _;
 use thiserror::Error;
 use tollway_identity::{SecretHash, TlsError, TokenError};
-use tollway_model::{ErrorCode, NetworkName, TrustDomain};
+use tollway_model::{ErrorCode, NetworkName, Revocation, TrustDomain};
 use tollway_store::TransactError;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, TRUST_DOMAINS_LIMIT, v1};
 use tonic::Status;
@@ -140,7 +140,7 @@ pub(super) fn decide_admission(
         return Err(taken(&home.network));
     }
     let roots: Vec<Vec<u8>> = bundle.roots.iter().map(|root| root.to_vec()).collect();
-    check_trust_bytes(catalogue, network, &roots)
+    check_trust_bytes(catalogue, network, (&roots, &[]))
         .map_err(|bytes| JoinError::TooManyRoots { bytes })?;
     let mut joined = 0;
     for (name, peer) in catalogue.peers() {
@@ -167,12 +167,12 @@ pub(super) fn decide_admission(
     Ok(Admission::New)
 }
 
-/// Whether the trust of all networks can still be sent once `network` has these roots; else the
-/// number of its bytes.
+/// Whether the trust of all networks can still be sent once `network` has these roots and revoked
+/// identities; else the number of its bytes.
 pub(super) fn check_trust_bytes(
     catalogue: &Catalogue,
     network: &NetworkName,
-    roots: &[Vec<u8>],
+    (roots, revoked): (&[Vec<u8>], &[Revocation]),
 ) -> Result<(), usize> {
     let mut all = catalogue.trust();
     let is_other =
@@ -180,9 +180,12 @@ pub(super) fn check_trust_bytes(
     all.bundles.retain(is_other);
     // Of the longest form, so that neither name nor revision matters.
     let longest = "x".repeat(TRUST_DOMAIN_BYTES);
-    let new =
-        v1::TrustBundle { trust_domain: longest.clone(), roots: roots.to_vec(), network: longest };
-    all.bundles.push(new);
+    all.bundles.push(v1::TrustBundle {
+        trust_domain: longest.clone(),
+        roots: roots.to_vec(),
+        network: longest,
+        revoked: revoked.iter().map(Into::into).collect(),
+    });
     let bytes = all.encoded_len();
     if bytes > TRUST_BYTES_LIMIT { Err(bytes) } else { Ok(()) }
 }
@@ -253,6 +256,7 @@ mod tests {
             follow_gateways: false,
             bundle_gateways: Vec::new(),
             is_accepted: false,
+            revoked: Vec::new(),
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 1).unwrap();
         let south = PinnedTrust {
@@ -264,6 +268,7 @@ mod tests {
             follow_gateways: false,
             bundle_gateways: Vec::new(),
             is_accepted: false,
+            revoked: Vec::new(),
         };
         catalogue.put(&Key::PeerTrust { network: label("south") }, &south.write(), 2).unwrap();
         catalogue
@@ -335,6 +340,7 @@ mod tests {
                 follow_gateways: false,
                 bundle_gateways: Vec::new(),
                 is_accepted: false,
+                revoked: Vec::new(),
             };
             let key = Key::PeerTrust { network: label(&network) };
             catalogue.put(&key, &trust.write(), 3 + joined).unwrap();
@@ -345,8 +351,8 @@ mod tests {
         assert!(catalogue.trust().encoded_len() <= TRUST_BYTES_LIMIT);
         // One that is joined may have as many roots later, and no other may have more.
         let roots = vec![root.to_vec(); ROOTS_PER_TRUST_DOMAIN_LIMIT];
-        assert_eq!(check_trust_bytes(&catalogue, &label("n0"), &roots), Ok(()));
-        assert!(check_trust_bytes(&catalogue, &label("east"), &roots).is_err());
+        assert_eq!(check_trust_bytes(&catalogue, &label("n0"), (&roots, &[])), Ok(()));
+        assert!(check_trust_bytes(&catalogue, &label("east"), (&roots, &[])).is_err());
     }
 
     #[test]

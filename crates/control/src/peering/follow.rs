@@ -51,6 +51,7 @@ pub(crate) fn start(
         pace: ReadPace::new(),
         reached_at: None,
         warned: false,
+        trust: None,
     };
     peering.background.spawn(async move {
         let network = session.joined.network.clone();
@@ -72,6 +73,8 @@ struct Session {
     reached_at: Option<Vec<SocketAddr>>,
     /// The operator was warned of gateways that are refused.
     warned: bool,
+    /// The trust revision at which it was last compared with what was sent, and what was sent.
+    trust: Option<(u64, v1::TrustBundle)>,
 }
 
 impl Session {
@@ -173,7 +176,9 @@ impl Session {
     async fn push(&mut self, outbox: &Outbox) -> Result<bool, Status> {
         let delta = self.joined.peering.hub.read(|catalogue| delta::plan(catalogue, self.known));
         let revision = delta.revision;
-        if !delta.snapshot && delta.services.is_empty() && !delta.gateways {
+        let mut trust = self.changed_trust();
+        let is_same = delta.services.is_empty() && !delta.gateways && trust.is_none();
+        if !delta.snapshot && is_same {
             self.known = Some(revision);
             return Ok(false);
         }
@@ -190,7 +195,7 @@ impl Session {
                 gateways: (first && delta.gateways).then(|| v1::Gateways {
                     addresses: catalogue.gateways().map(|g| g.outside.into()).collect(),
                 }),
-                trust: (first && delta.snapshot).then(|| catalogue.own_trust()),
+                trust: trust.take(),
                 snapshot_start: delta.snapshot && first,
                 snapshot_end: delta.snapshot && last,
                 heartbeat: false,
@@ -200,6 +205,18 @@ impl Session {
         }
         self.known = Some(revision);
         Ok(true)
+    }
+
+    /// The own roots and revoked identities, if they differ from what was sent on this stream.
+    fn changed_trust(&mut self) -> Option<v1::TrustBundle> {
+        let compared = self.trust.as_ref().map(|(revision, _)| *revision);
+        let (revision, present) = self.peering.hub.read(|catalogue| {
+            let revision = catalogue.trust_revision();
+            (Some(revision) != compared).then(|| (revision, catalogue.own_trust()))
+        })?;
+        let is_same = self.trust.as_ref().is_some_and(|(_, sent)| *sent == present);
+        self.trust = Some((revision, present.clone()));
+        (!is_same).then_some(present)
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::admission::check_trust_bytes;
 use super::joined::{Gateways, JoinedNetwork, LinkError, PEER_SERVICES_LIMIT, encode_gateways};
-use super::pace::{Interval, PEER_SERVICES_WITHIN, ReadPace, cost};
+use super::pace::{Interval, PEER_REVOCATIONS_WITHIN, PEER_SERVICES_WITHIN, ReadPace, cost};
 use crate::catalogue::{PeerAggregate, PinnedTrust};
 use crate::connected::is_version;
 use crate::key::{Key, MESH_PREFIX};
@@ -29,8 +29,9 @@ const PAGE_ENTRIES: usize = 1_000;
 pub(super) struct Pending {
     read: ReadPace,
     roots: Interval,
+    revoked: Interval,
     services: Interval,
-    /// Roots that were stated and are not stored yet.
+    /// Roots and revoked identities that were stated and are not stored yet.
     trust: Option<v1::TrustBundle>,
     gateways: Option<Vec<SocketAddr>>,
     /// The operator was warned of what waits, or of gateways that are refused.
@@ -44,6 +45,7 @@ impl Pending {
         Self {
             read: ReadPace::new(),
             roots: Interval::new(roots),
+            revoked: Interval::new(PEER_REVOCATIONS_WITHIN),
             services: Interval::new(PEER_SERVICES_WITHIN),
             trust: None,
             gateways: None,
@@ -51,13 +53,35 @@ impl Pending {
             warned_of_gateways: false,
         }
     }
+
+    /// Whether the roots of `changed`, and its revoked identities, may be stored now. What is the same
+    /// may be.
+    fn may_take(&self, pinned: &PinnedTrust, changed: &PinnedTrust) -> (bool, bool) {
+        (
+            changed.roots == pinned.roots || self.roots.may_change(),
+            changed.revoked == pinned.revoked || self.revoked.may_change(),
+        )
+    }
+
+    /// When something of the trust that was stated may be stored.
+    fn trust_at(&self, pinned: &PinnedTrust) -> Option<Instant> {
+        let stated = self.trust.as_ref()?;
+        // What cannot be used, or is the same, is settled at once.
+        let Ok(Some(changed)) = changed_trust(pinned, stated) else { return Some(Instant::now()) };
+        let roots = (changed.roots != pinned.roots).then(|| self.roots.next_at());
+        let revoked = (changed.revoked != pinned.revoked).then(|| self.revoked.next_at());
+        roots.into_iter().chain(revoked).min()
+    }
 }
 
 /// What a transaction settles of what was pending, once it has committed.
 #[derive(Default)]
 struct Settled {
     trust: bool,
+    /// What is pinned from now on, if it changes.
+    pinned: Option<PinnedTrust>,
     roots_changed: bool,
+    revoked_changed: bool,
     gateways: bool,
 }
 
@@ -115,9 +139,9 @@ impl<'a> Intake<'a> {
             return Some(Instant::now());
         }
         let services = (!self.stated.is_empty()).then(|| self.pending.services.next_at());
-        let roots = self.pending.trust.is_some().then(|| self.pending.roots.next_at());
+        let trust = self.pending.trust_at(&self.trust);
         let gateways = self.pending.gateways.as_ref().map(|_| self.joined.next_move_at());
-        [services, roots, gateways].into_iter().flatten().min()
+        [services, trust, gateways].into_iter().flatten().min()
     }
 
     /// Takes a response in. It is stored by [`Self::store`].
@@ -194,7 +218,7 @@ impl<'a> Intake<'a> {
         if stores_services {
             self.pending.services.changed();
         }
-        self.settle(&settled);
+        self.settle(settled);
         if self.snapshot.is_none() && !self.in_step {
             self.in_step = true;
             self.mark_reachable().await?;
@@ -202,14 +226,20 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    fn settle(&mut self, settled: &Settled) {
-        let Settled { trust, roots_changed, gateways } = *settled;
+    fn settle(&mut self, settled: Settled) {
+        let Settled { trust, pinned, roots_changed, revoked_changed, gateways } = settled;
+        if let Some(pinned) = pinned {
+            self.trust = pinned;
+        }
         if trust {
             self.pending.trust = None;
             self.pending.warned_of_roots = false;
         }
         if roots_changed {
             self.pending.roots.changed();
+        }
+        if revoked_changed {
+            self.pending.revoked.changed();
         }
         if gateways {
             self.pending.gateways = None;
@@ -236,30 +266,48 @@ impl<'a> Intake<'a> {
     ) -> Result<Transaction, LinkError> {
         let Some(stated) = &self.pending.trust else { return Ok(change) };
         let network = &self.joined.network;
-        let Some(changed) = changed_trust(&self.trust, stated)? else {
+        let Some(mut changed) = changed_trust(&self.trust, stated)? else {
             settled.trust = true;
             return Ok(change);
         };
-        if !self.pending.roots.may_change() {
+        // What is revoked cannot wait for as long as roots can.
+        let (roots, revoked) = self.pending.may_take(&self.trust, &changed);
+        if !roots {
+            changed.roots.clone_from(&self.trust.roots);
             if !std::mem::replace(&mut self.pending.warned_of_roots, true) {
                 self.joined.peering.counts.roots_held.add(1);
                 warn!(%network, "a joined network changed its roots again too soon; the last change is taken in time");
             }
+        }
+        if !revoked {
+            changed.revoked.clone_from(&self.trust.revoked);
+        }
+        settled.trust = roots && revoked;
+        settled.roots_changed = changed.roots != self.trust.roots;
+        settled.revoked_changed = changed.revoked != self.trust.revoked;
+        if !settled.roots_changed && !settled.revoked_changed {
             return Ok(change);
         }
         let at = self.joined.peering.hub.read(|catalogue| {
-            check_trust_bytes(catalogue, &changed.network, &changed.roots)
+            check_trust_bytes(catalogue, &changed.network, (&changed.roots, &changed.revoked))
                 .map(|()| catalogue.trust_revision())
         });
         let at = at.map_err(|bytes| LinkError::TooManyRoots { bytes })?;
-        let roots = changed.roots.len();
-        warn!(%network, roots, "a joined network changed its roots; ask its operator if that is not expected");
-        (settled.trust, settled.roots_changed) = (true, true);
+        if settled.roots_changed {
+            let roots = changed.roots.len();
+            warn!(%network, roots, "a joined network changed its roots; ask its operator if that is not expected");
+        }
+        if settled.revoked_changed {
+            let revoked = changed.revoked.len();
+            info!(%network, revoked, "a joined network changed its revoked identities");
+        }
         let key = self.key(|network| Key::PeerTrust { network });
         let trust = Key::Trust.encode();
         // Two networks that change their roots side by side must not exceed the bytes of both.
         let planned = change.when(trust.clone(), Expected::Revision(at));
-        Ok(planned.put(key, changed.write()).put(trust, Bytes::new()))
+        let planned = planned.put(key, changed.write()).put(trust, Bytes::new());
+        settled.pinned = Some(changed);
+        Ok(planned)
     }
 
     fn plan_gateways(&mut self, change: Transaction, settled: &mut Settled) -> Transaction {
@@ -359,10 +407,11 @@ fn changed_trust(
         let found = stated.trust_domain.clone();
         return Err(LinkError::TrustDomainChanged { pinned: domain, found });
     }
-    if stated.roots == pinned.roots {
+    let revoked = tollway_wire::revocations(&stated.revoked)?;
+    if stated.roots == pinned.roots && revoked == pinned.revoked {
         return Ok(None);
     }
-    let changed = PinnedTrust { roots: stated.roots.clone(), ..pinned.clone() };
+    let changed = PinnedTrust { roots: stated.roots.clone(), revoked, ..pinned.clone() };
     changed.check()?;
     Ok(Some(changed))
 }
@@ -373,6 +422,8 @@ mod tests {
 
     use tollway_identity::{Authority, CERTIFICATE_BYTES_LIMIT};
     use tollway_model::{Label, TrustDomain};
+
+    use tollway_wire::REVOCATIONS_PER_TRUST_DOMAIN_LIMIT;
 
     use super::*;
 
@@ -393,11 +444,35 @@ mod tests {
             follow_gateways: false,
             bundle_gateways: Vec::new(),
             is_accepted: false,
+            revoked: Vec::new(),
         }
     }
 
     fn stated(trust_domain: &str, roots: Vec<Vec<u8>>) -> v1::TrustBundle {
-        v1::TrustBundle { trust_domain: trust_domain.into(), roots, network: "east".into() }
+        let network = "east".into();
+        v1::TrustBundle { trust_domain: trust_domain.into(), roots, network, revoked: Vec::new() }
+    }
+
+    fn revoked(app: &str) -> v1::RevokedIdentity {
+        let (app, namespace) = (app.to_owned(), "default".to_owned());
+        v1::RevokedIdentity { app, namespace, instance: String::new() }
+    }
+
+    #[test]
+    fn revoked_identities_follow_the_joined_network_up_to_a_limit() {
+        let one = root();
+        let pinned = pinned(&one);
+        let with =
+            |revoked| v1::TrustBundle { revoked, ..stated("east.tollway", vec![one.clone()]) };
+        let changed = changed_trust(&pinned, &with(vec![revoked("stock")])).unwrap().unwrap();
+        assert_eq!(changed.revoked[0].to_string(), "stock.default");
+        assert_eq!(changed_trust(&changed, &with(vec![revoked("Stock")])).unwrap(), None);
+        let restored = changed_trust(&changed, &with(Vec::new())).unwrap().unwrap();
+        assert_eq!(restored, pinned);
+        let many = REVOCATIONS_PER_TRUST_DOMAIN_LIMIT + 1;
+        let many = (0..many).map(|number| revoked(&format!("app-{number}"))).collect();
+        assert!(changed_trust(&pinned, &with(many)).is_err());
+        assert!(changed_trust(&pinned, &with(vec![revoked("no label")])).is_err());
     }
 
     #[test]

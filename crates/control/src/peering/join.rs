@@ -234,6 +234,7 @@ async fn put_network(
         follow_gateways: entrant.follow_gateways,
         bundle_gateways: bundle.gateways.clone(),
         is_accepted: entrant.is_accepted,
+        revoked: Vec::new(),
     };
     // Its services are withdrawn until its control plane first answers.
     let link =

@@ -17,6 +17,8 @@ const MESSAGE_COST: u32 = 20;
 const STATE_COST: u32 = 200;
 /// Changes of services within this time travel together.
 pub(super) const PEER_SERVICES_WITHIN: Duration = Duration::from_millis(200);
+/// From one change of a joined network's revoked identities to the next.
+pub(super) const PEER_REVOCATIONS_WITHIN: Duration = Duration::from_secs(1);
 /// From one change of a joined network's gateways to the next.
 pub(super) const PEER_GATEWAYS_WITHIN: Duration = Duration::from_secs(5);
 

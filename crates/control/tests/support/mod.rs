@@ -159,7 +159,7 @@ impl Network {
     }
 
     pub async fn token(&mut self, scope: Scope) -> JoinToken {
-        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0 };
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_ms: 0, uses: Some(0) };
         self.admin.create_token(request).await.unwrap().token.parse().unwrap()
     }
 

@@ -101,6 +101,8 @@ pub fn code_of(error: &Error) -> ErrorCode {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => ErrorCode::ForeignAuthority,
+        Error::InvalidCertificate(CertificateError::Revoked)
+        | Error::AlertReceived(AlertDescription::CertificateRevoked) => ErrorCode::IdentityRevoked,
         Error::AlertReceived(alert) => match alert {
             AlertDescription::AccessDenied | AlertDescription::UnrecognisedName => {
                 ErrorCode::WrongIdentity
@@ -108,7 +110,6 @@ pub fn code_of(error: &Error) -> ErrorCode {
             AlertDescription::BadCertificate
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateRequired
-            | AlertDescription::CertificateRevoked
             | AlertDescription::CertificateUnknown
             | AlertDescription::DecryptError
             | AlertDescription::UnknownCA
@@ -145,6 +146,7 @@ pub fn explain(error: &Error) -> String {
         AlertDescription::UnknownCA => {
             "the peer does not know this side's authority; are the two networks joined?"
         }
+        AlertDescription::CertificateRevoked => "this side's identity was revoked",
         AlertDescription::CertificateRequired => {
             "the peer demands a certificate and none was shown"
         }
@@ -171,6 +173,7 @@ fn explain_certificate(error: &CertificateError) -> Option<String> {
             "the peer's certificate is not valid for another {} by this machine's clock, so the clocks disagree",
             apart(*not_before, *time)
         ),
+        CertificateError::Revoked => "the peer's identity was revoked".to_owned(),
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "the peer's certificate comes from another trust root than the known one of its network"
                 .to_owned()
@@ -252,6 +255,7 @@ mod tests {
         };
         check(AlertDescription::UnknownCA, "ERR_CERTIFICATE_REFUSED");
         check(AlertDescription::CertificateExpired, "ERR_CERTIFICATE_REFUSED");
+        check(AlertDescription::CertificateRevoked, "ERR_IDENTITY_REVOKED");
         check(AlertDescription::UnrecognisedName, "ERR_WRONG_IDENTITY");
         check(AlertDescription::ProtocolVersion, "ERR_TLS_FAILED");
         let foreign = Error::InvalidCertificate(CertificateError::UnknownIssuer);

@@ -4,4 +4,5 @@ mod forged;
 mod grace;
 mod listeners;
 mod resumption;
+mod revoked;
 mod world;

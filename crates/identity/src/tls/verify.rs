@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DistinguishedName, Error};
+use rustls::{CertificateError, DistinguishedName, Error};
 use tollway_model::{SpiffeId, TrustDomain};
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -89,6 +89,7 @@ impl ServerCertVerifier for ExactPeer {
         verify_name(&self.expected.dns_san, &peer)?;
         verify_name(&server_name.to_str(), &peer)?;
         verify_chain(&self.bundle, leaf, intermediates, now, SERVER_AUTH)?;
+        verify_not_revoked(&self.bundle, &peer)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -157,6 +158,7 @@ impl ClientCertVerifier for AnyKnownPeer {
         verify_network(bundle, &peer)?;
         let at = self.grace.as_ref().map_or(now, |grace| grace.time_for(&peer, now));
         verify_chain(bundle, leaf, intermediates, at, CLIENT_AUTH)?;
+        verify_not_revoked(bundle, &peer)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -224,6 +226,14 @@ fn verify_identity(expected: &SpiffeId, peer: &PeerIdentity) -> Result<(), Refus
         return Ok(());
     }
     Err(Refusal::WrongIdentity { expected: expected.clone(), found: peer.spiffe.clone() })
+}
+
+/// Last, so that the alert `certificate_revoked` answers none but the holder of such a certificate.
+fn verify_not_revoked(bundle: &TrustBundle, peer: &PeerIdentity) -> Result<(), Error> {
+    if bundle.revokes(peer) {
+        return Err(Error::InvalidCertificate(CertificateError::Revoked));
+    }
+    Ok(())
 }
 
 fn verify_network(bundle: &TrustBundle, peer: &PeerIdentity) -> Result<(), Refusal> {

@@ -56,7 +56,8 @@ impl LocalControl {
         })
     }
 
-    /// A join token for one app.
+    /// A join token for one app. It stays in the process that asks for it, which may need it again
+    /// when its certificate has ended meanwhile (a machine that slept), so its uses are not limited.
     ///
     /// # Errors
     /// [`LocalError::Silent`], [`LocalError::Admin`].
@@ -68,7 +69,8 @@ impl LocalControl {
     ) -> Result<String, LocalError> {
         let scope = v1::AppScope { namespace: namespace.to_string(), app: app.to_string() };
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let request = v1::CreateTokenRequest { scope: Some(Scope::App(scope)), ttl_ms };
+        let uses = Some(0);
+        let request = v1::CreateTokenRequest { scope: Some(Scope::App(scope)), ttl_ms, uses };
         let created =
             async { AdminClient::connect(&self.store()).await?.create_token(request).await };
         let silent = |_| LocalError::Silent { pid: self.state.pid, timeout: ANSWER_TIMEOUT };

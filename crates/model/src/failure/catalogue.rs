@@ -163,6 +163,10 @@ catalogue! {
         [CallersSidecar, CalleesSidecar, Front, Terminal],
         "The peer's certificate comes from a trust root that is not the known one of its network: the network was created again, or the address belongs to another process. A front says it of a client whose authority is not in the file given with `--client-ca`.",
         "If the network was created again, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out which process listens at that address.";
+    IdentityRevoked, "ERR_IDENTITY_REVOKED", Trust, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar, ControlPlane, Terminal],
+        "An operator took back the identity of the peer, or of this side, with `tollway identity revoke`. Its certificates are refused and its connections were ended. The message has which side it is.",
+        "If it was taken back by mistake: `tollway identity restore` at its control plane. Otherwise start the app under a new instance name with a new join token.";
     WrongIdentity, "ERR_WRONG_IDENTITY", Trust, http(503, Unavailable),
         [CallersSidecar],
         "Another process answered at the address: its certificate is valid and not that of the service. Nothing was sent to it.",
@@ -452,6 +456,14 @@ catalogue! {
         [Terminal],
         "The folder in which the identity is kept cannot be used: it is open to others, of another user, process or instance, or damaged.",
         "Follow the message. A folder that is removed costs nothing but a new token.";
+    TokenSpent, "ERR_TOKEN_SPENT", Access, NONE,
+        [Terminal],
+        "Every use of the join token is spent. The message has by which workload it was used last, from which address and when. If that was none of yours, the token was stolen.",
+        "Make a new one with `tollway token create`; `--uses` sets how many instances may use it. If the use was none of yours, revoke that instance: `tollway identity revoke`.";
+    TokenRevoked, "ERR_TOKEN_REVOKED", Access, NONE,
+        [Terminal],
+        "An operator revoked the join token with `tollway token revoke`. The message has the time.",
+        "Make a new one with `tollway token create`.";
     ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
         [Terminal],
         "What answers at the control plane's address is not the control plane that the token belongs to.",

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tollway_identity::Distrust;
+use tollway_model::ErrorCode;
 use tollway_routing::Failure;
 
 use super::Http;
@@ -27,10 +29,20 @@ impl<V: Variant> Http<V> {
         let Some(conn) = conns.get_mut(key) else { return false };
         let is_app = matches!(&conn.role, Role::Dialling(dial) if dial.is_app);
         if let Some(peer) = conn.io.peer().filter(|_| !is_app) {
-            match proven_identity(&peer, (cx.clocks.wall)()) {
+            let proven = proven_identity(&peer, (cx.clocks.wall)())
+                .map_err(|error| (ErrorCode::CertificateExpired, error));
+            // The handshake may have begun under an older trust.
+            let mesh = self.variant.mesh();
+            let trusted = proven.and_then(|identity| {
+                let judged =
+                    mesh.map_or(Ok(()), |tls| tls.credentials().bundles().judge(&identity));
+                let refuse = |why: Distrust| (why.code(), format!("{}: {why}", identity.spiffe));
+                judged.map_err(refuse).map(|()| identity)
+            });
+            match trusted {
                 Ok(identity) => conn.peer = Some(Arc::new(identity)),
-                Err(error) => {
-                    self.on_dial_failed(cx, conns, key, &DialFailure::Untrusted(&error));
+                Err((code, reason)) => {
+                    self.on_dial_failed(cx, conns, key, &DialFailure::Untrusted(code, &reason));
                     return false;
                 }
             }

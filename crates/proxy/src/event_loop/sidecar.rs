@@ -75,6 +75,12 @@ impl Variant for Sidecar {
                 return false;
             }
         };
+        // The handshake may have begun under an older trust.
+        if let Err(distrust) = self.tls.credentials().bundles().judge(&identity) {
+            let reason = format!("{}: {distrust}", identity.spiffe);
+            accepted::refuse_peer(cx, conns, key, &Cause::coded(distrust.code(), reason));
+            return false;
+        }
         if is_of_mesh(&identity.service) {
             let reason = format!("{} is a part of the mesh, which calls no apps", identity.spiffe);
             cx.metrics.policy_denials.add(1);

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, JoinToken, KeyPair, SecretHash, TrustBundle,
-    TrustBundles, bootstrap_config_at, client_config, issued_at, span,
+    CertificateDer, Credentials, Expected, JoinToken, KeyPair, Revocations, SecretHash,
+    TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
 };
 use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -40,6 +40,8 @@ pub(super) struct Enrolment {
     pub(super) role: Role,
     pub(super) service: ServiceName,
     pub(super) instance: Instance,
+    /// The key of every request that shows the token: an answer that was lost costs no second use.
+    token_key: Arc<KeyPair>,
     /// The life to ask for; 0: what the network gives.
     certificate_ttl_s: u32,
     /// Where the identity is kept over a restart.
@@ -77,6 +79,7 @@ pub(super) async fn first(
         role: config.role.clone(),
         service: config.role.service(&network),
         instance: kept_name.unwrap_or(&config.instance).clone(),
+        token_key: Arc::new(KeyPair::generate()?),
         certificate_ttl_s: config
             .certificate_ttl
             .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
@@ -125,7 +128,7 @@ pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> 
     let name = Expected::control(token.network(), &any).server_name()?;
     let config = |clock| bootstrap_config_at(&token, ALPN, clock);
     let channel = connect_by_clock(&who.control(), name, &config).await?;
-    issue(channel, who, token.to_string()).await
+    issue(channel, who, &who.token_key, token.to_string()).await
 }
 
 /// Renews a certificate that has ended, or is refused as one that has, by itself; where the control
@@ -141,7 +144,14 @@ pub(super) async fn again(
     };
     match by_token(who).await {
         Err(MeshError::NoToken { .. } | MeshError::TokenFile { .. }) => Err(refused),
-        Err(_) if refused.code() == Some(ErrorCode::KeyRefused) => Err(refused),
+        Err(_)
+            if matches!(
+                refused.code(),
+                Some(ErrorCode::KeyRefused | ErrorCode::IdentityRevoked)
+            ) =>
+        {
+            Err(refused)
+        }
         obtained => obtained,
     }
 }
@@ -179,7 +189,7 @@ async fn open_state(
 
 /// Renews over a connection that shows the present certificate.
 pub(super) async fn renew(channel: Channel, who: &Enrolment) -> Result<Credentials, MeshError> {
-    issue(channel, who, String::new()).await
+    issue(channel, who, &KeyPair::generate()?, String::new()).await
 }
 
 /// Whether the certificate is no longer good for anything.
@@ -187,8 +197,12 @@ pub(super) fn has_ended(credentials: &Credentials) -> bool {
     SystemTime::now() >= credentials.not_after()
 }
 
-async fn issue(channel: Channel, who: &Enrolment, token: String) -> Result<Credentials, MeshError> {
-    let key = KeyPair::generate()?;
+async fn issue(
+    channel: Channel,
+    who: &Enrolment,
+    key: &KeyPair,
+    token: String,
+) -> Result<Credentials, MeshError> {
     let request = v1::IssueRequest {
         csr: key.csr_der()?,
         service: Some((&who.service).into()),
@@ -205,7 +219,7 @@ async fn issue(channel: Channel, who: &Enrolment, token: String) -> Result<Crede
     }
     let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
-    let credentials = Credentials::new(&key, chain, bundles(&trust)?)?;
+    let credentials = Credentials::new(key, chain, bundles(&trust)?)?;
     check_clock(&who.control(), &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), instance = %who.instance, "has a certificate");
     Ok(credentials)
@@ -248,5 +262,6 @@ fn bundle(stated: &v1::TrustBundle) -> Result<TrustBundle, MeshError> {
     let network = tollway_wire::network_name(&stated.network)?;
     let trust_domain = tollway_wire::trust_domain(&stated.trust_domain)?;
     let roots = stated.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
-    Ok(TrustBundle::new(network, trust_domain, roots)?)
+    let revoked = Revocations::new(tollway_wire::revocations(&stated.revoked)?);
+    Ok(TrustBundle::new(network, trust_domain, roots)?.with_revoked(revoked))
 }

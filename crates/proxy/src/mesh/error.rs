@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use rustls::AlertDescription;
 use thiserror::Error;
 use tollway_identity::{BundleError, CredentialsError, KeyError, TlsError, TokenError};
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, chain};
 use tollway_wire::ConvertError;
 
 use super::state_folder::StateFolderError;
@@ -137,6 +138,10 @@ impl From<tonic::Status> for MeshError {
     fn from(status: tonic::Status) -> Self {
         use tonic::Code;
         let reason = status.message().to_owned();
+        if is_revoked_by_alert(&status) {
+            let reason = "this side's identity was revoked".to_owned();
+            return Self::Refused { code: Some(ErrorCode::IdentityRevoked), reason };
+        }
         let code = tollway_wire::code_of(&status);
         match status.code() {
             Code::PermissionDenied
@@ -158,4 +163,12 @@ impl From<tonic::Status> for MeshError {
             | Code::DataLoss => Self::Unavailable { code, reason },
         }
     }
+}
+
+/// Whether a call failed because the control plane refused the own certificate as revoked: it does so
+/// after this side's part of the handshake, when the connection is in use already. HTTP/2 keeps only
+/// the text of an error of its connection.
+fn is_revoked_by_alert(status: &tonic::Status) -> bool {
+    let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRevoked).to_string();
+    chain(status).contains(&alert)
 }

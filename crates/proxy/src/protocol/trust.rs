@@ -1,34 +1,48 @@
 //! What the end of trust does to connections that stand: those of a network that is trusted no
-//! more end at once, in either direction and whatever they carry.
+//! more, and of an identity that was revoked, end at once, in either direction and whatever they
+//! carry.
 
-use tollway_identity::TrustBundles;
-use tollway_model::ErrorCode;
+use std::collections::BTreeMap;
+
+use tollway_identity::{Distrust, TrustBundles};
+use tollway_model::Label;
 use tollway_net::Closed;
 
 use super::{http1_client, http1_server, http2, relay};
-use crate::conn::{ConnKey, Connection, Connections, Role, access_log};
+use crate::conn::{ConnKey, Connections, Role, access_log};
 use crate::cx::Cx;
 use crate::exchange::Exchanges;
 
-/// Ends the connections whose peers belong to a trust domain that is not in `bundles`. Their
-/// handshakes would fail now, and waiting for their certificates to end may take days.
+/// Ends the connections whose peers `bundles` do not accept. Their handshakes would fail now, and
+/// waiting for their certificates to end may take days.
 pub(crate) fn cut_untrusted(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     bundles: &TrustBundles,
 ) {
+    let mut ended: BTreeMap<String, usize> = BTreeMap::new();
     for key in conns.keys() {
-        let Some(conn) = conns.get(key) else { continue };
-        if !is_trusted(conn, bundles) {
-            let peer = conn.peer.as_ref().map(|peer| peer.spiffe.to_string());
-            tracing::info!(peer, "a connection ends: its network is trusted no more");
-            cut(cx, conns, exchanges, key);
+        let Some(peer) = conns.get(key).and_then(|conn| conn.peer.as_ref()) else { continue };
+        if let Err(distrust) = bundles.judge(peer) {
+            let instance = peer.instance.as_ref().map_or("-", Label::as_str);
+            let who = format!("{} (instance {instance}): {distrust}", peer.spiffe);
+            *ended.entry(who).or_default() += 1;
+            cut(cx, conns, exchanges, key, distrust);
         }
+    }
+    for (peer, connections) in ended {
+        tracing::warn!(peer, connections, "connections were ended");
     }
 }
 
-fn cut(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ConnKey) {
+fn cut(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ConnKey,
+    distrust: Distrust,
+) {
     let Some(conn) = conns.get(key) else { return };
     match conn.role {
         Role::Http1Server(_) => {
@@ -38,10 +52,14 @@ fn cut(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Con
             http1_client::on_closed(cx, conns, exchanges, key, Closed::Truncated)
         }
         Role::Http2Server(_) | Role::Http2Client(_) => {
-            http2::on_over(cx, conns, exchanges, key, "the peer's network is trusted no more");
+            let reason = match distrust {
+                Distrust::Network => "the peer's network is trusted no more",
+                Distrust::Revoked => "the peer's identity was revoked",
+            };
+            http2::on_over(cx, conns, exchanges, key, reason);
         }
         Role::Relay(_) => {
-            access_log::fail_line(conns, key, ErrorCode::ForeignAuthority);
+            access_log::fail_line(conns, key, distrust.code());
             relay::on_failed(cx, conns, key);
         }
         Role::Accepting
@@ -55,8 +73,4 @@ fn cut(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Con
         conn.io.abort_on_close();
     }
     conns.close(cx, key);
-}
-
-fn is_trusted(conn: &Connection, bundles: &TrustBundles) -> bool {
-    conn.peer.as_ref().is_none_or(|peer| bundles.get(&peer.spiffe.trust_domain).is_some())
 }

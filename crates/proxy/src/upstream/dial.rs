@@ -34,7 +34,7 @@ pub(crate) enum DialFailure<'a> {
     /// It took longer than the connect timeout.
     TimedOut,
     /// Who answered cannot be trusted now.
-    Untrusted(&'a str),
+    Untrusted(ErrorCode, &'a str),
 }
 
 impl DialFailure<'_> {
@@ -68,7 +68,7 @@ impl DialFailure<'_> {
                 Cause::coded(ErrorCode::TlsFailed, "the connection was closed in the TLS handshake")
             }
             Self::TimedOut => Cause::from("it did not answer in time"),
-            Self::Untrusted(reason) => Cause::coded(ErrorCode::CertificateExpired, *reason),
+            Self::Untrusted(code, reason) => Cause::coded(*code, *reason),
         }
     }
 
@@ -85,7 +85,7 @@ impl DialFailure<'_> {
             Self::Broken(ConnError::Connect(_) | ConnError::Socket(_))
             | Self::Closed
             | Self::TimedOut => true,
-            Self::Untrusted(_) => false,
+            Self::Untrusted(..) => false,
         }
     }
 }

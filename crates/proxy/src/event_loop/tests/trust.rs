@@ -2,7 +2,8 @@
 
 use rustls::StreamOwned;
 use tollway_http::h2;
-use tollway_identity::{Expected, client_config};
+use tollway_identity::{Expected, Revocations, TrustBundles, client_config};
+use tollway_model::Revocation;
 
 use super::*;
 
@@ -65,6 +66,84 @@ fn a_network_that_is_trusted_no_more_loses_the_connections_it_has() {
     let alone = pair.east.credentials(&stock, "s-1", &[]);
     pair.callee.commands.send(Command::Credentials(alone));
     assert!(!is_answered(&mut mesh), "it still calls");
+}
+
+/// The same credentials without an app of west, or without one instance of it.
+fn revoking(of: &Credentials, app: &str, instance: Option<&str>) -> Arc<Credentials> {
+    let (namespace, app, instance) = (label("default"), label(app), instance.map(label));
+    let revoked = Revocations::new([Revocation { namespace, app, instance }]);
+    let bundles = of.bundles().iter().map(|bundle| {
+        let is_west = bundle.network().as_str() == "west";
+        let revoked = if is_west { revoked.clone() } else { Revocations::default() };
+        bundle.clone().with_revoked(revoked)
+    });
+    let bundles = TrustBundles::new(2, bundles.collect::<Vec<_>>()).unwrap();
+    Arc::new(of.with_bundles(bundles).unwrap())
+}
+
+#[test]
+fn a_stolen_key_loses_the_connections_it_has_once_its_identity_is_revoked() {
+    for (alpn, instance) in [(&b"http/1.1"[..], None), (b"http/1.1", Some("w-1"))] {
+        let pair = Pair::new();
+        let (mut mesh, stock) = (pair.dial(alpn), service("stock.default.east"));
+        assert!(is_answered(&mut mesh));
+        let trust = pair.east.credentials(&stock, "s-1", &[&pair.west]);
+        for other in [("web", Some("w-2")), ("we", None)] {
+            pair.callee.commands.send(Command::Credentials(revoking(&trust, other.0, other.1)));
+            assert!(is_answered(&mut mesh), "revoked was {other:?}");
+        }
+        pair.callee.commands.send(Command::Credentials(revoking(&trust, "web", instance)));
+        assert!(!is_answered(&mut mesh), "it still calls");
+        assert!(!is_answered(&mut pair.dial(alpn)), "it calls on a new connection");
+        pair.callee.commands.send(Command::Credentials(trust));
+        assert!(is_answered(&mut pair.dial(alpn)), "restored, it may not call");
+    }
+}
+
+#[test]
+fn a_stolen_key_whose_handshake_is_under_way_is_refused_once_its_identity_is_revoked() {
+    let pair = Pair::new();
+    let stock = service("stock.default.east");
+    let mut mesh = pair.dial(b"http/1.1");
+    // The callee's part of the handshake is done; the caller's certificate is not shown yet.
+    mesh.conn.write_tls(&mut mesh.sock).unwrap();
+    until("the callee's answer", || mesh.sock.has_arrived());
+    let trust = pair.east.credentials(&stock, "s-1", &[&pair.west]);
+    pair.callee.commands.send(Command::Credentials(revoking(&trust, "web", None)));
+    assert!(!is_answered(&mut mesh), "a handshake under an older trust is enough");
+}
+
+#[test]
+fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
+    let west = Network::new("west");
+    let (stock, web) = (service("stock"), service("web"));
+    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let of_stock = west.credentials(&stock, "s-1", &[]);
+    let callee = Running::start(stock.clone(), of_stock, &[ListenerKind::Inbound], Some(app), None);
+    let own = west.credentials(&web, "w-1", &[]);
+    let caller = Running::start(web, own.clone(), &[ListenerKind::HttpApi], None, None);
+    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let trust_domain = west.trust_domain.clone();
+    let protocol = AppProtocol::Http;
+    caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
+    let call = || {
+        let mut api = connect(caller.addresses[0]);
+        let request =
+            b"GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        api.write_all(request).unwrap();
+        let mut answer = Vec::new();
+        let _ = api.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let before = call();
+    assert!(before.starts_with("HTTP/1.1 200"), "{before}");
+    caller.commands.send(Command::Credentials(revoking(&own, "stock", Some("s-1"))));
+    let after = call();
+    assert!(after.starts_with("HTTP/1.1 503") && after.contains("ERR_IDENTITY_REVOKED"), "{after}");
+    caller.commands.send(Command::Credentials(own));
+    advance(Duration::from_secs(10));
+    let restored = call();
+    assert!(restored.starts_with("HTTP/1.1 200"), "{restored}");
 }
 
 #[test]
