@@ -133,7 +133,7 @@ fn services_of_joined_networks_are_called_by_name() {
     let mesh = Mesh::start();
     let _app = mesh.east.app("echo", "a", AppProtocol::Http);
     let west = mesh.west.store();
-    let token = tollway(["token", "create", "--store", west.to_str().unwrap()]);
+    let token = tollway(["token", "create", "--uses", "any", "--store", west.to_str().unwrap()]);
     let control = mesh.west.control_address.to_string();
     let call = |target: &str| {
         Command::new(binary("tollway").unwrap())

@@ -63,7 +63,8 @@ fn a_user_without_root_gets_all_the_way() {
     let (_control, ports) = start("control", &["--listen", "127.0.0.1:0", "--store", &store]);
     let control = ports["control"].to_string();
     let token = home.file("token");
-    std::fs::write(&token, run(&["token", "create", "--store", &store]).stdout).unwrap();
+    std::fs::write(&token, run(&["token", "create", "--uses", "any", "--store", &store]).stdout)
+        .unwrap();
     std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
     let (_echo, ports) = start("echo", &["--http", "127.0.0.1:0"]);
     let (app, url) = (ports["http"].port().to_string(), format!("http://{}/echo", ports["http"]));

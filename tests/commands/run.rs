@@ -370,7 +370,7 @@ fn another_control_plane_is_used_where_it_is_named() {
     let address = control.port("control").unwrap().to_string();
     let store = store.to_str().unwrap();
     let token = user.path("token");
-    let created = user.tollway(&["token", "create", "--store", store]);
+    let created = user.tollway(&["token", "create", "--uses", "any", "--store", store]);
     std::fs::write(&token, created.stdout).unwrap();
     let access = ["--control", &address, "--token-file", token.to_str().unwrap()];
     let app = ["--app-id", "files", "--app-port", "0"];

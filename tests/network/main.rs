@@ -13,3 +13,4 @@ mod network_store;
 mod reliability;
 mod reload;
 mod restarts;
+mod taking_back;

@@ -150,7 +150,10 @@ fn a_clock_that_jumps_over_the_end_of_all_certificates_stops_calls_for_seconds_o
 /// A token for any app.
 fn token(files: &TempDir) -> PathBuf {
     let store = files.path().join("store");
-    let made = Command::new(program()).args(["token", "create", "--store"]).arg(store).output();
+    let made = Command::new(program())
+        .args(["token", "create", "--uses", "any", "--store"])
+        .arg(store)
+        .output();
     let path = files.path().join("any.token");
     std::fs::write(&path, made.unwrap().stdout).unwrap();
     path

@@ -101,7 +101,7 @@ impl Network {
     }
 
     fn data_plane(&self, kind: &str, token: &[&str]) -> Start {
-        let token = self.command(&[&["token", "create"], token].concat(), b"");
+        let token = self.command(&[&["token", "create", "--uses", "any"], token].concat(), b"");
         tollway()
             .env("TOLLWAY_TOKEN", String::from_utf8(token).unwrap().trim())
             .args([kind, "--control"])

@@ -15,6 +15,7 @@ use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
 use crate::command::fabric::FabricArgs;
 use crate::command::get::GetArgs;
+use crate::command::identity::IdentityArgs;
 use crate::command::join::JoinArgs;
 use crate::command::lab::LabCommand;
 use crate::command::load::LoadArgs;
@@ -24,8 +25,8 @@ use crate::command::run::RunArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
-    actors, apply, call, check, control, demo, echo, fabric, front, gateway, get, join, lab, load,
-    local_control, neighbours, run as run_command, sidecar, store, token,
+    actors, apply, call, check, control, demo, echo, fabric, front, gateway, get, identity, join,
+    lab, load, local_control, neighbours, run as run_command, sidecar, store, token,
 };
 use crate::part::PartArgs;
 
@@ -59,8 +60,10 @@ pub(crate) enum Command {
     Front(PartArgs<Front>),
     /// Forward packets of virtual networks between hosts, in the kernel.
     Fabric(FabricArgs),
-    /// Create tokens with which sidecars and gateways join their network.
+    /// Create, list and revoke tokens with which sidecars and gateways join their network.
     Token(TokenArgs),
+    /// Show who has an identity, and take identities back.
+    Identity(IdentityArgs),
     /// Join networks.
     Join(JoinArgs),
     /// Show and set which apps may host which actor types.
@@ -102,9 +105,11 @@ impl Command {
             Self::Apply(args) => args.prints_json(),
             Self::Delete(args) => args.prints_json(),
             Self::Get(args) => args.prints_json(),
+            Self::Identity(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
             Self::Actors(args) => args.prints_json(),
             Self::Neighbours(args) => args.prints_json(),
+            Self::Token(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
             Self::Call(args) => args.prints_json(),
             Self::Fabric(args) => args.prints_json(),
@@ -128,6 +133,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Gateway(args) => args.start(gateway::run)?,
         Command::Front(args) => args.start(front::run)?,
         Command::Fabric(args) => fabric::run(args)?,
+        Command::Identity(args) => identity::run(args)?,
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,

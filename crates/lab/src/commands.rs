@@ -153,6 +153,8 @@ impl Commands {
         };
         let spec =
             self.spec(network, &name, ["token", "create", "--store"]).args([OsString::from(store)]);
+        // Its replicas and its restarts have one token.
+        let spec = spec.args(["--uses", "any"]);
         match role {
             TokenRole::App(app) => spec.args(["--app", app]),
             TokenRole::Gateway => spec.args(["--gateway"]),

@@ -68,7 +68,7 @@ impl Fabric {
     pub(crate) fn agent(&self, journal: &str, options: &[&str]) -> Process {
         let token = self.files.path().join("token");
         if !token.exists() {
-            let made = self.done(&["token", "create", "--fabric", &self.group]);
+            let made = self.done(&["token", "create", "--uses", "any", "--fabric", &self.group]);
             std::fs::write(&token, made).unwrap();
         }
         let start = self.tunnels.start_in_middle(program());

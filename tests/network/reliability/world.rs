@@ -160,7 +160,9 @@ impl Network {
     /// A join token in a file.
     fn token(&self, name: &str, scope: &[&str]) -> String {
         let store = self.store();
-        let made = tollway(&[&["token", "create", "--store", &store], scope].concat()).unwrap();
+        let made =
+            tollway(&[&["token", "create", "--uses", "any", "--store", &store], scope].concat())
+                .unwrap();
         let path = self.files.path().join(format!("{name}.token"));
         std::fs::write(&path, made).unwrap();
         text(&path)

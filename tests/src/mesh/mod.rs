@@ -353,7 +353,7 @@ fn app_options(port: &str, protocol: AppProtocol) -> [&str; 4] {
 /// Has the control plane make a token, into a file.
 fn token(files: &Path, name: &str, scope: &[&str]) -> PathBuf {
     let output = Command::new(program())
-        .args(["token", "create", "--store"])
+        .args(["token", "create", "--uses", "any", "--store"])
         .arg(store(files))
         .args(scope)
         .output()

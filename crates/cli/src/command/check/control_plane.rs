@@ -137,7 +137,9 @@ fn failed(error: MeshError) -> Finding {
             ErrorCode::TokenMissing
             | ErrorCode::TokenMalformed
             | ErrorCode::TokenRefused
-            | ErrorCode::TokenExpired,
+            | ErrorCode::TokenExpired
+            | ErrorCode::TokenSpent
+            | ErrorCode::TokenRevoked,
         ) => "token",
         Some(ErrorCode::ClockOff) => "clock",
         _ => "control plane",
