@@ -210,7 +210,7 @@ impl Session {
     /// The own roots and revoked identities, if they differ from what was sent on this stream.
     fn changed_trust(&mut self) -> Option<v1::TrustBundle> {
         let compared = self.trust.as_ref().map(|(revision, _)| *revision);
-        let (revision, present) = self.peering.hub.read(|catalogue| {
+        let (revision, present) = self.joined.peering.hub.read(|catalogue| {
             let revision = catalogue.trust_revision();
             (Some(revision) != compared).then(|| (revision, catalogue.own_trust()))
         })?;
