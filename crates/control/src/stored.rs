@@ -199,7 +199,7 @@ pub(crate) struct PeerTrust {
     pub(crate) follow_gateways: bool,
     /// The gateways of its bundle.
     #[prost(message, repeated, tag = "7")]
-    pub(crate) bundle_gateways: Vec<tollway_wire::v1::Address>,
+    pub(crate) bundle_gateways: Vec<v1::Address>,
     /// This network's operator has accepted that bundle; else the other network has presented it.
     #[prost(bool, tag = "8")]
     pub(crate) is_accepted: bool,

@@ -56,7 +56,12 @@ enum Phase {
 impl Evil {
     fn trust(&self, roots: &[&[u8]]) -> Option<v1::TrustBundle> {
         let roots = roots.iter().map(|root| root.to_vec()).collect();
-        Some(v1::TrustBundle { trust_domain: "east.tollway".into(), roots, network: "east".into() })
+        Some(v1::TrustBundle {
+            trust_domain: "east.tollway".into(),
+            roots,
+            network: "east".into(),
+            revoked: Vec::new(),
+        })
     }
 
     fn snapshot(&self) -> v1::FollowResponse {
@@ -178,7 +183,7 @@ async fn west_and_evil_east(
         ended: AtomicBool::new(false),
     });
     let service = Service(evil.clone(), Arc::new(script));
-    let tls = TlsAcceptor::from(control_server_config(&credentials, ALPN).unwrap());
+    let tls = TlsAcceptor::from(control_server_config(&credentials, ALPN, Duration::ZERO).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     east_relay.restore(listener.local_addr().unwrap());
     let (accepted, incoming) = mpsc::channel(1);
@@ -202,7 +207,7 @@ async fn west_and_evil_east(
 
 #[tokio::test]
 async fn a_joined_network_that_flips_its_roots_changes_trust_rarely() {
-    let script = |number, evil: &Evil| {
+    let script = |number: u64, evil: &Evil| {
         let phase = evil.next_phase();
         let has_both = phase == Phase::Last || !number.is_multiple_of(2);
         let roots: &[&[u8]] =

@@ -22,9 +22,7 @@ mod tls;
 
 pub(crate) use accept::{ACCEPT_PAUSE, Acceptor, accept, ready_queue};
 pub(crate) use backlog_layer::TrackSendBacklog;
-pub(crate) use caller::{
-    Caller, Renewing, expired_status, is_system, origin_of, revoked_status,
-};
+pub(crate) use caller::{Caller, Renewing, expired_status, is_system, origin_of, revoked_status};
 pub(crate) use limits::ConnectionLimits;
 pub(crate) use open_connections::OpenConnections;
 #[cfg(test)]

@@ -109,11 +109,7 @@ impl Placements {
             .map(|(namespace, types)| (namespace, Realm::new(lease, first, types, unix_now())));
         Ok(Self {
             store: store.clone(),
-            state: Mutex::new(State {
-                realms: realms.collect(),
-                first,
-                outbox: Outbox::default(),
-            }),
+            state: Mutex::new(State { realms: realms.collect(), first, outbox: Outbox::default() }),
             lease,
             began: Instant::now(),
             followers: Arc::default(),
