@@ -321,6 +321,8 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
             egress: EgressMode::Direct,
+            listen: "127.0.0.1:15010".parse().unwrap(),
+            peer_addresses: std::sync::Arc::from([]),
         };
         let hub = Hub::new(feed::load(&store, home.clone()).await.unwrap());
         forget_ended(&store, &hub, &network, grace).await;

@@ -241,6 +241,8 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
             egress: EgressMode::Direct,
+            listen: "127.0.0.1:15010".parse().unwrap(),
+            peer_addresses: std::sync::Arc::from([]),
         };
         let mut catalogue = Catalogue::new(home, 0);
         let refusal = |catalogue: &Catalogue, app: &str, instance: &str| {

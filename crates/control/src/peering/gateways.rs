@@ -88,6 +88,7 @@ mod tests {
             follow_gateways,
             bundle_gateways: [BUNDLE, SECOND].map(|text| text.parse().unwrap()).to_vec(),
             is_accepted: true,
+            revoked: Vec::new(),
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 1).unwrap();
         let gateways = v1::Gateways {
