@@ -1,15 +1,21 @@
 //! Writes neighbours into a table of the kernel as the agent does, and prints microseconds each:
 //! by single calls, in batches, through the programming thread, over those that are there; and
-//! what reading and removing them takes.
+//! what reading and removing them takes. Then runs the XDP program on packets, with each check of
+//! sources in turns, and prints nanoseconds of the processor each.
 //!
 //! `cargo bench -p tollway-fabric --bench program -- [ENTRIES]` (default 1,000,000; needs root)
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot run must say why and stop")]
 
+#[path = "../tests/packets/frames.rs"]
+#[allow(dead_code, reason = "what the tests make of it is theirs")]
+mod frames;
+
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use tollway_fabric::layout::{Address, Neighbour, Settings};
+use aya::{TestRun, TestRunOptions};
+use tollway_fabric::layout::{Address, Neighbour, Settings, SourceCheck};
 use tollway_fabric::{BATCH, Changes, Found, KernelTable, Order, Programmer, Programs, Table};
 
 fn main() {
@@ -42,6 +48,86 @@ fn main() {
     print("all read once", entries, read(&table));
     print("removed, batches of 1,000", entries, remove(&mut table, &keys));
     print("through the thread", entries, through_thread(table, &keys, &values));
+    packets(entries);
+}
+
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const OWN_MAC: frames::Mac = [2; 6];
+const CHECKS: [SourceCheck; 3] = [SourceCheck::Off, SourceCheck::Known, SourceCheck::Strict];
+const ROUNDS: usize = 20;
+/// A packet comes back to the forwarder until its hops are used up.
+const HOPS: u8 = 250;
+
+/// Packets between guests that all live at the forwarder's own address: a rewritten one is one
+/// for it again, so the kernel can run the program on it many times.
+fn packets(entries: u32) {
+    let mut loaded: Vec<_> = CHECKS
+        .into_iter()
+        .map(|check| {
+            let none = std::net::Ipv6Addr::UNSPECIFIED;
+            let settings = Settings::new(OWN_MAC, 4789, OWN, none).with_source_check(check);
+            let mut programs = Programs::load(&settings, entries, None).unwrap();
+            let mut table = KernelTable::new(programs.neighbours().unwrap());
+            let keys: Vec<_> = (0..entries).map(|number| Address::new(7, guest(number))).collect();
+            let here = Neighbour::new([0x0a; 6], OWN.into(), OWN_MAC, 1);
+            fill(&mut table, &keys, &vec![here; keys.len()], BATCH);
+            programs.xdp().unwrap().fd().unwrap();
+            programs
+        })
+        .collect();
+    let mut spent = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
+    for round in 0..ROUNDS as u32 {
+        for (programs, spent) in loaded.iter_mut().zip(&mut spent) {
+            let mut run = |from, to, repeat| {
+                let frame = frame(guest(from % entries), guest(to % entries));
+                let options =
+                    TestRunOptions { data_in: Some(&frame), repeat, ..TestRunOptions::new() };
+                let result = programs.xdp().unwrap().test_run(options).unwrap();
+                assert_eq!(result.return_value, 3, "it leaves by the device that it came in");
+                result.duration.as_nanos() as f64
+            };
+            let same = (0..100).map(|_| run(0, 1, HOPS.into())).sum::<f64>() / 100.0;
+            let mix = |number: u32| number.wrapping_mul(0x9e37_79b1);
+            let numbers = round * 10_000..(round + 1) * 10_000;
+            let random = numbers.map(|n| run(mix(n), mix(n + 7), 1)).sum::<f64>() / 10_000.0;
+            spent[0].push(same);
+            spent[1].push(random);
+        }
+    }
+    for (check, [same, random]) in CHECKS.into_iter().zip(spent) {
+        println!(
+            "packets, sources {check:?}: {:.0} ns each of one flow, {:.0} ns of random ones \
+             (medians of {ROUNDS} rounds; the latter with the kernel's clock)",
+            median(same),
+            median(random)
+        );
+    }
+}
+
+fn guest(number: u32) -> std::net::IpAddr {
+    Ipv4Addr::from(0x0a00_0000 + number).into()
+}
+
+fn frame(from: std::net::IpAddr, to: std::net::IpAddr) -> Vec<u8> {
+    let outer = frames::Outer {
+        to_mac: OWN_MAC,
+        from_mac: OWN_MAC,
+        to: OWN.into(),
+        from: OWN.into(),
+        hops: u8::MAX,
+        from_port: 9,
+        to_port: 4789,
+        summed: false,
+        fragment: 0,
+        vni: 7,
+        vxlan_flags: 0x08,
+    };
+    outer.around(&frames::guest_frame([0x0a; 6], [0x0a; 6], from, to, 9))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// A table of its own, pinned nowhere.

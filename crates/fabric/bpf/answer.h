@@ -99,6 +99,29 @@ static __always_inline __u32 sum_of_question(struct ethhdr *inner, struct arp *a
 	return add(sum_of(inner, 2 * MAC_BYTES), sum_of(arp, sizeof(*arp)));
 }
 
+/* Reads which address an ARP message asks for, and for which sender. */
+static __always_inline int read_arp(struct frame *frame, const __u32 ip_bytes)
+{
+	const __u32 at = ETH_HLEN + ip_bytes + UDP_BYTES + VXLAN_BYTES;
+	struct arp *arp = PART(frame, at + ETH_HLEN, struct arp);
+
+	if (!arp || frame->inner_bytes < ETH_HLEN + sizeof(*arp))
+		return dropped(frame, TOTAL_MALFORMED);
+	if (arp->hardware != bpf_htons(ARP_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
+	    arp->hardware_bytes != MAC_BYTES || arp->protocol_bytes != 4)
+		return dropped(frame, TOTAL_MALFORMED);
+	if (arp->operation != bpf_htons(ARP_REQUEST) ||
+	    (arp->sender_ip[0] == arp->target_ip[0] && arp->sender_ip[1] == arp->target_ip[1]))
+		return dropped(frame, TOTAL_FLOOD);
+	frame->key.space = frame->vni | 4 << FAMILY_SHIFT;
+	__builtin_memcpy(&frame->key.ip[0], arp->target_ip, sizeof(arp->target_ip));
+	if (arp->sender_ip[0] | arp->sender_ip[1]) {
+		frame->source.space = frame->key.space;
+		__builtin_memcpy(&frame->source.ip[0], arp->sender_ip, sizeof(arp->sender_ip));
+	}
+	return VERDICT_ANSWER;
+}
+
 static __always_inline int answer_arp(struct frame *frame, const __u32 ip_bytes)
 {
 	const __u32 at = ETH_HLEN + ip_bytes + UDP_BYTES + VXLAN_BYTES;
@@ -109,18 +132,10 @@ static __always_inline int answer_arp(struct frame *frame, const __u32 ip_bytes)
 	__be16 asked[2];
 	__u32 before;
 
-	if (!inner || !arp || !udp || frame->inner_bytes < ETH_HLEN + sizeof(*arp))
-		return dropped(frame, TOTAL_MALFORMED);
-	if (arp->hardware != bpf_htons(ARP_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
-	    arp->hardware_bytes != MAC_BYTES || arp->protocol_bytes != 4)
+	if (!inner || !arp || !udp)
 		return dropped(frame, TOTAL_MALFORMED);
 	asked[0] = arp->target_ip[0];
 	asked[1] = arp->target_ip[1];
-	if (arp->operation != bpf_htons(ARP_REQUEST) ||
-	    (arp->sender_ip[0] == asked[0] && arp->sender_ip[1] == asked[1]))
-		return dropped(frame, TOTAL_FLOOD);
-	frame->key.space = frame->vni | 4 << FAMILY_SHIFT;
-	__builtin_memcpy(&frame->key.ip[0], asked, sizeof(asked));
 	owner = bpf_map_lookup_elem(&neighbours, &frame->key);
 	if (!owner)
 		return dropped(frame, TOTAL_MISSED);
@@ -203,22 +218,34 @@ static __always_inline int solicitation_is_whole(struct frame *frame, struct ipv
 	return sum_of_message(ip, bytes, sum) == 0xffff;
 }
 
-/* Looks up who is asked for; the answer is written by `write_advertisement` once there is room. */
-static __always_inline int answer_solicitation(struct frame *frame, const __u32 ip_bytes,
-					       __u32 bytes)
+/* Reads which address a solicitation asks for, and for which sender. */
+static __always_inline int read_solicitation(struct frame *frame, const __u32 ip_bytes, __u32 bytes)
 {
 	const __u32 at = ETH_HLEN + ip_bytes + UDP_BYTES + VXLAN_BYTES;
-	struct ethhdr *inner = PART(frame, at, struct ethhdr);
 	struct ipv6hdr *ip = PART(frame, at + ETH_HLEN, struct ipv6hdr);
 	struct neighbour_message *asked =
 		PART(frame, at + ETH_HLEN + IP6_BYTES, struct neighbour_message);
-	struct neighbour *owner;
 
-	if (!inner || !ip || !asked || !solicitation_is_valid(frame, ip, asked, bytes) ||
+	if (!ip || !asked || !solicitation_is_valid(frame, ip, asked, bytes) ||
 	    !solicitation_is_whole(frame, ip, asked, bytes))
 		return dropped(frame, TOTAL_MALFORMED);
 	frame->key.space = frame->vni | 6 << FAMILY_SHIFT;
 	copy_words(frame->key.ip, asked->target);
+	copy_words(frame->source.ip, ip->saddr.in6_u.u6_addr32);
+	if (frame->source.ip[0] | frame->source.ip[1] | frame->source.ip[2] | frame->source.ip[3])
+		frame->source.space = frame->key.space;
+	return VERDICT_ANSWER;
+}
+
+/* Looks up who is asked for; the answer is written by `write_advertisement` once there is room. */
+static __always_inline int answer_solicitation(struct frame *frame, const __u32 ip_bytes)
+{
+	const __u32 at = ETH_HLEN + ip_bytes + UDP_BYTES + VXLAN_BYTES;
+	struct ethhdr *inner = PART(frame, at, struct ethhdr);
+	struct neighbour *owner;
+
+	if (!inner)
+		return dropped(frame, TOTAL_MALFORMED);
 	owner = bpf_map_lookup_elem(&neighbours, &frame->key);
 	if (!owner)
 		return dropped(frame, TOTAL_MISSED);

@@ -9,6 +9,7 @@
 
 #include "answer.h"
 #include "forward.h"
+#include "misses.h"
 
 #define VNI_IS_VALID 0x08
 
@@ -31,6 +32,8 @@ static __always_inline int decide_ip4(struct frame *frame, const __u32 ip_bytes)
 		return dropped(frame, TOTAL_FLOOD);
 	frame->key.space = frame->vni | 4 << FAMILY_SHIFT;
 	frame->key.ip[0] = ip->daddr;
+	frame->source.space = frame->key.space;
+	frame->source.ip[0] = ip->saddr;
 	return VERDICT_FORWARD;
 }
 
@@ -49,29 +52,37 @@ static __always_inline int decide_ip6(struct frame *frame, const __u32 ip_bytes)
 	if (!frame->merged && payload + IP6_BYTES + ETH_HLEN > frame->inner_bytes)
 		return dropped(frame, TOTAL_MALFORMED);
 	if (ip->nexthdr == IPPROTO_ICMPV6 && payload && type && *type == ICMP6_SOLICITATION)
-		return answer_solicitation(frame, ip_bytes, payload);
+		return read_solicitation(frame, ip_bytes, payload);
 	if (ip->daddr.in6_u.u6_addr8[0] == 0xff)
 		return dropped(frame, TOTAL_FLOOD);
 	frame->key.space = frame->vni | 6 << FAMILY_SHIFT;
 	copy_words(frame->key.ip, ip->daddr.in6_u.u6_addr32);
+	frame->source.space = frame->key.space;
+	copy_words(frame->source.ip, ip->saddr.in6_u.u6_addr32);
 	return VERDICT_FORWARD;
 }
 
 static __always_inline int decide_inner(struct frame *frame, const __u32 ip_bytes, __be16 protocol)
 {
 	struct neighbour *found, to;
-	int verdict;
+	int verdict, why;
 
 	if (protocol == bpf_htons(ETH_P_IP))
 		verdict = decide_ip4(frame, ip_bytes);
 	else if (protocol == bpf_htons(ETH_P_IPV6))
 		verdict = decide_ip6(frame, ip_bytes);
 	else if (protocol == bpf_htons(ETH_P_ARP))
-		verdict = answer_arp(frame, ip_bytes);
+		verdict = read_arp(frame, ip_bytes);
 	else
 		verdict = dropped(frame, TOTAL_UNSUPPORTED);
-	if (verdict != VERDICT_FORWARD)
+	if (verdict == VERDICT_DROP)
 		return verdict;
+	why = refuse_source(frame);
+	if (why)
+		return dropped(frame, why);
+	if (verdict == VERDICT_ANSWER)
+		return protocol == bpf_htons(ETH_P_ARP) ? answer_arp(frame, ip_bytes)
+							: answer_solicitation(frame, ip_bytes);
 	found = bpf_map_lookup_elem(&neighbours, &frame->key);
 	if (!found)
 		return dropped(frame, TOTAL_MISSED);
@@ -134,12 +145,15 @@ static __always_inline int decide(struct frame *frame)
 			count(TOTAL_OUTER_FRAGMENT);
 			return VERDICT_PASS;
 		}
+		frame->host[2] = bpf_htonl(0xffff);
+		frame->host[3] = ip4->saddr;
 		return decide_udp(frame, IP4_BYTES, bpf_ntohs(ip4->tot_len) - IP4_BYTES);
 	}
 	ip6 = PART(frame, ETH_HLEN, struct ipv6hdr);
 	if (outer->h_proto != bpf_htons(ETH_P_IPV6) || !ip6 || ip6->version != 6 ||
 	    ip6->nexthdr != IPPROTO_UDP || !is_own_address6(ip6->daddr.in6_u.u6_addr32))
 		return VERDICT_PASS;
+	copy_words(frame->host, ip6->saddr.in6_u.u6_addr32);
 	return decide_udp(frame, IP6_BYTES, bpf_ntohs(ip6->payload_len));
 }
 

@@ -33,7 +33,9 @@ struct frame {
 	__u32 vni;
 	__u32 inner_bytes;   /* of the inner frame */
 	enum total what;     /* what became of it */
-	struct address key;  /* whom it asks for or goes to */
+	struct address key;    /* the address that it asks for or goes to */
+	struct address source; /* the guest that it claims to be from; `space` is 0 if it names none */
+	__be32 host[4];        /* the outer source, IPv4 mapped */
 	__u8 owner[MAC_BYTES] __attribute__((aligned(2))); /* who has the address asked for */
 };
 
@@ -43,6 +45,7 @@ enum verdict {
 	VERDICT_RETURN,    /* ready to leave by the device it came in */
 	VERDICT_SEND,      /* ready to leave by `device` */
 	VERDICT_FORWARD,   /* `key` has to be looked up (between the steps of `decide` only) */
+	VERDICT_ANSWER,    /* a question, too */
 	VERDICT_ADVERTISE4, /* to be made an advertisement, by outer family */
 	VERDICT_ADVERTISE6,
 };
@@ -92,34 +95,6 @@ static __always_inline int answered(struct frame *frame, enum total what)
 {
 	frame->what = what;
 	return VERDICT_RETURN;
-}
-
-/* Counts what became of a frame that was for us, and reports a miss. */
-static __always_inline void settle(struct frame *frame, int verdict)
-{
-	struct counters *counters;
-
-	count(frame->what);
-	counters = counters_of(frame->vni, verdict != VERDICT_DROP);
-	if (frame->what == TOTAL_MISSED)
-		report_miss(&frame->key);
-	if (!counters)
-		return;
-	switch (frame->what) {
-	case TOTAL_FORWARDED:
-		counters->forwarded_packets += 1;
-		counters->forwarded_bytes += frame->inner_bytes;
-		break;
-	case TOTAL_ANSWERED_ARP:
-	case TOTAL_ANSWERED_ND:
-		counters->answered += 1;
-		break;
-	case TOTAL_MISSED:
-		counters->missed += 1;
-		break;
-	default:
-		counters->dropped += 1;
-	}
 }
 
 /* Corrects the UDP checksum for a change of what it covers; one that is left out stays so.

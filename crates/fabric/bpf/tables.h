@@ -22,6 +22,16 @@ struct settings {
 	__be32 address6[4];    /* zeros: no VXLAN over IPv6 */
 	__u32 several_devices; /* 0: everything leaves by the device it came in */
 	__u32 quiet_ms;        /* how long a key stays quiet that was reported as missed */
+	__u32 source_check;    /* enum source_check */
+	__u32 sender_misses;   /* reports of misses a second that one sender can cause; 0: no limit */
+	__u32 network_misses;  /* those that all senders of a virtual network can cause together */
+};
+
+/* What becomes of a packet whose inner source does not live at the outer source. */
+enum source_check {
+	SOURCES_UNCHECKED,
+	SOURCES_KNOWN,  /* dropped where the table has another host for it */
+	SOURCES_STRICT, /* dropped where the table has no entry for it, too */
 };
 
 /* An address within a virtual network. */
@@ -76,6 +86,10 @@ enum total {
 	TOTAL_NO_LINK,     /* the host is in no network of the forwarder, or of the other family */
 	TOTAL_OUTER_FRAGMENT, /* passed to the kernel */
 	TOTAL_UNCOUNTED,      /* of a vni for which `counters` had no room */
+	TOTAL_MISS_LIMITED,   /* missed, and its sender or network has caused as many reports as it may */
+	TOTAL_SOURCE_FOREIGN, /* the inner source lives at another host than the outer source */
+	TOTAL_SOURCE_UNKNOWN, /* dropped: the table has no entry for the inner source */
+	TOTAL_SOURCE_UNVERIFIED, /* passed on, though the table has no entry for the inner source */
 	TOTALS,
 };
 
@@ -116,6 +130,22 @@ struct {
 	__type(value, __u64);
 } reported SEC(".maps");
 
+/* Up to when senders, and virtual networks, have used up their shares of the reports, ns. A sender
+ * is a guest where its packets come from its host, and else the host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct address);
+	__type(value, __u64);
+} sender_shares SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} network_shares SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);
@@ -146,25 +176,6 @@ static __always_inline struct counters *counters_of(__u32 vni, const int make)
 			count(TOTAL_UNCOUNTED);
 	}
 	return found;
-}
-
-/* Tells the agent that a key is missing, at most once in `quiet_ms`. */
-static __always_inline void report_miss(const struct address *key)
-{
-	__u64 now = bpf_ktime_get_ns();
-	__u64 *last = bpf_map_lookup_elem(&reported, key);
-	struct address *report;
-
-	if (last && now - *last < (__u64)settings.quiet_ms * 1000000)
-		return;
-	report = bpf_ringbuf_reserve(&misses, sizeof(*report), 0);
-	if (!report) {
-		count(TOTAL_MISS_UNREPORTED);
-		return;
-	}
-	*report = *key;
-	bpf_ringbuf_submit(report, 0);
-	bpf_map_update_elem(&reported, key, &now, BPF_ANY);
 }
 
 #endif

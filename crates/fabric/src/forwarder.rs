@@ -11,7 +11,7 @@ use tollway_net::device::{Device, DeviceAddress, DeviceError};
 
 use crate::attach::{AttachError, Attached, Mode, attach};
 use crate::cable::{CableError, FarEnd, make_fit};
-use crate::layout::{Link, Settings};
+use crate::layout::{Link, Settings, SourceCheck};
 use crate::programs::{Counts, LoadError, Programs, link_key};
 use crate::table::KernelTable;
 
@@ -28,6 +28,8 @@ pub struct Options {
     pub port: u16,
     /// How many neighbours a new table holds. One that is pinned already keeps its size.
     pub capacity: u32,
+    /// What becomes of packets whose inner source does not live at their outer source.
+    pub source_check: SourceCheck,
 }
 
 /// Why there is no forwarder.
@@ -76,7 +78,8 @@ impl Forwarder {
         let devices = open_devices(&options.devices)?;
         let mut loaded = Vec::new();
         for device in &devices {
-            let settings = settings_of(device, devices.len(), options.port)?;
+            let settings = settings_of(device, devices.len(), options.port)?
+                .with_source_check(options.source_check);
             loaded.push(Programs::load(&settings, options.capacity, Some(pins))?);
         }
         let Some(first) = loaded.first_mut() else { return Err(ForwarderError::NoDevice) };

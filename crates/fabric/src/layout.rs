@@ -11,7 +11,7 @@ use aya::Pod;
 
 /// The version of these layouts: part of the path under which tables are pinned, so that a
 /// program never meets a table of another shape.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A hardware address.
 pub type Mac = [u8; 6];
@@ -96,7 +96,27 @@ impl Neighbour {
     }
 }
 
-/// Which packets the programs take. 36 bytes.
+/// Reports of missed addresses in a second that one sender can cause: a guest that lives where its
+/// packets come from, or all else that a host sends.
+pub const SENDER_MISSES_MAX: u32 = 64;
+
+/// Reports of missed addresses in a second that the senders of one virtual network can cause
+/// together, and those that cannot be shown to live where their packets come from.
+pub const NETWORK_MISSES_MAX: u32 = 1024;
+
+/// What becomes of a packet whose inner source does not live at its outer source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SourceCheck {
+    /// Nothing is checked.
+    Off,
+    /// It is dropped where the table has another host for the inner source.
+    #[default]
+    Known,
+    /// It is dropped where the table has no entry for the inner source, too.
+    Strict,
+}
+
+/// Which packets the programs take, and what senders may cause. 48 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -107,6 +127,9 @@ pub struct Settings {
     address6: [u8; 16],
     several_devices: u32,
     quiet_ms: u32,
+    source_check: u32,
+    sender_misses: u32,
+    network_misses: u32,
 }
 
 impl Settings {
@@ -120,6 +143,9 @@ impl Settings {
             address6: address6.octets(),
             several_devices: 0,
             quiet_ms: 1000,
+            source_check: SourceCheck::default() as u32,
+            sender_misses: SENDER_MISSES_MAX,
+            network_misses: NETWORK_MISSES_MAX,
         }
     }
 
@@ -134,6 +160,21 @@ impl Settings {
     #[must_use]
     pub fn with_quiet_ms(mut self, quiet_ms: u32) -> Self {
         self.quiet_ms = quiet_ms;
+        self
+    }
+
+    /// What becomes of packets with a source of another host; default [`SourceCheck::Known`].
+    #[must_use]
+    pub fn with_source_check(mut self, check: SourceCheck) -> Self {
+        self.source_check = check as u32;
+        self
+    }
+
+    /// How many reports of misses in a second one sender can cause, and the senders of one virtual
+    /// network together; 0 for no limit. Default [`SENDER_MISSES_MAX`] and [`NETWORK_MISSES_MAX`].
+    #[must_use]
+    pub fn with_misses(mut self, of_sender: u32, of_network: u32) -> Self {
+        (self.sender_misses, self.network_misses) = (of_sender, of_network);
         self
     }
 }
@@ -201,10 +242,18 @@ pub enum Total {
     OuterFragment,
     /// Of a virtual network for which the table of counters had no room.
     Uncounted,
+    /// Missed too, and its sender or network had caused as many reports as it may.
+    MissLimited,
+    /// Dropped: its inner source lives at another host.
+    SourceForeign,
+    /// Dropped: the table has no entry for its inner source.
+    SourceUnknown,
+    /// Let through, though the table has no entry for its inner source.
+    SourceUnverified,
 }
 
 impl Total {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Forwarded,
         Self::AnsweredArp,
         Self::AnsweredNd,
@@ -218,6 +267,10 @@ impl Total {
         Self::NoLink,
         Self::OuterFragment,
         Self::Uncounted,
+        Self::MissLimited,
+        Self::SourceForeign,
+        Self::SourceUnknown,
+        Self::SourceUnverified,
     ];
 
     /// As metrics and `tollway fabric status` write it.
@@ -237,6 +290,10 @@ impl Total {
             Self::NoLink => "no_link",
             Self::OuterFragment => "outer_fragment",
             Self::Uncounted => "uncounted",
+            Self::MissLimited => "miss_limited",
+            Self::SourceForeign => "source_foreign",
+            Self::SourceUnknown => "source_unknown",
+            Self::SourceUnverified => "source_unverified",
         }
     }
 }
@@ -259,7 +316,7 @@ macro_rules! plain {
     )+};
 }
 
-plain!(Address: 20, Neighbour: 40, Settings: 36, Link: 32, Counters: 40);
+plain!(Address: 20, Neighbour: 40, Settings: 48, Link: 32, Counters: 40);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The directory of the BPF file system in which a forwarder's tables and links are pinned.
 //!
-//! One for each group and version of the tables' layout: `/sys/fs/bpf/tollway/<group>/v1`.
+//! One for each group and version of the tables' layout: `/sys/fs/bpf/tollway/<group>/v2`.
 
 use std::fs;
 use std::io;
@@ -93,6 +93,6 @@ mod tests {
             assert!(path_of(name).is_err(), "{name}");
         }
         let path = path_of("group-1").unwrap();
-        assert_eq!(path, Path::new("/sys/fs/bpf/tollway/group-1/v1"));
+        assert_eq!(path, Path::new("/sys/fs/bpf/tollway/group-1/v2"));
     }
 }

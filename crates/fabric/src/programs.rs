@@ -18,7 +18,16 @@ static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/fabric.bpf.o"));
 
 /// The tables of a forwarder: all its devices share them.
-const TABLES: [&str; 6] = ["neighbours", "links", "counters", "totals", "reported", "misses"];
+const TABLES: [&str; 8] = [
+    "neighbours",
+    "links",
+    "counters",
+    "totals",
+    "reported",
+    "sender_shares",
+    "network_shares",
+    "misses",
+];
 const NEIGHBOURS: &str = "neighbours";
 
 /// Why the programs or their tables are not in the kernel.

@@ -146,7 +146,9 @@ impl Tunnels {
         assert!(back == sent, "{} of {} bytes came back", back.len(), sent.len());
     }
 
-    fn namespace(&self, side: Side) -> &NetNs {
+    /// The namespace of a host.
+    #[must_use]
+    pub fn namespace(&self, side: Side) -> &NetNs {
         match side {
             Side::A => &self.a,
             Side::B => &self.b,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tollway_fabric::layout::{Address, Neighbour};
+use tollway_fabric::layout::{Address, Neighbour, SourceCheck};
 use tollway_fabric::{Changes, Forwarder, ForwarderError, LoadError, Mode, Options, Table, pins};
 use tollway_testkit::tunnels::{DEVICES, GUESTS, Tunnels, VNI};
 
@@ -19,7 +19,7 @@ impl Lab {
         let tunnels = Tunnels::new(&group)?;
         let pins = pins::directory(&group).ok()?;
         let lab = Self { tunnels, group, pins };
-        match lab.try_open(None) {
+        match lab.try_open(None, SourceCheck::default()) {
             Err(ForwarderError::Load(LoadError::NotPermitted { .. })) => return None,
             other => drop(other.unwrap()),
         }
@@ -28,12 +28,21 @@ impl Lab {
 
     /// A forwarder in the middle.
     pub(crate) fn open(&self, mode: Option<Mode>) -> Forwarder {
-        self.try_open(mode).unwrap()
+        self.try_open(mode, SourceCheck::default()).unwrap()
     }
 
-    fn try_open(&self, mode: Option<Mode>) -> Result<Forwarder, ForwarderError> {
+    /// A forwarder that checks sources so.
+    pub(crate) fn open_with(&self, source_check: SourceCheck) -> Forwarder {
+        self.try_open(None, source_check).unwrap()
+    }
+
+    fn try_open(
+        &self,
+        mode: Option<Mode>,
+        source_check: SourceCheck,
+    ) -> Result<Forwarder, ForwarderError> {
         let devices = DEVICES.map(str::to_owned).to_vec();
-        let options = Options { devices, mode, port: 4789, capacity: 1000 };
+        let options = Options { devices, mode, port: 4789, capacity: 1000, source_check };
         self.tunnels.middle().run(|| Forwarder::open(&options, &self.pins)).unwrap()
     }
 

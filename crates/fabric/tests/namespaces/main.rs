@@ -3,13 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "../packets/frames.rs"]
+#[allow(dead_code, reason = "what other tests make of it is theirs")]
+mod frames;
 mod lab;
 
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use tollway_fabric::layout::{Address, Neighbour, Total};
-use tollway_fabric::{Changes, Mode, Table};
-use tollway_testkit::tunnels::{Side, VNI};
+use tollway_fabric::layout::{Address, Neighbour, SourceCheck, Total};
+use tollway_fabric::{Changes, Forwarder, Mode, Table};
+use tollway_testkit::tunnels::{GUESTS, Side, VNI};
 
 use crate::lab::Lab;
 
@@ -26,15 +31,17 @@ fn check(mode: Mode) {
     lab.tunnels.ping(Side::A, "fd00::2");
     lab.tunnels.transfer("10.0.0.2");
     lab.tunnels.transfer("fd00::2");
-    let count = |total| {
-        let totals = forwarder.counts.totals().unwrap();
-        totals.iter().find(|(found, _)| *found == total).unwrap().1
-    };
+    let count = |total| count_of(&forwarder, total);
     assert!(count(Total::AnsweredArp) >= 2, "both sides have asked");
     assert!(count(Total::AnsweredNd) >= 1);
     assert!(count(Total::Forwarded) > 100);
     let networks = forwarder.counts.networks().unwrap();
     assert!(networks.iter().any(|(vni, found)| *vni == VNI && found.forwarded_packets > 100));
+}
+
+fn count_of(forwarder: &Forwarder, total: Total) -> u64 {
+    let totals = forwarder.counts.totals().unwrap();
+    totals.iter().find(|(found, _)| *found == total).unwrap().1
 }
 
 #[test]
@@ -137,4 +144,82 @@ fn neighbour_that_moved_is_reached_where_it_is() {
     );
     forwarder.table.update(&[key], &[there]).unwrap();
     lab.tunnels.ping(Side::A, "10.0.0.2");
+}
+
+/// A packet of host B to the guest of A, with an inner source of its own choice, as any program
+/// there can send it that has a socket.
+fn forge(lab: &Lab, source: Ipv4Addr, to: Ipv4Addr, port: u16, text: &[u8]) {
+    let [guest, _, other, _] = GUESTS;
+    let datagram = frames::udp(source.into(), to.into(), 9, port, text, true);
+    let inner =
+        frames::guest_packet(guest.mac, other.mac, source.into(), to.into(), 9, 0, &datagram);
+    let packet = [&[0x08, 0, 0, 0][..], &(VNI << 8).to_be_bytes(), &inner].concat();
+    let send = || UdpSocket::bind("10.2.0.2:0")?.send_to(&packet, "10.2.0.1:4789");
+    lab.tunnels.namespace(Side::B).run(send).unwrap().unwrap();
+}
+
+#[test]
+fn a_guest_does_not_get_what_a_host_forges_in_anothers_name() {
+    let Some(lab) = Lab::new("forge") else {
+        tollway_testkit::skip!("it needs root, network namespaces and the right to load programs");
+    };
+    const TRUSTED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
+    let (guest, own): (Ipv4Addr, Ipv4Addr) =
+        (GUESTS[0].ip.parse().unwrap(), GUESTS[2].ip.parse().unwrap());
+    let listen = || -> io::Result<UdpSocket> {
+        let socket = UdpSocket::bind((guest, 0))?;
+        socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(socket)
+    };
+    let socket = lab.tunnels.namespace(Side::A).run(listen).unwrap().unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let receive = || {
+        let mut bytes = [0; 64];
+        let (length, from) = socket.recv_from(&mut bytes).unwrap();
+        (String::from_utf8_lossy(&bytes[..length]).into_owned(), from.ip())
+    };
+    // Without the check it arrives, so the packet is a good one.
+    let mut forwarder = lab.open_with(SourceCheck::Off);
+    lab.teach(&mut forwarder);
+    let mut known = Changes::default();
+    let host_ip: IpAddr = GUESTS[0].host_ip.parse().unwrap();
+    let trusted = Neighbour::new([0x0a, 0, 0, 0, 0, 7], host_ip, GUESTS[0].host_mac, 1);
+    known.put(Address::new(VNI, TRUSTED.into()), trusted);
+    forwarder.table.update(&known.keys, &known.values).unwrap();
+    forge(&lab, TRUSTED, guest, port, b"forged");
+    assert_eq!(receive(), ("forged".to_owned(), TRUSTED.into()));
+    drop(forwarder);
+    // With it what B's own guest has sent comes first, though it was sent later.
+    let forwarder = lab.open_with(SourceCheck::Known);
+    let before = count_of(&forwarder, Total::SourceForeign);
+    forge(&lab, TRUSTED, guest, port, b"forged");
+    forge(&lab, own, guest, port, b"own");
+    assert_eq!(receive(), ("own".to_owned(), own.into()));
+    assert_eq!(count_of(&forwarder, Total::SourceForeign) - before, 1);
+}
+
+#[test]
+fn a_guest_is_found_while_another_scans_its_network() {
+    let Some(lab) = Lab::new("scan") else {
+        tollway_testkit::skip!("it needs root, network namespaces and the right to load programs");
+    };
+    let mut forwarder = lab.open(None);
+    lab.teach(&mut forwarder);
+    // B scans, with as many addresses as the ring has space for and more.
+    let own: Ipv4Addr = GUESTS[2].ip.parse().unwrap();
+    for number in 0..12_000u32 {
+        forge(&lab, own, Ipv4Addr::from(0x0a01_0000 + number), 9, b"?");
+    }
+    let pinging = lab.tunnels.ping_on(Side::A, "10.0.0.77", 20, Duration::from_millis(200));
+    let wanted = Address::new(VNI, "10.0.0.77".parse().unwrap());
+    let mut reports = 0;
+    tollway_testkit::retry_until(Duration::from_secs(20), "a report of the guest's miss", || {
+        let report = forwarder.misses.next()?;
+        reports += 1;
+        (Address::from_report(&report) == Some(wanted)).then_some(())
+    })
+    .unwrap();
+    assert!(reports < 4000, "{reports}");
+    assert!(count_of(&forwarder, Total::MissLimited) > 0);
+    drop(pinging);
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use tollway_fabric::agent::{Joined, RunOptions, run_agent};
+use tollway_fabric::layout::SourceCheck;
 use tollway_fabric::{Mode, Options, VXLAN_PORT, pins};
 use tollway_model::{Group, Instance};
 use tollway_settings::Log;
@@ -62,6 +63,10 @@ struct AgentArgs {
     port: u16,
     #[command(flatten)]
     capacity: CapacityArg,
+    /// Which packets are dropped because their inner source does not live at the host that sent
+    /// them.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = SourceCheckArg::Known)]
+    source_check: SourceCheckArg,
     #[command(flatten)]
     member: MemberArgs,
     /// Name of this agent of the group [default: random].
@@ -109,6 +114,26 @@ impl ModeArg {
     }
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SourceCheckArg {
+    /// Those of addresses that have another host in the table.
+    Known,
+    /// Those of addresses that have no entry in the table, too.
+    Strict,
+    /// None.
+    Off,
+}
+
+impl SourceCheckArg {
+    fn chosen(self) -> SourceCheck {
+        match self {
+            Self::Known => SourceCheck::Known,
+            Self::Strict => SourceCheck::Strict,
+            Self::Off => SourceCheck::Off,
+        }
+    }
+}
+
 impl FabricArgs {
     pub(crate) fn prints_json(&self) -> bool {
         matches!(&self.command, FabricCommand::Status(args) if args.json)
@@ -134,6 +159,7 @@ fn agent(args: AgentArgs) -> Result<()> {
             mode: args.mode.chosen(),
             port: args.port,
             capacity: args.capacity.capacity,
+            source_check: args.source_check.chosen(),
         },
         journal: args.journal,
         audit_every: (args.audit_every_s > 0).then(|| Duration::from_secs(args.audit_every_s)),
