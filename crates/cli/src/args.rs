@@ -22,11 +22,12 @@ use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
 use crate::command::neighbours::NeighboursArgs;
 use crate::command::run::RunArgs;
+use crate::command::state::StateArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
     actors, apply, call, check, control, demo, echo, fabric, front, gateway, get, identity, join,
-    lab, load, local_control, neighbours, run as run_command, sidecar, store, token,
+    lab, load, local_control, neighbours, run as run_command, sidecar, state, store, token,
 };
 use crate::part::PartArgs;
 
@@ -68,6 +69,8 @@ pub(crate) enum Command {
     Join(JoinArgs),
     /// Show and set which apps may host which actor types.
     Actors(ActorsArgs),
+    /// List and remove what apps keep in the state of their network.
+    State(StateArgs),
     /// Inspect and repair the store of a control plane that does not run.
     Store(StoreArgs),
     /// Create or change policies: who may call what.
@@ -108,6 +111,7 @@ impl Command {
             Self::Identity(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
             Self::Actors(args) => args.prints_json(),
+            Self::State(args) => args.prints_json(),
             Self::Neighbours(args) => args.prints_json(),
             Self::Token(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
@@ -135,6 +139,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Fabric(args) => fabric::run(args)?,
         Command::Identity(args) => identity::run(args)?,
         Command::Token(args) => token::run(args)?,
+        Command::State(args) => state::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
         Command::Actors(args) => actors::run(args)?,

@@ -12,6 +12,7 @@ use tollway_wire::v1::create_token_request::Scope as Asked;
 use tollway_wire::{APPS_PER_ACTOR_TYPE_LIMIT, ConvertError, v1};
 use tonic::{Request, Response, Status};
 
+use crate::app_state::AppState;
 use crate::catalogue::{Catalogue, Peer};
 use crate::clock::unix_now_ms;
 use crate::connected::{Connected, DataPlane};
@@ -44,6 +45,7 @@ pub(crate) struct AdminService {
     pub(crate) grace: Duration,
     pub(crate) peering: Arc<Peering>,
     pub(crate) placements: Arc<Placements>,
+    pub(crate) app_state: Arc<AppState>,
 }
 
 #[tonic::async_trait]
@@ -216,6 +218,20 @@ impl Admin for AdminService {
         request: Request<v1::DeletePoliciesRequest>,
     ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
         policy::delete(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_state(
+        &self,
+        request: Request<v1::ListStateRequest>,
+    ) -> Result<Response<v1::ListStateResponse>, Status> {
+        self.app_state.list(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn remove_state(
+        &self,
+        request: Request<v1::RemoveStateRequest>,
+    ) -> Result<Response<v1::RemoveStateResponse>, Status> {
+        self.app_state.remove(request.into_inner()).await.map(Response::new)
     }
 
     async fn list_actor_types(

@@ -322,4 +322,26 @@ impl AdminClient {
         self.0.remove_join(v1::RemoveJoinRequest { network }).await?;
         Ok(())
     }
+
+    /// What apps keep in the state of the network.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn state(
+        &mut self,
+        request: v1::ListStateRequest,
+    ) -> Result<v1::ListStateResponse, AdminError> {
+        Ok(self.0.list_state(request).await?.into_inner())
+    }
+
+    /// Removes entries of an app, and returns what they were.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn remove_state(
+        &mut self,
+        request: v1::RemoveStateRequest,
+    ) -> Result<v1::StateUsage, AdminError> {
+        Ok(self.0.remove_state(request).await?.into_inner().removed.unwrap_or_default())
+    }
 }

@@ -316,6 +316,7 @@ impl Parts {
             grace: self.keys.grace(),
             peering: self.peering.clone(),
             placements: self.placements.clone(),
+            app_state: self.app_state.clone(),
         };
         let neighbours = NeighboursServer::new(self.neighbours_service(Access::Operator))
             .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES);

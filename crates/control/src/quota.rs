@@ -51,7 +51,7 @@ pub(crate) struct Quotas {
 }
 
 impl Usage {
-    fn with(self, delta: Delta) -> Self {
+    pub(crate) fn with(self, delta: Delta) -> Self {
         Self {
             bytes: (self.bytes + delta.added_bytes).saturating_sub(delta.removed_bytes),
             entries: (self.entries + delta.added_entries).saturating_sub(delta.removed_entries),

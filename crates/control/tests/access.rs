@@ -219,6 +219,7 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.ApplyPolicies"
         | "Admin.DeletePolicies"
         | "Admin.ListActorTypes"
+        | "Admin.ListState"
         | "Admin.ExportJoin"
         | "Admin.ListTokens"
         | "Admin.ListIdentities"
@@ -229,7 +230,8 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.AllowActorType"
         | "Admin.ReleaseActorType"
         | "Admin.RevokeIdentity"
-        | "Admin.RestoreIdentity" => vec![Ask::empty(Code::InvalidArgument)],
+        | "Admin.RestoreIdentity"
+        | "Admin.RemoveState" => vec![Ask::empty(Code::InvalidArgument)],
         "Admin.RevokeToken" => vec![Ask::empty(Code::NotFound)],
         _ => Vec::new(),
     }

@@ -25,6 +25,7 @@ pub(crate) mod neighbours;
 pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod sidecar;
+pub(crate) mod state;
 pub(crate) mod store;
 mod store_location;
 pub(crate) mod telemetry;

@@ -29,11 +29,11 @@ const STATE_KEY_BYTES: usize = 800;
 /// Largest value, in bytes.
 const STATE_VALUE_BYTES: usize = 1 << 20;
 /// Most changes of one request.
-const STATE_CHANGES: usize = 1000;
+pub(super) const STATE_CHANGES: usize = 1000;
 /// How often entries that are over are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// Entries that are read in one step of counting or sweeping.
-const PAGE: usize = 1000;
+/// Entries that are read in one step of counting, listing or sweeping.
+pub(super) const PAGE: usize = 1000;
 
 /// Why a request was not carried out.
 #[derive(Debug, Error)]
@@ -200,7 +200,7 @@ impl Committer {
         loop {
             let quotas = &mut self.quotas;
             let scan = self.store.scan(&all, after.as_deref(), PAGE, |entry| {
-                let size = entry.key.len() + entry.value.len().saturating_sub(HEAD_BYTES);
+                let size = size_of(entry.key, entry.value);
                 let mut delta = Delta::default();
                 delta.replace(None, Some(size));
                 quotas.count(owner_of(entry.key), delta);
@@ -229,7 +229,7 @@ impl Committer {
         let (all, after) = (KeyRange::all(), self.swept_to.take());
         let scan = self.store.scan(&all, after.as_deref(), PAGE, |entry| {
             if Record::is_over_in(entry.value, now) {
-                let size = entry.key.len() + entry.value.len() - HEAD_BYTES;
+                let size = size_of(entry.key, entry.value);
                 over.push((Bytes::copy_from_slice(entry.key), size));
             }
             ControlFlow::Continue(())
@@ -369,10 +369,15 @@ pub(super) fn stored_key(owner: &str, key: &str) -> String {
 }
 
 /// The start of a stored key, up to and with its second `/`.
-fn owner_of(key: &[u8]) -> &str {
+pub(super) fn owner_of(key: &[u8]) -> &str {
     let ends = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let end = ends.take(2).last().map_or(0, |at| at + 1);
     std::str::from_utf8(&key[..end]).unwrap_or_default()
+}
+
+/// What a stored entry counts.
+pub(super) fn size_of(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len().saturating_sub(HEAD_BYTES)
 }
 
 fn expiry(now_unix_ms: u64, ttl_seconds: u32) -> u64 {

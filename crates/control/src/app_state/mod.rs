@@ -6,6 +6,7 @@
 //! (`committer.rs`); reads go to the store.
 
 mod committer;
+mod operator;
 mod quotas;
 mod record;
 

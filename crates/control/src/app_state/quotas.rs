@@ -1,5 +1,7 @@
 //! What apps may keep: each app, all apps of a namespace, and all together.
 
+use tollway_wire::v1;
+
 use crate::quota::{Delta, Full, Limit, Limits, Quotas, Usage};
 
 /// Most bytes of keys and values of one app.
@@ -12,6 +14,13 @@ const NAMESPACE_STATE_BYTES: u64 = 128 << 20;
 /// Most bytes of keys and values of all apps: the control plane has them in memory.
 const STATE_BYTES: u64 = 256 << 20;
 const _: () = assert!(NAMESPACE_STATE_BYTES <= STATE_BYTES / 2);
+/// For the operator.
+pub(super) const QUOTAS: v1::StateQuotas = v1::StateQuotas {
+    app_entries: APP_STATE_ENTRIES,
+    app_bytes: APP_STATE_BYTES,
+    namespace_bytes: NAMESPACE_STATE_BYTES,
+    bytes: STATE_BYTES,
+};
 /// Entries have bytes, which are limited.
 const ENTRIES: Limit = Limit { what: "the number of entries", most: u64::MAX };
 const OF_APPS: Limits = Limits {
@@ -71,7 +80,8 @@ impl AppQuotas {
     }
 }
 
-fn namespace(app: &str) -> &str {
+/// The namespace of an app.
+pub(super) fn namespace(app: &str) -> &str {
     app.split('/').next().unwrap_or_default()
 }
 

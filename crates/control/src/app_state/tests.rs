@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tollway_store::{Answer, Transaction};
+use tollway_wire::v1;
 use tollway_wire::v1::StateChange;
+use tollway_wire::v1::remove_state_request::What;
 use tollway_wire::v1::state_change::Condition;
 
 use super::*;
@@ -122,4 +124,52 @@ async fn a_sweep_removes_what_is_over_from_all_pages() {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
     assert_eq!(world.value("02005").await.0, "v");
+}
+
+/// The harm: apps of one namespace, under as many names as they like, fill the state of all, until
+/// an app of another namespace cannot write a key.
+#[tokio::test]
+async fn a_namespace_that_fills_its_state_takes_it_from_no_other_and_the_operator_frees_it() {
+    const MIB: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let stores = Stores::Directory(dir.path().to_owned());
+    let state = AppState::new(stores, Background::default());
+    let open = state.open().await.unwrap();
+    let write = async |owner: &str, key: String, bytes: usize| {
+        let change = StateChange { key, value: Some(vec![b'x'; bytes]), ..StateChange::default() };
+        let request = WriteStateRequest { changes: vec![change], fence: None };
+        let write = Write { owner: owner.to_owned(), request };
+        open.writes.send(write).await.unwrap().await.unwrap()
+    };
+    write("default/victim/", "before".to_owned(), 100).await.unwrap();
+    let mut filled = 0;
+    for app in 0..5 {
+        for number in 0..64 {
+            let written =
+                write(&format!("lowly/filler-{app}/"), number.to_string(), MIB - 64).await;
+            filled += usize::from(written.is_ok());
+        }
+    }
+    assert_eq!(filled, 128, "MiB of the namespace, half of all");
+    write("default/victim/", "after".to_owned(), MIB).await.unwrap();
+
+    let listed = state.list(&v1::ListStateRequest::default()).await.unwrap();
+    let names: Vec<_> = listed.apps.iter().map(|app| &*app.app).collect();
+    assert_eq!(names, ["filler-0", "filler-1", "victim"], "those with most first");
+    assert_eq!(listed.namespaces[0].namespace, "lowly");
+    let quotas = listed.quotas.unwrap();
+    let used = listed.namespaces[0].usage.unwrap();
+    assert!(used.bytes > quotas.namespace_bytes - MIB as u64 && used.entries == 128);
+
+    write("lowly/filler-4/", "more".to_owned(), MIB).await.unwrap_err();
+    let request = v1::RemoveStateRequest {
+        namespace: "Lowly".to_owned(),
+        app: "Filler-0".to_owned(),
+        what: Some(What::All(true)),
+    };
+    let removed = state.remove(request).await.unwrap().removed.unwrap();
+    assert_eq!(removed.entries, 64);
+    write("lowly/filler-4/", "more".to_owned(), MIB).await.unwrap();
+    let entries = open.read("default/victim/", &["before".to_owned()]).await.unwrap();
+    assert_eq!(entries[0].value.len(), 100, "others keep theirs");
 }
