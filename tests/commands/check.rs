@@ -99,7 +99,7 @@ fn a_control_plane_is_asked_without_changing_it() {
             .output()
             .unwrap();
         let path = tokens.path().join(name);
-        std::fs::write(&path, made.stdout).unwrap();
+        tollway_net::secret_file::write(&path, &made.stdout).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let good = token("good", &[]);

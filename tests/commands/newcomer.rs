@@ -63,9 +63,7 @@ fn a_user_without_root_gets_all_the_way() {
     let (_control, ports) = start("control", &["--listen", "127.0.0.1:0", "--store", &store]);
     let control = ports["control"].to_string();
     let token = home.file("token");
-    std::fs::write(&token, run(&["token", "create", "--uses", "any", "--store", &store]).stdout)
-        .unwrap();
-    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
+    run(&["token", "create", "--uses", "any", "--store", &store, "-o", &token]);
     let (_echo, ports) = start("echo", &["--http", "127.0.0.1:0"]);
     let (app, url) = (ports["http"].port().to_string(), format!("http://{}/echo", ports["http"]));
     let options = [&["--app-id", "echo", "--app-port", &app], &all_free(&control, &token)[..]];
@@ -145,7 +143,7 @@ fn without_ipv6() {
     let control = control.start_listening().unwrap();
     let made = Command::new(program()).args(["token", "create", "--store", &store]).output();
     let token = home.file("token");
-    std::fs::write(&token, made.unwrap().stdout).unwrap();
+    tollway_net::secret_file::write(token.as_ref(), &made.unwrap().stdout).unwrap();
     let echo = start_tollway("echo").args(["--http", "127.0.0.1:0"]).start_listening().unwrap();
     let app = echo.port("http").unwrap().port().to_string();
     let control = control.port("control").unwrap().to_string();

@@ -371,7 +371,7 @@ fn another_control_plane_is_used_where_it_is_named() {
     let store = store.to_str().unwrap();
     let token = user.path("token");
     let created = user.tollway(&["token", "create", "--uses", "any", "--store", store]);
-    std::fs::write(&token, created.stdout).unwrap();
+    tollway_net::secret_file::write(&token, created.stdout.as_ref()).unwrap();
     let access = ["--control", &address, "--token-file", token.to_str().unwrap()];
     let app = ["--app-id", "files", "--app-port", "0"];
     let _app = user.run(&[&app[..], &access].concat(), ECHO);

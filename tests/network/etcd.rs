@@ -64,7 +64,8 @@ impl Replicated {
 
     fn sidecar(&self, control: &str, app: &str, port: u16) -> Sidecar {
         let token = self.files.path().join(app);
-        std::fs::write(&token, self.done(control, &["token", "create", "--app", app])).unwrap();
+        let made = self.done(control, &["token", "create", "--app", app]);
+        tollway_net::secret_file::write(&token, made.as_ref()).unwrap();
         let process = start_tollway("sidecar")
             .args(["--app-id", app, "--app-port", &port.to_string()])
             .args(["--control", &self.address.to_string(), "--token-file"])
@@ -197,7 +198,9 @@ fn etcd_is_spoken_to_over_tls() {
     }
     let files = TempDir::new().unwrap();
     let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
-    let write = |name: &str, text: String| std::fs::write(path(name), text).unwrap();
+    let write = |name: &str, text: String| {
+        tollway_net::secret_file::write(path(name).as_ref(), text.as_bytes()).unwrap();
+    };
     let ca_key = rcgen::KeyPair::generate().unwrap();
     let mut ca = rcgen::CertificateParams::new(vec![]).unwrap();
     ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

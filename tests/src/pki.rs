@@ -126,11 +126,10 @@ pub fn showing(
     config
 }
 
-/// Puts a file in the place of another, whole.
+/// Puts a file in the place of another, whole, for its owner alone.
 pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let (path, next) = (folder.join(name), folder.join(format!("{name}.next")));
-    std::fs::write(&next, text).unwrap();
-    std::fs::rename(&next, &path).unwrap();
+    let path = folder.join(name);
+    tollway_net::secret_file::write(&path, text.as_bytes()).unwrap();
     path
 }
 

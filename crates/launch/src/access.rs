@@ -1,6 +1,5 @@
 //! The right to join a control plane: the one that is named, or this user's local one.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tollway_model::{AppId, Label};
@@ -33,9 +32,8 @@ pub enum WhenAbsent {
 }
 
 impl Access {
-    /// The control plane at `control`, with a token from a file or else from the environment.
-    pub fn named(control: String, token_file: Option<PathBuf>) -> Self {
-        let token = token_file.map_or(TokenSource::Environment, TokenSource::File);
+    /// The control plane at `control`, with a token for it.
+    pub fn named(control: String, token: TokenSource) -> Self {
         Self { control, token, local: None }
     }
 }

@@ -69,7 +69,7 @@ impl Fabric {
         let token = self.files.path().join("token");
         if !token.exists() {
             let made = self.done(&["token", "create", "--uses", "any", "--fabric", &self.group]);
-            std::fs::write(&token, made).unwrap();
+            tollway_net::secret_file::write(&token, made.as_ref()).unwrap();
         }
         let start = self.tunnels.start_in_middle(program());
         let start = start.args(["fabric", "agent", "--group", &self.group, "--instance", AGENT]);

@@ -1,6 +1,7 @@
 //! Joining the mesh: tokens, control planes that are away or another's, clocks, join bundles.
 
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,7 +48,7 @@ impl Network {
 fn sidecar(control: &str, token: &str) -> Command {
     let files = TempDir::new().unwrap();
     let file = files.path().join("token");
-    std::fs::write(&file, token).unwrap();
+    tollway_net::secret_file::write(&file, token.as_ref()).unwrap();
     // It lives as long as the test program, for the command to read.
     std::mem::forget(files);
     sidecar_with(control, &file)
@@ -83,6 +84,67 @@ fn missing_damaged_foreign_and_old_tokens_have_their_own_errors() {
         reported.exit.is_some().then_some(reported)
     });
     expired.unwrap().check("ERR_TOKEN_EXPIRED", &["expired", "ago", "tollway token create"]);
+}
+
+/// The harm: any account on the machine joins with a token that lies about.
+#[test]
+fn a_token_that_others_can_read_is_refused_with_what_to_type() {
+    let network = Network::start();
+    let files = TempDir::new().unwrap();
+    let file = files.path().join("token");
+    std::fs::write(&file, network.token(&["--app", "other"])).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    let shown = file.to_str().unwrap();
+    let chmod = format!("chmod 600 {shown}");
+    let open = || sidecar_with(&network.address(), &file);
+    failure_of(open()).check("ERR_FILE_UNUSABLE", &[shown, "mode 644", &chmod]);
+    let mut checked = Command::new(program());
+    checked.args([
+        "check",
+        "--json",
+        "sidecar",
+        "--token-file",
+        shown,
+        "--control",
+        &network.address(),
+    ]);
+    let checked = String::from_utf8(checked.output().unwrap().stdout).unwrap();
+    assert!(checked.contains(&chmod), "{checked}");
+    // It is read, and is another app's, where that is accepted, and once the file is closed.
+    let mut accepted = open();
+    accepted.arg("--allow-open-files");
+    failure_of(accepted).check("ERR_TOKEN_REFUSED", &["web.default.local"]);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    failure_of(open()).check("ERR_TOKEN_REFUSED", &["web.default.local"]);
+}
+
+#[test]
+fn secrets_are_written_for_their_owner_alone_and_not_through_a_link() {
+    let network = Network::start();
+    let files = TempDir::new().unwrap();
+    let store = network.store();
+    let token = files.path().join("token");
+    // An open file that is there is replaced.
+    std::fs::write(&token, "before").unwrap();
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o666)).unwrap();
+    let create = |file: &Path| {
+        let options = ["token", "create", "--store", &store, "-o", file.to_str().unwrap()];
+        Command::new(program()).args(options).output().unwrap()
+    };
+    let done = create(&token);
+    assert!(done.status.success() && done.stdout.is_empty(), "{done:?}");
+    assert_eq!(token.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_ne!(std::fs::read(&token).unwrap(), b"before");
+    let (link, theirs) = (files.path().join("link"), files.path().join("theirs"));
+    std::os::unix::fs::symlink(&theirs, &link).unwrap();
+    assert!(!create(&link).status.success());
+    assert!(!theirs.exists(), "nothing is written through the link");
+    // A bundle that others could have changed is not accepted.
+    let bundle = files.path().join("bundle");
+    std::fs::write(&bundle, "{}").unwrap();
+    std::fs::set_permissions(&bundle, PermissionsExt::from_mode(0o664)).unwrap();
+    let accept = ["join", "accept", "--store", &store, bundle.to_str().unwrap()];
+    tollway(&accept).check("ERR_FILE_UNUSABLE", &["chmod 600"]);
 }
 
 #[test]
@@ -133,7 +195,7 @@ fn a_clock_that_is_far_off_is_reported_with_the_distance() {
 fn a_bundle_that_cannot_be_accepted_is_refused_with_its_reason() {
     let network = Network::start();
     let file = network.files.path().join("bundle");
-    std::fs::write(&file, "{}").unwrap();
+    tollway_net::secret_file::write(&file, b"{}").unwrap();
     let file = file.to_str().unwrap();
     let reported = tollway(["join", "accept", "--store", &network.store(), file]);
     reported.check("ERR_JOIN_REFUSED", &["bundle"]);

@@ -138,12 +138,12 @@ fn redeem(store: &Path, tokens: &[String], random: u64) {
 fn admits(control: &Process, token: &str) -> Result<(), String> {
     let files = TempDir::new().unwrap();
     let file = files.path().join("token");
-    fs::write(&file, token).unwrap();
+    tollway_net::secret_file::write(&file, token.as_ref()).unwrap();
     let role =
         Role::Sidecar { app: "probe".parse().unwrap(), namespace: "default".parse().unwrap() };
     let address = control.port("control").unwrap().to_string();
     let instance = "probe".parse().unwrap();
-    let config = MeshConfig::new(address, TokenSource::File(file), role, instance);
+    let config = MeshConfig::new(address, TokenSource::of(Some(file), false), role, instance);
     let started = runtime().block_on(async { MeshClient::start(config, |_| {}).await.map(drop) });
     started.map_err(|error| error.to_string())
 }
@@ -268,7 +268,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
     let store = disk.join("store");
     let address = control.port("control").unwrap().to_string();
     let token = files.path().join("token");
-    fs::write(&token, &create_tokens(&store, 1)[0]).unwrap();
+    tollway_net::secret_file::write(&token, create_tokens(&store, 1)[0].as_ref()).unwrap();
     let app = start(&["echo", "--http", "127.0.0.1:0"]);
     let port = app.port("http").unwrap().port().to_string();
     let callee = start_sidecar("web", &address, &token, &["--app-port", &port]);

@@ -164,7 +164,7 @@ impl Network {
             tollway(&[&["token", "create", "--uses", "any", "--store", &store], scope].concat())
                 .unwrap();
         let path = self.files.path().join(format!("{name}.token"));
-        std::fs::write(&path, made).unwrap();
+        tollway_net::secret_file::write(&path, made.as_ref()).unwrap();
         text(&path)
     }
 
@@ -245,7 +245,7 @@ fn join(exporter: &Network, accepter: &Network) {
         tollway(&["join", "export", "--follow-gateways", "--store", &store]).ok()
     });
     let path = exporter.files.path().join("bundle");
-    std::fs::write(&path, bundle.unwrap()).unwrap();
+    tollway_net::secret_file::write(&path, bundle.unwrap().as_ref()).unwrap();
     let accept =
         ["join", "accept", "--follow-gateways", "--store", &accepter.store(), &text(&path)];
     tollway(&accept).unwrap();

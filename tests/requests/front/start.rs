@@ -1,5 +1,6 @@
 //! Errors that keep a front from starting, reported before it listens.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use tollway_testkit::binary;
@@ -49,6 +50,18 @@ fn files_that_cannot_be_served_are_named_with_what_is_wrong() {
     let chain = format!("{}{}", files.authority.root, files.pair.certificate);
     let chain = write(files.folder(), "chain.pem", &chain).display().to_string();
     check(&chain, &key, "ERR_CERTIFICATE_UNUSABLE", "wrong order", "put that one first");
+}
+
+/// The harm: every account on the machine can serve under the front's name.
+#[test]
+fn a_key_that_others_can_read_is_not_served() {
+    let files = Files::new();
+    let (certificate, key) = (files.path("a.pem"), files.path("a.key"));
+    for mode in [0o644, 0o640, 0o604] {
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(mode)).unwrap();
+        let what = format!("cannot read {key}: others than its owner can use it (mode {mode:o})");
+        check(&certificate, &key, "ERR_FILE_UNUSABLE", &what, "chmod 600");
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn with<M>(fields: &[(&'static str, &str)], message: M) -> Request<M> {
 
 fn file(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
-    std::fs::write(&path, text).unwrap();
+    tollway_net::secret_file::write(&path, text.as_ref()).unwrap();
     path.to_str().unwrap().to_owned()
 }
 

@@ -53,7 +53,7 @@ impl Mesh {
             tollway_try(["join", "export", "--store", east]).ok()
         });
         let bundle = self.east.files.path().join("bundle");
-        std::fs::write(&bundle, exported.unwrap()).unwrap();
+        tollway_net::secret_file::write(&bundle, exported.unwrap().as_ref()).unwrap();
         let bundle = bundle.to_str().unwrap();
         // Gateways come and go in these tests.
         tollway(["join", "accept", "--follow-gateways", "--store", west, bundle]);
@@ -360,7 +360,7 @@ fn token(files: &Path, name: &str, scope: &[&str]) -> PathBuf {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let path = files.join(format!("{name}.token"));
-    std::fs::write(&path, output.stdout).unwrap();
+    tollway_net::secret_file::write(&path, output.stdout.as_ref()).unwrap();
     path
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use tollway_control::AdminClient;
 use tollway_launch::{Access, LaunchError, LocalError, WhenAbsent, local_access, local_control};
 use tollway_model::{AppId, Label};
+use tollway_proxy::mesh::TokenSource;
 use tollway_settings::Access as AccessSettings;
 
 /// The option that names a control plane.
@@ -33,7 +34,10 @@ pub(crate) async fn access(
     ttl: Duration,
 ) -> Result<Access, LaunchError> {
     match settings.control {
-        Some(control) => Ok(Access::named(control, settings.token_file)),
+        Some(control) => {
+            let token = TokenSource::of(settings.token_file, settings.allow_open_files);
+            Ok(Access::named(control, token))
+        }
         None => local_access(app, namespace, ttl, WhenAbsent::Refuse, CONTROL_OPTION).await,
     }
 }

@@ -1,12 +1,12 @@
 //! The tokens between an app and its sidecar: from files, or from the variables that Dapr's apps
 //! and sidecars read. Neither is a setting, and nothing prints them.
 
-use std::io::Read as _;
-use std::path::Path;
+use std::path::PathBuf;
 
 use tollway_identity::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 use tollway_launch::{API_TOKEN_VARIABLE, APP_TOKEN_VARIABLE};
 use tollway_model::ErrorCode;
+use tollway_net::SecretFile;
 use tollway_proxy::Tokens;
 use tollway_settings::ApiTokens;
 
@@ -16,10 +16,14 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// [`Failure`]: a file cannot be read, or what it or a variable holds is no token.
-pub(crate) fn tokens(settings: &ApiTokens) -> Result<Tokens, Failure> {
+pub(crate) fn tokens(settings: &ApiTokens, files_may_be_open: bool) -> Result<Tokens, Failure> {
+    let token = |file: &Option<PathBuf>, variable| {
+        let file = file.clone().map(|path| SecretFile::new(path, files_may_be_open));
+        token(file.as_ref(), variable)
+    };
     Ok(Tokens {
-        api: token(settings.api_token_file.as_deref(), API_TOKEN_VARIABLE)?,
-        app: token(settings.app_token_file.as_deref(), APP_TOKEN_VARIABLE)?,
+        api: token(&settings.api_token_file, API_TOKEN_VARIABLE)?,
+        app: token(&settings.app_token_file, APP_TOKEN_VARIABLE)?,
     })
 }
 
@@ -28,10 +32,10 @@ pub(crate) fn tokens(settings: &ApiTokens) -> Result<Tokens, Failure> {
 /// # Errors
 /// As [`tokens`].
 pub(crate) fn tokens_of_environment() -> Result<Tokens, Failure> {
-    tokens(&ApiTokens { api_token_file: None, app_token_file: None })
+    tokens(&ApiTokens { api_token_file: None, app_token_file: None }, false)
 }
 
-fn token(file: Option<&Path>, variable: &str) -> Result<Option<SharedToken>, Failure> {
+fn token(file: Option<&SecretFile>, variable: &str) -> Result<Option<SharedToken>, Failure> {
     if let Some(file) = file {
         return from_file(file).map(Some);
     }
@@ -42,18 +46,15 @@ fn token(file: Option<&Path>, variable: &str) -> Result<Option<SharedToken>, Fai
     token.map(Some).map_err(|error| unusable(&format!("the token in {variable}"), error))
 }
 
-fn from_file(file: &Path) -> Result<SharedToken, Failure> {
-    let mut text = String::new();
+fn from_file(file: &SecretFile) -> Result<SharedToken, Failure> {
+    let shown = file.path().display();
     // One byte more than a token and the end of its line may have is enough to have it refused.
     let limit = SHARED_TOKEN_BYTES_LIMIT as u64 + 2;
-    let read =
-        std::fs::File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text));
-    read.map_err(|error| {
+    let text = file.read_text(limit).map_err(|error| {
         let code = ErrorCode::of_file(&error, ErrorCode::FileUnusable);
-        Failure::new(code, format!("cannot read the token in {}: {error}", file.display()))
+        Failure::new(code, format!("cannot read the token in {shown}: {error}"))
     })?;
-    SharedToken::new(&text)
-        .map_err(|error| unusable(&format!("the token in {}", file.display()), error))
+    SharedToken::new(&text).map_err(|error| unusable(&format!("the token in {shown}"), error))
 }
 
 fn unusable(which: &str, error: SharedTokenError) -> Failure {
@@ -67,7 +68,7 @@ mod tests {
     fn in_file(text: &str) -> Result<SharedToken, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        from_file(file.path()).map_err(|failure| failure.what)
+        from_file(&SecretFile::new(file.path().to_owned(), false)).map_err(|failure| failure.what)
     }
 
     #[test]
@@ -85,7 +86,7 @@ mod tests {
             assert!(refused.contains(part), "{refused}");
             assert!(!refused.contains("one") && !refused.contains("xyz"), "{refused}");
         }
-        let missing = from_file(Path::new("/nowhere/token")).unwrap_err();
+        let missing = from_file(&SecretFile::new("/nowhere/token".into(), false)).unwrap_err();
         assert!(missing.what.contains("/nowhere/token"), "{}", missing.what);
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
 }
 
 fn options(settings: Control) -> Result<Options> {
-    let (directory, etcd) = location(settings.store, settings.admin_dir, settings.etcd)?;
+    let (directory, etcd) =
+        location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files)?;
     let mut options = Options::new(directory, settings.network);
     options.etcd = etcd;
     if let Some(trust_domain) = settings.trust_domain {

@@ -50,7 +50,12 @@ fn options(settings: Front, live: Live, reread: Arc<Notify>) -> Result<FrontOpti
     Ok(FrontOptions {
         telemetry: telemetry_options(&settings.telemetry)?,
         listen: settings.listens,
-        files: files(settings.certs, settings.keys, settings.client_ca)?,
+        files: files(
+            settings.certs,
+            settings.keys,
+            settings.client_ca,
+            settings.plane.allow_open_files,
+        )?,
         to: settings.to,
         plane: plane_options(settings.plane, live),
         reread,
@@ -65,6 +70,7 @@ pub(crate) fn files(
     certificates: Vec<PathBuf>,
     keys: Vec<PathBuf>,
     client_ca: Option<PathBuf>,
+    allow_open_files: bool,
 ) -> Result<FrontFiles, Misuse> {
     if certificates.len() != keys.len() {
         return Err(Misuse(format!(
@@ -73,7 +79,8 @@ pub(crate) fn files(
             times(keys.len())
         )));
     }
-    Ok(FrontFiles { pairs: certificates.into_iter().zip(keys).collect(), client_ca })
+    let pairs = certificates.into_iter().zip(keys).collect();
+    Ok(FrontFiles { pairs, client_ca, allow_open_files })
 }
 
 fn times(count: usize) -> String {

@@ -1,16 +1,18 @@
 //! `tollway join`: networks trust and find each other.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use tollway_control::BUNDLE_LIMIT_BYTES;
 use tollway_model::{ErrorCode, NetworkName};
+use tollway_net::SecretFile;
 use tollway_wire::v1;
 
 use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
+use crate::command::secret_output::SecretOutput;
 use crate::failure::Failure;
 
 #[derive(Args)]
@@ -31,6 +33,8 @@ enum JoinCommand {
         /// Let the gateways of the network that accepts it move later without a new bundle.
         #[arg(long)]
         follow_gateways: bool,
+        #[command(flatten)]
+        output: SecretOutput,
     },
     /// Join the network of a bundle; then each network has the other's trust.
     Accept {
@@ -43,6 +47,9 @@ enum JoinCommand {
         /// one.
         #[arg(long)]
         follow_gateways: bool,
+        /// Read the bundle although others than the file's owner can use it.
+        #[arg(long)]
+        allow_open_files: bool,
     },
     /// Show the joined networks.
     List {
@@ -69,11 +76,12 @@ impl JoinArgs {
 pub(crate) fn run(args: JoinArgs) -> Result<()> {
     block_on(async {
         match args.command {
-            JoinCommand::Export { store, ttl_ms, follow_gateways } => {
-                export(&store, v1::ExportJoinRequest { ttl_ms, follow_gateways }).await
+            JoinCommand::Export { store, ttl_ms, follow_gateways, output } => {
+                let request = v1::ExportJoinRequest { ttl_ms, follow_gateways };
+                output.write(&store.admin().await?.export_join_with(request).await?)
             }
-            JoinCommand::Accept { store, bundle, follow_gateways } => {
-                accept(&store, &bundle, follow_gateways).await
+            JoinCommand::Accept { store, bundle, follow_gateways, allow_open_files } => {
+                accept(&store, SecretFile::new(bundle, allow_open_files), follow_gateways).await
             }
             JoinCommand::List { store, json } => list(&store, json).await,
             JoinCommand::Remove { store, network } => {
@@ -85,16 +93,10 @@ pub(crate) fn run(args: JoinArgs) -> Result<()> {
     })?
 }
 
-async fn export(store: &StoreArg, request: v1::ExportJoinRequest) -> Result<()> {
-    let bundle = store.admin().await?.export_join_with(request).await?;
-    let mut out = std::io::stdout().lock();
-    out.write_all(&bundle).and_then(|()| out.flush()).context("cannot print the bundle")
-}
-
-async fn accept(store: &StoreArg, file: &Path, follow_gateways: bool) -> Result<()> {
-    let bundle = read_bundle(file).map_err(|error| {
+async fn accept(store: &StoreArg, file: SecretFile, follow_gateways: bool) -> Result<()> {
+    let bundle = read_bundle(&file).map_err(|error| {
         let code = ErrorCode::of_file(&error, ErrorCode::FileUnusable);
-        Failure::new(code, format!("cannot read the bundle {}: {error}", file.display()))
+        Failure::new(code, format!("cannot read the bundle {}: {error}", file.path().display()))
     })?;
     let request = v1::AcceptJoinRequest { bundle, follow_gateways };
     let joined = store.admin().await?.accept_join_with(request).await?;
@@ -103,14 +105,13 @@ async fn accept(store: &StoreArg, file: &Path, follow_gateways: bool) -> Result<
 }
 
 /// One byte more than a bundle may have is enough to have it refused.
-fn read_bundle(file: &Path) -> std::io::Result<Vec<u8>> {
+fn read_bundle(file: &SecretFile) -> std::io::Result<Vec<u8>> {
     let limit = BUNDLE_LIMIT_BYTES as u64 + 1;
-    let mut bundle = Vec::new();
-    if file == Path::new("-") {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bundle)?;
-    } else {
-        std::fs::File::open(file)?.take(limit).read_to_end(&mut bundle)?;
+    if file.path() != Path::new("-") {
+        return file.read(limit);
     }
+    let mut bundle = Vec::new();
+    std::io::stdin().lock().take(limit).read_to_end(&mut bundle)?;
     Ok(bundle)
 }
 

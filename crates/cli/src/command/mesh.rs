@@ -18,7 +18,7 @@ use crate::async_runtime::{shutdown, shutdown_or_hangup};
 /// When the system has no random numbers for the name of the instance.
 pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<CommonOptions> {
     let (_, timeouts) = member.bounds();
-    let token = member.token_file.map_or(TokenSource::Environment, TokenSource::File);
+    let token = TokenSource::of(member.token_file, member.plane.allow_open_files);
     let has_name = member.instance.is_none();
     let instance = member.instance.map_or_else(random_instance, Ok)?;
     let mut mesh = MeshConfig::new(member.control, token, role, instance);

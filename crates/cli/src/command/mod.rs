@@ -24,6 +24,7 @@ mod moment;
 pub(crate) mod neighbours;
 pub(crate) mod resources;
 pub(crate) mod run;
+pub(crate) mod secret_output;
 pub(crate) mod sidecar;
 pub(crate) mod state;
 pub(crate) mod store;

@@ -13,6 +13,7 @@ use tollway_dapr::Configuration;
 use tollway_launch::local_control::LINGER_MS;
 use tollway_launch::run_file::run_apps;
 use tollway_launch::{Console, LaunchError, Listen, RunOptions, run_app};
+use tollway_proxy::mesh::TokenSource;
 use tollway_proxy::{Limits, Live, LiveOptions, PlaneOptions, Timeouts, live};
 use tollway_settings::reload::watch;
 use tollway_settings::{Flags, Given, Listing, Origin, Run};
@@ -117,7 +118,7 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
         app: settings.app_port.map(|port| settings.app.at(port)),
         command: command.command,
         control: settings.access.control,
-        token_file: settings.access.token_file,
+        token: TokenSource::of(settings.access.token_file, settings.access.allow_open_files),
         linger: Duration::from_millis(command.linger_ms),
         listen: Listen {
             http: settings.http_listen,
@@ -135,7 +136,7 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
             live,
         },
         upstreams: settings.upstreams.iter().map(ToString::to_string).collect(),
-        tokens: tokens(&settings.api_tokens)?,
+        tokens: tokens(&settings.api_tokens, settings.access.allow_open_files)?,
         web_pages: settings.web_access.pages(),
         telemetry: telemetry_options(&settings.telemetry)?,
         configuration: Arc::new(configuration),

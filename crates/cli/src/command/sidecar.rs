@@ -46,6 +46,7 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         let what = "--app-max-concurrency counts in one data-plane thread; leave --threads out";
         return Err(Misuse(what.to_owned()).into());
     }
+    let allow_open_files = settings.member.plane.allow_open_files;
     let app = settings.app_port.map(|port| settings.app.at(port));
     let role = Role::Sidecar { app: settings.app_id, namespace: settings.namespace };
     Ok(SidecarOptions {
@@ -63,7 +64,7 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         api_rules: None,
         access: None,
         resilience: None,
-        tokens: tokens(&settings.api_tokens)?,
+        tokens: tokens(&settings.api_tokens, allow_open_files)?,
         web_pages: settings.web_access.pages(),
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,

@@ -4,8 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use tollway_net::SecretFile;
 use tollway_settings::{Etcd, StoreLocation};
 use tollway_store::{EtcdOptions, EtcdTls};
+
+/// Most bytes of a key that are read.
+const KEY_FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 /// The directory of the admin socket, and etcd where the store is there.
 ///
@@ -15,6 +19,7 @@ pub(super) fn location(
     store: StoreLocation,
     admin_dir: Option<PathBuf>,
     etcd: Etcd,
+    key_may_be_open: bool,
 ) -> Result<(PathBuf, Option<EtcdOptions>)> {
     match (store, admin_dir) {
         (StoreLocation::Directory(_), Some(_)) => {
@@ -30,18 +35,23 @@ pub(super) fn location(
             "the store is in etcd; name with --admin-dir where the admin socket is to be, by which `tollway` commands on this machine reach the control plane (`--store` of those)"
         ),
         (StoreLocation::Etcd { members, prefix }, Some(directory)) => {
-            let tls = tls(&etcd)?;
+            let tls = tls(&etcd, key_may_be_open)?;
             let lease = etcd.etcd_lease_s.0;
             Ok((directory, Some(EtcdOptions { members, prefix, holder: holder(), tls, lease })))
         }
     }
 }
 
-fn tls(etcd: &Etcd) -> Result<Option<EtcdTls>> {
+fn tls(etcd: &Etcd, key_may_be_open: bool) -> Result<Option<EtcdTls>> {
     let Some(ca) = &etcd.etcd_ca else { return Ok(None) };
     let identity = match (&etcd.etcd_cert, &etcd.etcd_key) {
         (Some(certificate), Some(key)) => {
-            Some((read(certificate, "--etcd-cert")?, read(key, "--etcd-key")?))
+            let file = SecretFile::new(key.clone(), key_may_be_open);
+            let key = file.read(KEY_FILE_LIMIT_BYTES);
+            let key = key.with_context(|| {
+                format!("cannot read {}; check --etcd-key", file.path().display())
+            })?;
+            Some((read(certificate, "--etcd-cert")?, key))
         }
         _ => None,
     };

@@ -14,6 +14,7 @@ use super::moment::{Moment, now_unix_ms};
 use super::neighbours::group;
 use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
+use crate::command::secret_output::SecretOutput;
 
 #[derive(Args)]
 pub(crate) struct TokenArgs {
@@ -68,6 +69,8 @@ struct CreateArgs {
     /// Print JSON: the token with its id.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    output: SecretOutput,
 }
 
 /// How many instances may use a token; 0 for any number.
@@ -141,10 +144,9 @@ async fn create(args: &CreateArgs) -> Result<()> {
             "uses": uses_left(created.uses, 0),
             "expires_at_unix_ms": created.expires_at_unix_ms,
         });
-        println!("{printed}");
-        return Ok(());
+        return args.output.write(format!("{printed}\n").as_bytes());
     }
-    println!("{}", created.token);
+    args.output.write(format!("{}\n", created.token).as_bytes())?;
     let ends = Moment::of(created.expires_at_unix_ms, now_unix_ms());
     eprintln!("note: token {}, for {}, ends {ends}", created.id, Uses(created.uses));
     Ok(())

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tollway_dapr::{Configuration, DaprdOptions, Files};
 use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
 use tollway_launch::{Access, LaunchError, WhenAbsent, local_access, random_instance};
-use tollway_proxy::mesh::{MeshConfig, Role};
+use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
 use tollway_proxy::{
     AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
     TelemetryOptions, Timeouts,
@@ -119,7 +119,7 @@ fn log_event(event: ControlEvent) {
 /// the local control plane.
 async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
     if let Some(control) = daprd.control.clone() {
-        return Ok(Access::named(control, None));
+        return Ok(Access::named(control, TokenSource::Environment));
     }
     let absent = WhenAbsent::Start { linger: LINGER };
     local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await

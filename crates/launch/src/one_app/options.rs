@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_dapr::Configuration;
 use tollway_model::{AppId, Instance, Label};
+use tollway_proxy::mesh::TokenSource;
 use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens, WebPages};
 use tollway_runtime::StateStores;
 
@@ -23,8 +23,8 @@ pub struct RunOptions {
     pub command: Vec<OsString>,
     /// The control plane as `HOST:PORT`; without it this user's local one.
     pub control: Option<String>,
-    /// File with the join token of `control`; without it the environment has the token.
-    pub token_file: Option<PathBuf>,
+    /// The join token of `control`.
+    pub token: TokenSource,
     /// How long a local control plane that is started here stays after its last workload.
     pub linger: Duration,
     pub listen: Listen,

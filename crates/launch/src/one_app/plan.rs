@@ -50,7 +50,7 @@ impl Plan {
             None => None,
         };
         let access = match options.control {
-            Some(control) => Access::named(control, options.token_file),
+            Some(control) => Access::named(control, options.token),
             None => {
                 let absent = WhenAbsent::Start { linger: options.linger };
                 local_access(&app_id, &namespace, TOKEN_TTL, absent, CONTROL_OPTION).await?

@@ -13,6 +13,7 @@ use tollway_identity::{
     ClientAuthorities, ClientCertificateError, FrontError, FrontPair, PairError, front_config,
 };
 use tollway_model::ErrorCode;
+use tollway_net::SecretFile;
 
 use crate::tls::alpn;
 
@@ -26,6 +27,8 @@ pub struct FrontFiles {
     pub pairs: Vec<(PathBuf, PathBuf)>,
     /// Authorities of clients. If set, every client must show a certificate.
     pub client_ca: Option<PathBuf>,
+    /// Keys that others can read are served.
+    pub allow_open_files: bool,
 }
 
 /// Why the files cannot be served.
@@ -87,7 +90,7 @@ impl FrontFiles {
         &self,
         now: SystemTime,
     ) -> Result<(Served, Vec<CheckedPair>), FrontFilesError> {
-        let pairs = self.pairs.iter().map(|files| read_pair(files, now));
+        let pairs = self.pairs.iter().map(|files| read_pair(files, self.allow_open_files, now));
         let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
         let clients = self.client_ca.as_deref().map(read_clients).transpose()?;
         let (clients, authorities) = clients.unzip();
@@ -118,9 +121,14 @@ pub struct CheckedPair {
     pub not_after: SystemTime,
 }
 
-fn read_pair(files: &(PathBuf, PathBuf), now: SystemTime) -> Result<FrontPair, FrontFilesError> {
-    let (certificate, key) = files;
-    FrontPair::from_pem(&read(certificate)?, &read(key)?, now).map_err(|source| {
+fn read_pair(
+    (certificate, key): &(PathBuf, PathBuf),
+    key_may_be_open: bool,
+    now: SystemTime,
+) -> Result<FrontPair, FrontFilesError> {
+    let chain = read(certificate)?;
+    let secret = SecretFile::new(key.clone(), key_may_be_open).read(FILE_BYTES_LIMIT + 1);
+    FrontPair::from_pem(&chain, &whole(key, secret)?, now).map_err(|source| {
         let path = if source.is_of_key() { key } else { certificate };
         FrontFilesError::Pair { path: path.clone(), source }
     })
@@ -134,10 +142,15 @@ fn read_clients(path: &Path) -> Result<(Arc<[u8]>, ClientAuthorities), FrontFile
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FrontFilesError> {
-    let failed = |source| FrontFilesError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_LIMIT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let read =
+        File::open(path).and_then(|file| file.take(FILE_BYTES_LIMIT + 1).read_to_end(&mut bytes));
+    whole(path, read.map(|_| bytes))
+}
+
+/// What was read of a file, unless it is too large.
+fn whole(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<Vec<u8>, FrontFilesError> {
+    let bytes = read.map_err(|source| FrontFilesError::Read { path: path.to_owned(), source })?;
     if bytes.len() as u64 > FILE_BYTES_LIMIT {
         return Err(FrontFilesError::TooLarge { path: path.to_owned() });
     }

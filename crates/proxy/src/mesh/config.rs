@@ -1,11 +1,12 @@
 //! What a data plane needs to find its mesh.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tollway_identity::{GATEWAY_APP, JoinToken, SYSTEM_NAMESPACE};
 use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceName};
+use tollway_net::{OpenSecretFile, SecretFile};
 
 use super::MeshError;
 
@@ -55,7 +56,7 @@ pub enum Role {
 pub enum TokenSource {
     /// The environment variable `TOLLWAY_TOKEN`.
     Environment,
-    File(PathBuf),
+    File(SecretFile),
     Given(JoinToken),
 }
 
@@ -99,6 +100,12 @@ impl Role {
 }
 
 impl TokenSource {
+    /// A file that was named, or else the environment.
+    #[must_use]
+    pub fn of(file: Option<PathBuf>, may_be_open: bool) -> Self {
+        file.map_or(Self::Environment, |path| Self::File(SecretFile::new(path, may_be_open)))
+    }
+
     /// Reads the token.
     pub(super) fn read(&self) -> Result<JoinToken, MeshError> {
         match self {
@@ -108,18 +115,18 @@ impl TokenSource {
                     .map_err(|_| MeshError::NoToken { variable: TOKEN_VARIABLE })?;
                 text.parse().map_err(MeshError::Token)
             }
-            Self::File(path) => read_file(path)?.parse().map_err(MeshError::Token),
+            Self::File(file) => {
+                let text = file.read_text(TOKEN_FILE_LIMIT_BYTES).map_err(|source| {
+                    let path = file.path().to_owned();
+                    match source.get_ref().filter(|inner| inner.is::<OpenSecretFile>()) {
+                        Some(open) => MeshError::OpenTokenFile { path, reason: open.to_string() },
+                        None => MeshError::TokenFile { path, source },
+                    }
+                })?;
+                text.parse().map_err(MeshError::Token)
+            }
         }
     }
-}
-
-fn read_file(path: &Path) -> Result<String, MeshError> {
-    use std::io::Read as _;
-    let failed = |source| MeshError::TokenFile { path: path.to_owned(), source };
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(TOKEN_FILE_LIMIT_BYTES).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
 }
 
 #[cfg(test)]
@@ -132,19 +139,24 @@ mod tests {
         let token = JoinToken::generate(&network, b"root").unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, format!("{token}\n")).unwrap();
-        assert_eq!(TokenSource::File(file.path().to_owned()).read().unwrap(), token);
+        assert_eq!(
+            TokenSource::File(SecretFile::new(file.path().to_owned(), false)).read().unwrap(),
+            token
+        );
     }
 
     #[test]
     fn an_unusable_token_is_refused_with_the_way_out() {
-        let missing = TokenSource::File("/nowhere/token".into()).read().unwrap_err();
+        let missing =
+            TokenSource::File(SecretFile::new("/nowhere/token".into(), false)).read().unwrap_err();
         assert_eq!(
             missing.to_string(),
             "cannot read the join token from /nowhere/token; make one with `tollway token create`"
         );
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "nonsense").unwrap();
-        let bad = TokenSource::File(file.path().to_owned()).read().unwrap_err();
+        let bad =
+            TokenSource::File(SecretFile::new(file.path().to_owned(), false)).read().unwrap_err();
         assert!(matches!(bad, MeshError::Token(_)), "{bad}");
     }
 

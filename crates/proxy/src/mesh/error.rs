@@ -18,6 +18,8 @@ pub enum MeshError {
     NoToken { variable: &'static str },
     #[error("cannot read the join token from {}; make one with `tollway token create`", path.display())]
     TokenFile { path: PathBuf, source: std::io::Error },
+    #[error("cannot read the join token from {}: {reason}", path.display())]
+    OpenTokenFile { path: PathBuf, reason: String },
     #[error("the join token is unusable")]
     Token(#[source] TokenError),
     #[error("cannot find the control plane {control}; check the name given with --control")]
@@ -68,6 +70,7 @@ impl MeshError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::NoToken { .. } | Self::TokenFile { .. } => Some(ErrorCode::TokenMissing),
+            Self::OpenTokenFile { .. } => Some(ErrorCode::FileUnusable),
             Self::Token(_) => Some(ErrorCode::TokenMalformed),
             Self::Resolve { .. }
             | Self::Connect { .. }
@@ -100,6 +103,7 @@ impl MeshError {
             | Self::Silent(_) => true,
             Self::NoToken { .. }
             | Self::TokenFile { .. }
+            | Self::OpenTokenFile { .. }
             | Self::Token(_)
             | Self::Tls { .. }
             | Self::Clock { .. }

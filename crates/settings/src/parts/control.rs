@@ -61,6 +61,9 @@ pub struct Control {
     /// File that receives the bound addresses as JSON.
     #[setting(form = "FILE")]
     pub ports_file: Option<PathBuf>,
+    /// Read files with private keys although others than their owner can use them.
+    #[setting()]
+    pub allow_open_files: bool,
     #[setting(flatten)]
     pub shares: Shares,
     #[setting(flatten)]

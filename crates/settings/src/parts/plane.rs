@@ -44,6 +44,9 @@ pub struct Plane {
     /// File that receives the bound addresses as JSON.
     #[setting(form = "FILE")]
     pub ports_file: Option<PathBuf>,
+    /// Read files with tokens and private keys although others than their owner can use them.
+    #[setting()]
+    pub allow_open_files: bool,
     #[setting(flatten)]
     pub log: Log,
 }

@@ -77,4 +77,7 @@ pub struct Access {
     /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
     #[setting(form = "FILE", needs(&["control"]))]
     pub token_file: Option<PathBuf>,
+    /// Read files with tokens and private keys although others than their owner can use them.
+    #[setting()]
+    pub allow_open_files: bool,
 }

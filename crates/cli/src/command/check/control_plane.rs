@@ -9,6 +9,7 @@ use anyhow::Result;
 use tokio::net::TcpStream;
 use tollway_model::ErrorCode;
 use tollway_proxy::mesh::{ControlCheck, MeshError, TokenSource, check_control};
+use tollway_settings::Listing;
 
 use super::finding::{Finding, Level};
 use crate::async_runtime::block_on;
@@ -25,18 +26,23 @@ const USUAL_PLACE: &str = "127.0.0.1:15010";
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// With the token that the part would use.
-pub(super) fn inspect(control: &str, token_file: Option<PathBuf>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    if let Some(path) = &token_file {
+pub(super) fn inspect(settings: &Listing) -> Result<Vec<Finding>> {
+    let (control, mut findings) = (&*settings.first("control"), Vec::new());
+    let token_file = settings.values("token_file").first().map(PathBuf::from);
+    let may_be_open = settings.first("allow_open_files") == "true";
+    if may_be_open && let Some(path) = &token_file {
         findings.extend(token_file_mode(path));
     }
-    let token = token_file.map_or(TokenSource::Environment, TokenSource::File);
+    let token = TokenSource::of(token_file, may_be_open);
     match block_on(check_control(control, &token))? {
         Ok(found) => findings.extend(answered(control, &found)),
         Err(error) => {
             let is_token = matches!(
                 error,
-                MeshError::NoToken { .. } | MeshError::TokenFile { .. } | MeshError::Token(_)
+                MeshError::NoToken { .. }
+                    | MeshError::TokenFile { .. }
+                    | MeshError::OpenTokenFile { .. }
+                    | MeshError::Token(_)
             );
             findings.push(failed(error));
             if is_token {
@@ -135,6 +141,7 @@ fn failed(error: MeshError) -> Finding {
     let name = match error.code() {
         Some(
             ErrorCode::TokenMissing
+            | ErrorCode::FileUnusable
             | ErrorCode::TokenMalformed
             | ErrorCode::TokenRefused
             | ErrorCode::TokenExpired

@@ -41,7 +41,9 @@ fn certificates(settings: &Listing, now: SystemTime) -> Vec<Finding> {
         return vec![Finding::fail(name, ErrorCode::BadConfiguration, what, fix)];
     }
     let client_ca = paths(settings, "client_ca").pop();
-    let checked = files(chains, keys, client_ca.clone()).map_err(anyhow::Error::from);
+    let allow_open_files = settings.first("allow_open_files") == "true";
+    let checked =
+        files(chains, keys, client_ca.clone(), allow_open_files).map_err(anyhow::Error::from);
     let checked = checked.and_then(|files| Ok(files.check(now)?));
     let pairs = match checked {
         Ok(pairs) => pairs,

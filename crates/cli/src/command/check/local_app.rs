@@ -29,8 +29,7 @@ pub(super) fn inspect(settings: &Listing, options: &[OsString]) -> Result<Vec<Fi
             findings.push(Finding::of_error("token", &refused.into()));
         }
     } else {
-        let token_file = settings.values("token_file").first();
-        findings.extend(control_plane::inspect(&named, token_file.map(PathBuf::from))?);
+        findings.extend(control_plane::inspect(settings)?);
     }
     Ok(findings)
 }

@@ -11,7 +11,6 @@ mod store_directory;
 mod trust;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -222,8 +221,7 @@ fn part_itself(part: Part, settings: &Listing, options: &[OsString]) -> Result<V
     if part == Part::Control {
         return store(options);
     }
-    let token_file = settings.values("token_file").first();
-    control_plane::inspect(&settings.first("control"), token_file.map(PathBuf::from))
+    control_plane::inspect(settings)
 }
 
 /// Where `tollway control` with these options would have its store.
@@ -234,7 +232,7 @@ fn store(options: &[OsString]) -> Result<Vec<Finding>> {
         let (what, fix) = ("no store is named", "name one with --store DIR");
         return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
     };
-    match location(settings.store, settings.admin_dir, settings.etcd) {
+    match location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files) {
         Ok((directory, None)) => store_directory::inspect(&directory),
         Ok((admin_dir, Some(etcd))) => etcd_store::inspect(&etcd, &admin_dir),
         Err(error) => Ok(vec![Finding::of_error("store", &error)]),

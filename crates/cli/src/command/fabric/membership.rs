@@ -22,6 +22,9 @@ pub(crate) struct MemberArgs {
     /// closed to others, made if it does not exist.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Read the token although others than the file's owner can use it.
+    #[arg(long)]
+    allow_open_files: bool,
 }
 
 /// The size of a table that is made.
@@ -63,7 +66,7 @@ impl MemberArgs {
     ) -> Result<MeshClient, MemberError> {
         let role =
             Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
-        let token = self.token_file.clone().map_or(TokenSource::Environment, TokenSource::File);
+        let token = TokenSource::of(self.token_file.clone(), self.allow_open_files);
         let has_name = instance.is_none();
         let instance = instance.map_or_else(random_instance, Ok)?;
         let mut config = MeshConfig::new(self.control.clone(), token, role, instance);

@@ -26,6 +26,7 @@ use crate::process::{ProcessError, Spec, Supervisor};
 use crate::scenario::Store;
 use crate::topology::{Isolation, Network, Topology};
 use tollway_net::ports_file::{self as ports, Ports};
+use tollway_net::secret_file;
 
 pub(super) use agent::{Agent, AgentDevices};
 
@@ -163,7 +164,7 @@ impl Site {
         let token = self.commands.token(&self.network, &store, role);
         let token = self.supervisor.run(&token, READY_LIMIT)?;
         let token_file = self.supervisor.dir().join("fabric-token");
-        let written = fs::write(&token_file, token.trim());
+        let written = secret_file::write(&token_file, token.trim().as_bytes());
         written.map_err(|source| LabError::Write { path: token_file.clone(), source })?;
         Ok(Control { address, store, token_file })
     }

@@ -1,9 +1,8 @@
 //! Certificates for peers, and for cases in which caller and app use TLS themselves, made by the
 //! authority of Tollway's control planes, so that algorithms, names and lengths are equal.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +10,7 @@ use tollway_identity::{
     Authority, AuthorityError, IssueError, IssueRequest, KeyError, KeyPair, TokenError,
 };
 use tollway_model::{Instance, Label, NameError, NetworkName, ServiceName, TrustDomain};
+use tollway_net::secret_file;
 
 /// How long they are valid: longer than any experiment.
 const TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -137,10 +137,7 @@ fn authority(network: &str) -> Result<Authority, CertificateError> {
 
 /// Writes a file that only its owner reads.
 pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(path).and_then(|mut file| file.write_all(content));
-    written.map_err(|source| write_error(path, source))
+    secret_file::write(path, content).map_err(|source| write_error(path, source))
 }
 
 fn write_error(path: &Path, source: io::Error) -> CertificateError {

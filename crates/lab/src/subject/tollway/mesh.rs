@@ -17,6 +17,7 @@ use crate::experiment::{Ground, READY_LIMIT};
 use crate::progress::{Event, Progress};
 use crate::subject::{HOME, Leg, Route, StartedSubject};
 use tollway_net::ports_file::{self as ports, Ports};
+use tollway_net::secret_file;
 
 /// The one port a network opens, where it can be chosen freely; variants take the next ones.
 const GATEWAY_LISTEN_PORT: u16 = 15_443;
@@ -410,10 +411,6 @@ fn policy(caller_network: &str) -> String {
 }
 
 fn write_secret(path: &Path, text: &str) -> Result<(), LabError> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = fs::File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = secret_file::write(path, text.as_bytes());
     written.map_err(|source| LabError::Write { path: path.into(), source })
 }
