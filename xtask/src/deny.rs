@@ -1,7 +1,9 @@
-//! `cargo deny`: licences, bans and sources always, advisories where their database can be had.
+//! `cargo deny`: licences, bans and sources always, advisories where their database can be had;
+//! `advisories` keeps when that was.
 
 use anyhow::Result;
 
+use crate::advisories::{self, Unchecked};
 use crate::cache::CargoTool;
 use crate::process;
 use crate::workspace::Workspace;
@@ -21,11 +23,16 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     };
     process::run(deny().args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]))?;
     // The database is a git repository elsewhere: without it there is nothing to compare with.
-    match process::output(deny().args(["fetch", "db"])) {
-        Ok(_) => process::run(deny().args(["check", "--disable-fetch", "advisories"])),
-        Err(error) => {
+    let checked = advisories::check(
+        || process::output(deny().args(["fetch", "db"])).map(drop),
+        || process::run(deny().args(["check", "--disable-fetch", "advisories"])),
+    );
+    match checked {
+        Ok(proof) => advisories::note(workspace, &proof),
+        Err(Unchecked::Failed(error)) => Err(error),
+        Err(Unchecked::NotFetched(error)) => {
             let last = error.to_string().lines().last().unwrap_or_default().to_owned();
-            eprintln!("SKIP deny advisories: the advisory database could not be fetched: {last}");
+            eprintln!("deny: the advisory database could not be fetched: {last}");
             Ok(())
         }
     }

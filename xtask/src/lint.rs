@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{deny, deps, docs, process, purity, test, tidy};
+use crate::{advisories, deny, deps, docs, process, purity, test, tidy};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     steps(workspace, "lint", QUICK)?;
     steps(workspace, "lint", &[CLIPPY, PURITY, DOC, DENY])?;
     eprintln!("\nlint: ok");
-    Ok(())
+    advisories::warn_if_old(workspace)
 }
 
 /// Runs what a commit needs.

@@ -2,6 +2,7 @@
 //!
 //! One module per command. Nothing here is linked into a shipped binary.
 
+mod advisories;
 mod bpf;
 mod cache;
 mod codegen;

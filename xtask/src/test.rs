@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::advisories;
 use crate::cache;
 use crate::docs;
 use crate::nextest;
@@ -48,6 +49,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         eprintln!("SKIP {}: {}", skip.test, skip.reason);
     }
     eprintln!("skipped: {} tests", skips.len());
+    advisories::warn_if_old(workspace)?;
     outcomes.into_iter().collect::<Result<()>>()?;
     let here = Here { in_ci: in_ci(), may_administrate: may_administrate() };
     let unexcused = skips.iter().filter(|skip| !is_excused(skip, here)).count();
