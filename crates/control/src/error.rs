@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use thiserror::Error;
-use tollway_identity::{AuthorityError, CredentialsError, IssueError, KeyError, TlsError};
+use tollway_identity::{
+    AuthorityError, CredentialsError, IssueError, KeyError, SealError, TlsError,
+};
 use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use tollway_store::{EtcdError, OpenError, ReadError, TransactError};
 
@@ -40,6 +42,12 @@ pub enum StartError {
     },
     #[error("the stored authority does not read back; restore the store from a copy")]
     StoredAuthority,
+    #[error(
+        "the key of the network's authority is sealed in the store; give its passphrase with --authority-key-file"
+    )]
+    AuthorityKeyMissing,
+    #[error("the key of the network's authority cannot be used: {0}")]
+    AuthorityKey(SealError),
     #[error("the certificate authority cannot be used")]
     Authority(#[from] AuthorityError),
     #[error("cannot issue the control plane's own certificate")]
@@ -74,6 +82,7 @@ impl StartError {
             }
             Self::Foreign { .. } => Some(ErrorCode::StoreForeign),
             Self::StoredAuthority => Some(ErrorCode::StoreCorrupt),
+            Self::AuthorityKeyMissing | Self::AuthorityKey(_) => Some(ErrorCode::AuthorityKey),
             Self::Listen { source, .. } | Self::ListenAdmin { source, .. } => {
                 ErrorCode::of_io(source)
             }

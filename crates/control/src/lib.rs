@@ -58,4 +58,5 @@ pub use key::AUTHORITY_KEY;
 pub use options::{
     ConnectionOptions, EgressMode, FollowOptions, NeighbourOptions, Options, ReusedKeys, Timing,
 };
+pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tollway_identity::SealingKey;
 use tollway_model::{AddressRange, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
@@ -48,6 +50,9 @@ pub struct Options {
     /// Where the stores are, if not in files. Of several control planes over the same place one
     /// serves, and the others wait to take over. Default none.
     pub etcd: Option<EtcdOptions>,
+    /// What the authority's key is sealed with in the store; a key that is not sealed yet is at the
+    /// next start. Default none.
+    pub authority_key: Option<Arc<SealingKey>>,
     /// Name of the network this control plane serves.
     pub network: NetworkName,
     /// Scope of its certificate authority. Fixed at the first start. Default
@@ -205,6 +210,7 @@ impl Options {
         Self {
             store,
             etcd: None,
+            authority_key: None,
             trust_domain: TrustDomain::default_for(&network),
             network,
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),

@@ -129,7 +129,8 @@ pub(crate) struct JoinSecret {
     pub(crate) follow_gateways: bool,
 }
 
-/// The network's authority, with its key. The store's file mode is its only protection.
+/// The network's authority, with its key: in `sealed_key` if the control plane has a passphrase,
+/// else in `key_pem`, where the store's file mode is its only protection.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Authority {
     #[prost(string, tag = "1")]
@@ -140,6 +141,8 @@ pub(crate) struct Authority {
     pub(crate) certificate_pem: String,
     #[prost(string, tag = "4")]
     pub(crate) key_pem: String,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(crate) sealed_key: Vec<u8>,
 }
 
 /// An actor type: the apps that may host it, and what its hosts were granted.

@@ -18,6 +18,7 @@ mod key;
 mod peer;
 mod renew;
 mod revocations;
+mod sealed;
 mod shared_token;
 mod tls;
 mod token;
@@ -43,6 +44,7 @@ pub use peer::{
 };
 pub use renew::renewal_time;
 pub use revocations::Revocations;
+pub use sealed::{SealError, SealingKey};
 pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
     AnyCertificate, ClientPair, Expected, GATEWAY_HERE_RECORD, Refusal, RootsError, ServerNameRead,

@@ -22,7 +22,7 @@ mod writer;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -41,7 +41,7 @@ use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
 use log::{Log, Opened};
 use medium::{LogLocation, compaction_path};
-pub use repair::{Damage, Inspection, Repaired, inspect, repair};
+pub use repair::{Damage, Inspection, Repaired, inspect, inspect_entry, repair};
 use state::State;
 pub(crate) use watch::EmbeddedWatch;
 pub use watch::PROGRESS_EVERY_REVISIONS;
@@ -63,6 +63,8 @@ struct Core {
     state: RwLock<State>,
     deadlines: Arc<Deadlines>,
     file_bytes: AtomicU64,
+    /// The log is to be compacted, whether it pays or not.
+    rewrite_asked: AtomicBool,
     /// Called after every commit.
     observer: OnceLock<CommitObserver>,
 }
@@ -77,6 +79,7 @@ impl Core {
             state: RwLock::new(state),
             deadlines,
             file_bytes: AtomicU64::new(file_bytes),
+            rewrite_asked: AtomicBool::new(false),
             observer: OnceLock::new(),
         }
     }
@@ -275,6 +278,12 @@ impl Embedded {
         self.ask(|reply| Request::EndLease { lease, reply: Some(reply) })
             .await
             .unwrap_or(Err(LeaseError::Transact(TransactError::Closed)))
+    }
+
+    pub(crate) async fn rewrite(&self) -> Result<(), TransactError> {
+        self.core.rewrite_asked.store(true, Ordering::Relaxed);
+        // The writer looks after each request, and this one changes nothing.
+        self.transact(Transaction::new()).await.map(drop)
     }
 
     pub(crate) fn compact(&self, revision: u64) {

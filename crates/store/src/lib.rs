@@ -13,7 +13,9 @@ mod model;
 mod sequencer;
 mod store;
 
-pub use embedded::{Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, repair};
+pub use embedded::{
+    Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, inspect_entry, repair,
+};
 pub use error::{LeaseError, OpenError, ReadError, RepairError, TransactError, WatchError};
 pub use etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
 pub use model::{

@@ -59,6 +59,17 @@ impl Store {
         engine.revision()
     }
 
+    /// Starts to write the log again with only what is there now, so that it does not have what was
+    /// replaced or removed before. A compaction that runs already ends first; with etcd, etcd's own
+    /// history keeps it until etcd compacts.
+    ///
+    /// # Errors
+    /// [`TransactError`].
+    pub async fn rewrite(&self) -> Result<(), TransactError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.rewrite().await
+    }
+
     /// How much it holds now.
     #[must_use]
     pub fn size(&self) -> Size {

@@ -92,6 +92,47 @@ fn the_store_of_another_network_or_program_is_refused() {
 }
 
 #[test]
+fn a_store_sealed_by_a_passphrase_starts_by_that_alone() {
+    let files = TempDir::new().unwrap();
+    let store = used_store(&files);
+    let passphrase = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        tollway_net::secret_file::write(&path, text.as_bytes()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let own = passphrase("own", "a passphrase of ours\n");
+    let other = passphrase("other", "another one, long");
+    let short = control(&store, &["--authority-key-file", &passphrase("short", "short")]);
+    short.check("ERR_BAD_CONFIGURATION", &["fewer than 16 bytes"]);
+    let checked = |options: &[&str]| {
+        let store = store.to_str().unwrap();
+        let listen = ["check", "control", "--store", store, "--listen", "127.0.0.1:0"];
+        let output = Command::new(program()).args([&listen[..], options].concat()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let with_own = ["--authority-key-file", &own];
+    assert!(checked(&[]).contains("not sealed"), "{}", checked(&[]));
+    assert!(checked(&with_own).contains("the next start seals it"));
+    let listen = ["--listen", "127.0.0.1:0", "--store"];
+    let mut first =
+        start_tollway("control").args(listen).arg(&store).args(with_own).start_listening().unwrap();
+    assert!(first.terminate(PATIENCE).unwrap().success(), "{}", first.log());
+    assert!(checked(&with_own).contains("the passphrase opens it"), "{}", checked(&with_own));
+    control(&store, &[]).check("ERR_AUTHORITY_KEY", &["--authority-key-file"]);
+    let with_other = ["--authority-key-file", &other];
+    control(&store, &with_other).check("ERR_AUTHORITY_KEY", &["another passphrase"]);
+    assert!(checked(&with_other).contains("ERR_AUTHORITY_KEY"), "{}", checked(&with_other));
+    // The variable does as well.
+    let mut again = start_tollway("control")
+        .args(listen)
+        .arg(&store)
+        .env("TOLLWAY_AUTHORITY_KEY", "a passphrase of ours")
+        .start_listening()
+        .unwrap();
+    assert!(again.terminate(PATIENCE).unwrap().success(), "{}", again.log());
+}
+
+#[test]
 fn a_full_disk_refuses_the_change_and_nothing_else() {
     let unshare = need_tool!("unshare");
     let namespace = ["--user", "--map-root-user", "--mount"];

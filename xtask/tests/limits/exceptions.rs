@@ -38,6 +38,8 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "http::h2::settings::SMALLEST_MAX_FRAME",
             "http::hpack::huffman::MAX_LENGTH",
             "http::hpack::integer::MAX",
+            "identity::sealed::KEY_BYTES",
+            "identity::sealed::SALT_BYTES",
             "identity::tls::resume::DEADLINE_BYTES",
             "identity::token::FINGERPRINT_BYTES",
             "identity::token::ID_BYTES",
@@ -112,6 +114,10 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
     (
         "Of what its user has written or chosen: files, options, components.",
         &[
+            "identity::sealed::FILE_BYTES",
+            "identity::sealed::LEAST_BYTES",
+            "identity::sealed::MAX_ROUNDS",
+            "identity::sealed::MOST_BYTES",
             "identity::shared_token::SHARED_TOKEN_BYTES_LIMIT",
             "net::ports_file::PORTS_FILE_LIMIT",
             "proxy::front::FRONT_LISTEN_LIMIT",

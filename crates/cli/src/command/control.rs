@@ -1,6 +1,7 @@
 //! `tollway control`.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
@@ -8,6 +9,7 @@ use tollway_control::{EgressMode, Options};
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, ReusedKeys};
 
+use super::authority_key::authority_key;
 use super::log;
 use super::mesh::end_of;
 use super::store_location::location;
@@ -37,10 +39,12 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
 }
 
 fn options(settings: Control) -> Result<Options> {
+    let key = authority_key(settings.authority_key_file, settings.allow_open_files)?;
     let (directory, etcd) =
         location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files)?;
     let mut options = Options::new(directory, settings.network);
     options.etcd = etcd;
+    options.authority_key = key.map(Arc::new);
     if let Some(trust_domain) = settings.trust_domain {
         options.trust_domain = trust_domain;
     }

@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod actors;
 pub(crate) mod api_tokens;
 pub(crate) mod apply;
+mod authority_key;
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod control;

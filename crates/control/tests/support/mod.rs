@@ -143,8 +143,14 @@ impl Network {
 
     /// Stops it and starts another one over the same store, on the same port.
     pub async fn restart(self) -> Self {
+        self.restart_with(|_| {}).await
+    }
+
+    /// As [`Network::restart`], with other options.
+    pub async fn restart_with(self, adjust: impl FnOnce(&mut Options)) -> Self {
         let (dir, mut options, address) = self.stop().await;
         options.listen = address;
+        adjust(&mut options);
         Self::run(dir, options).await
     }
 

@@ -508,6 +508,10 @@ catalogue! {
         [Terminal],
         "The file or store is another's: not a Tollway store, of a newer version, or of another network.",
         "Choose another directory with `--store`, or start with the network and version that the store belongs to.";
+    AuthorityKey, "ERR_AUTHORITY_KEY", Store, NONE,
+        [Terminal],
+        "The key of the network's authority is sealed in the store, and its passphrase was not given, or another one.",
+        "Give the passphrase that it was sealed with: `--authority-key-file FILE`, or `TOLLWAY_AUTHORITY_KEY`.";
     DiskFull, "ERR_DISK_FULL", Store, NONE,
         [Terminal, ControlPlane],
         "No space is left on the disk, so the change was refused. Nothing that was acknowledged is lost, and reads and traffic go on.",

@@ -25,6 +25,10 @@ pub struct Control {
     pub admin_dir: Option<PathBuf>,
     #[setting(flatten)]
     pub etcd: Etcd,
+    /// File with a passphrase, or any secret of at least 16 bytes, by which the key of the
+    /// authority is sealed in the store; without it the variable `TOLLWAY_AUTHORITY_KEY` is read.
+    #[setting(form = "FILE")]
+    pub authority_key_file: Option<PathBuf>,
     /// Name of the network this control plane serves.
     #[setting(form = "NAME", default = "local")]
     pub network: NetworkName,

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::compact::{Compaction, Progress};
 use super::leases::Deadlines;
 use super::log::{Log, Whole};
@@ -60,6 +62,16 @@ pub struct Repaired {
 /// [`OpenError`]; damage is no error here, but part of the answer.
 pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
     read(path).map(|(_, inspection)| inspection)
+}
+
+/// Reads one entry of a store that no process has open; the last value before any damage. Changes
+/// nothing.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn inspect_entry(path: &Path, key: &[u8]) -> Result<Option<Bytes>, OpenError> {
+    let (state, _) = read(path)?;
+    Ok(state.row(key).map(|row| Bytes::copy_from_slice(row.value())))
 }
 
 /// Gives the store a new file with everything that was written before the damage. The damaged

@@ -231,7 +231,8 @@ impl Writer {
 
     fn start_compaction_if_it_pays(&mut self) {
         let live = self.core.state().live_bytes;
-        if self.log.len() < self.compact_from || self.log.len() < live.saturating_mul(2) {
+        let pays = self.log.len() >= self.compact_from && self.log.len() >= live.saturating_mul(2);
+        if !pays && !self.core.rewrite_asked.swap(false, Ordering::Relaxed) {
             return;
         }
         match Compaction::start(&self.location, &self.core) {

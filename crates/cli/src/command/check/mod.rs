@@ -21,6 +21,7 @@ use tollway_settings::{
     self as settings, Control, Front, Gateway, Given, Listing, SettingsError, Sidecar,
 };
 
+use super::authority_key::authority_key;
 use super::run::RunArgs;
 use super::store_location::location;
 use crate::part::{PartArgs, parse_options};
@@ -232,8 +233,12 @@ fn store(options: &[OsString]) -> Result<Vec<Finding>> {
         let (what, fix) = ("no store is named", "name one with --store DIR");
         return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
     };
+    let key = match authority_key(settings.authority_key_file, settings.allow_open_files) {
+        Ok(key) => key,
+        Err(error) => return Ok(vec![Finding::of_error("authority key", &error.into())]),
+    };
     match location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files) {
-        Ok((directory, None)) => store_directory::inspect(&directory),
+        Ok((directory, None)) => store_directory::inspect(&directory, key.as_ref()),
         Ok((admin_dir, Some(etcd))) => etcd_store::inspect(&etcd, &admin_dir),
         Err(error) => Ok(vec![Finding::of_error("store", &error)]),
     }

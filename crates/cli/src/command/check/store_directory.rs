@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use tollway_control::{AdminClient, AdminError};
+use tollway_control::{AUTHORITY_KEY, AdminClient, AdminError, StoredKey, check_stored_key};
+use tollway_identity::SealingKey;
 use tollway_model::ErrorCode;
-use tollway_store::{Damage, Inspection, OpenError, inspect as inspect_store};
+use tollway_store::{Damage, Inspection, OpenError, inspect as inspect_store, inspect_entry};
 use tollway_wire::v1;
 
 use super::finding::Finding;
@@ -26,12 +27,17 @@ const SPACE_FAIL_BYTES: u64 = 16 << 20;
 const SPACE_WARN_BYTES: u64 = 256 << 20;
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn inspect(directory: &Path) -> Result<Vec<Finding>> {
+pub(super) fn inspect(directory: &Path, key: Option<&SealingKey>) -> Result<Vec<Finding>> {
     let mut findings = vec![directory_finding(directory, "--store")];
     findings.extend(space(directory));
     let file = directory.join(FILE);
     match inspect_store(&file) {
-        Ok(found) => findings.push(readable(&file, found)),
+        Ok(found) => {
+            findings.push(readable(&file, found));
+            if let Ok(Some(value)) = inspect_entry(&file, AUTHORITY_KEY.as_bytes()) {
+                findings.push(authority_key(&value, key));
+            }
+        }
         Err(OpenError::Missing { .. }) => {
             findings.push(Finding::ok("store", "empty; the first start makes it"));
         }
@@ -91,6 +97,19 @@ fn space(directory: &Path) -> Option<Finding> {
     } else {
         Finding::ok("space", what)
     })
+}
+
+/// Whether the authority's key is sealed, and by the passphrase that was given.
+fn authority_key(value: &[u8], key: Option<&SealingKey>) -> Finding {
+    let name = "authority key";
+    match (check_stored_key(value, key), key) {
+        (Ok(StoredKey::Sealed), _) => Finding::ok(name, "sealed, and the passphrase opens it"),
+        (Ok(StoredKey::Plain), Some(_)) => Finding::ok(name, "the next start seals it"),
+        (Ok(StoredKey::Plain), None) => {
+            Finding::ok(name, "not sealed; --authority-key-file seals it")
+        }
+        (Err(error), _) => Finding::of_error(name, &error.into()),
+    }
 }
 
 fn readable(file: &Path, found: Inspection) -> Finding {
