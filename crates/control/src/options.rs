@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollway_identity::SealingKey;
+use tollway_identity::{KeyExchange, SealingKey};
 use tollway_model::{AddressRange, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
@@ -68,6 +68,8 @@ pub struct Options {
     pub renewal_grace: Duration,
     /// What happens to an instance of which two keys are in use. Default: it is barred.
     pub reused_keys: ReusedKeys,
+    /// How the keys of its connections are agreed on. Default [`KeyExchange::Hybrid`].
+    pub key_exchange: KeyExchange,
     /// How workloads reach other networks. Default direct.
     pub egress: EgressMode,
     /// Where workloads may be, in addition to the address from which they register. Default none.
@@ -211,6 +213,7 @@ impl Options {
             store,
             etcd: None,
             authority_key: None,
+            key_exchange: KeyExchange::default(),
             trust_domain: TrustDomain::default_for(&network),
             network,
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),

@@ -9,9 +9,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tollway_dial::wall_clock_reads;
 use tollway_identity::{
-    Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, Revocations, SealingKey,
-    SystemRequest,
-    TrustBundle, TrustBundles, renewal_time,
+    Authority, AuthorityPem, CertificateDer, Credentials, KeyExchange, KeyPair, Revocations,
+    SealingKey, SystemRequest, TrustBundle, TrustBundles, renewal_time,
 };
 use tollway_model::{Instance, NetworkName, TrustDomain};
 use tollway_store::{Expected, Store, TransactError, Transaction};
@@ -178,12 +177,14 @@ pub(crate) fn issue(
     authority: &Authority,
     trust: &v1::TrustBundles,
     ttl: Duration,
+    key_exchange: KeyExchange,
 ) -> Result<Credentials, OwnCertificateError> {
     let key = KeyPair::generate()?;
     let instance = Instance::new("control").expect("a valid label");
     let request = SystemRequest { csr_der: key.csr_der()?, instance, ttl };
     let issued = authority.issue_control(&request, SystemTime::now())?;
-    Ok(Credentials::new(&key, issued.chain, bundles(trust)?)?)
+    let credentials = Credentials::new(&key, issued.chain, bundles(trust)?)?;
+    Ok(credentials.with_key_exchange(key_exchange))
 }
 
 /// The bundles as TLS needs them. They were checked when they were stored.
@@ -207,7 +208,7 @@ fn bundles(trust: &v1::TrustBundles) -> Result<TrustBundles, OwnCertificateError
 pub(crate) async fn keep_current(
     authority: Arc<Authority>,
     hub: Arc<Hub>,
-    ttl: Duration,
+    (ttl, key_exchange): (Duration, KeyExchange),
     current: watch::Sender<Arc<Credentials>>,
     ended: Arc<Notify>,
     stop: CancellationToken,
@@ -216,8 +217,8 @@ pub(crate) async fn keep_current(
     loop {
         let at = renewal_time(&current.borrow());
         let renewed = tokio::select! {
-            () = wall_clock_reads(at, SystemTime::now) => issue(&authority, &hub.read(Catalogue::trust), ttl),
-            () = ended.notified() => issue(&authority, &hub.read(Catalogue::trust), ttl),
+            () = wall_clock_reads(at, SystemTime::now) => issue(&authority, &hub.read(Catalogue::trust), ttl, key_exchange),
+            () = ended.notified() => issue(&authority, &hub.read(Catalogue::trust), ttl, key_exchange),
             changed = trust_changes.changed() => {
                 if changed.is_err() {
                     return;

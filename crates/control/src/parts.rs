@@ -167,7 +167,12 @@ impl Parts {
         };
         let hub = Hub::new(feed::load(&store, home).await?);
         let certificate_ttl = options.certificate_ttl;
-        let own = own::issue(&authority, &hub.read(Catalogue::trust), certificate_ttl)?;
+        let own = own::issue(
+            &authority,
+            &hub.read(Catalogue::trust),
+            certificate_ttl,
+            options.key_exchange,
+        )?;
         let (current, credentials) = watch::channel(Arc::new(own));
         let timing = options.timing.clone();
         let placements = Arc::new(Placements::load(&store, timing.actor_lease).await?);
@@ -179,6 +184,7 @@ impl Parts {
             authority: authority.clone(),
             current: credentials.clone(),
             timing: timing.clone(),
+            key_exchange: options.key_exchange,
             standstill: standstill.clone(),
             background: background.clone(),
             counts: Arc::default(),
@@ -238,7 +244,7 @@ impl Parts {
         background.spawn(own::keep_current(
             self.authority.clone(),
             self.hub.clone(),
-            self.certificate_ttl,
+            (self.certificate_ttl, self.peering.key_exchange),
             current,
             self.ended.clone(),
             background.stop.clone(),

@@ -13,7 +13,7 @@ use tollway_model::{Instance, ServiceName, SpiffeId, TrustDomain};
 use crate::bundle::TrustBundles;
 use crate::key::KeyPair;
 use crate::peer::{PeerError, PeerIdentity, peer_identity};
-use crate::tls::provider;
+use crate::tls::{KeyExchange, provider};
 
 /// Why a certificate and a key cannot be used together.
 #[derive(Debug, Error)]
@@ -38,6 +38,7 @@ pub struct Credentials {
     own: Arc<Own>,
     bundles: TrustBundles,
     clock: Arc<dyn TimeProvider>,
+    key_exchange: KeyExchange,
 }
 
 struct Own {
@@ -69,7 +70,8 @@ impl Credentials {
             .map_err(|_| CredentialsError::KeyMismatch { spiffe_id: identity.spiffe.clone() })?;
         let own = Arc::new(Own { identity, certified: Arc::new(certified), key: key.pkcs8_der() });
         let clock: Arc<dyn TimeProvider> = Arc::new(DefaultTimeProvider);
-        Self { own, bundles, clock }.with_own_bundle()
+        let key_exchange = KeyExchange::default();
+        Self { own, bundles, clock, key_exchange }.with_own_bundle()
     }
 
     /// The same certificate under another revision of trust.
@@ -85,6 +87,18 @@ impl Credentials {
     pub fn with_clock(mut self, clock: Arc<dyn TimeProvider>) -> Self {
         self.clock = clock;
         self
+    }
+
+    /// Agrees so on the keys of every connection made from this value; by default
+    /// [`KeyExchange::Hybrid`].
+    #[must_use]
+    pub fn with_key_exchange(mut self, key_exchange: KeyExchange) -> Self {
+        self.key_exchange = key_exchange;
+        self
+    }
+
+    pub(crate) fn key_exchange(&self) -> KeyExchange {
+        self.key_exchange
     }
 
     #[must_use]

@@ -24,8 +24,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -142,7 +142,8 @@ pub fn client_config(
     let verifier = ExactPeer::new(bundle.clone(), expected.clone());
     let shown = SingleCertAndKey::from(Arc::clone(credentials.certified()));
     let clock = Arc::clone(credentials.clock());
-    let mut config = ClientConfig::builder_with_details(provider(), Arc::clone(&clock))
+    let provider = provider_for(credentials.key_exchange());
+    let mut config = ClientConfig::builder_with_details(provider, Arc::clone(&clock))
         .with_protocol_versions(&[&version::TLS13])
         .map_err(TlsError::Library)?
         .dangerous()
@@ -198,7 +199,8 @@ fn server_config_with(
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let clock = Arc::clone(credentials.clock());
     let tickets = BoundedTickets::new(Arc::clone(&clock), credentials.not_after())?;
-    let mut config = ServerConfig::builder_with_details(provider(), clock)
+    let provider = provider_for(credentials.key_exchange());
+    let mut config = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(TlsError::Library)?
         .with_client_cert_verifier(Arc::new(verifier))
@@ -210,19 +212,47 @@ fn server_config_with(
     Ok(Arc::new(config))
 }
 
-/// The cryptography of every mesh connection.
+/// How two members of the mesh agree on the keys of a connection. If one of them is for
+/// [`KeyExchange::Classical`], both use X25519.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyExchange {
+    /// X25519MLKEM768: what is recorded today stays secret as long as one of X25519 and ML-KEM is
+    /// unbroken. Its ClientHello is longer than one packet of most networks.
+    #[default]
+    Hybrid,
+    /// X25519, or a curve of NIST's.
+    Classical,
+}
+
+/// The cryptography of every mesh connection, apart from the agreement on keys.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
-        Arc::new(CryptoProvider {
-            cipher_suites: vec![
-                cipher_suite::TLS13_AES_128_GCM_SHA256,
-                cipher_suite::TLS13_AES_256_GCM_SHA384,
-                cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-            ],
-            ..aws_lc_rs::default_provider()
-        })
-    });
-    Arc::clone(&PROVIDER)
+    provider_for(KeyExchange::default())
+}
+
+/// The cryptography of mesh connections.
+pub(crate) fn provider_for(key_exchange: KeyExchange) -> Arc<CryptoProvider> {
+    static HYBRID: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| make_provider(vec![kx_group::X25519MLKEM768]));
+    static CLASSICAL: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| make_provider(Vec::new()));
+    Arc::clone(match key_exchange {
+        KeyExchange::Hybrid => &HYBRID,
+        KeyExchange::Classical => &CLASSICAL,
+    })
+}
+
+/// With the groups `first`, and behind them those of any peer.
+fn make_provider(first: Vec<&'static dyn SupportedKxGroup>) -> Arc<CryptoProvider> {
+    let mut kx_groups = first;
+    kx_groups.extend([kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1]);
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_AES_256_GCM_SHA384,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups,
+        ..aws_lc_rs::default_provider()
+    })
 }
 
 fn owned(alpn: &[&[u8]]) -> Vec<Vec<u8>> {

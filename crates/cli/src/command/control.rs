@@ -11,7 +11,7 @@ use tollway_settings::{Control, Egress, Flags, Given, ReusedKeys};
 
 use super::authority_key::authority_key;
 use super::log;
-use super::mesh::end_of;
+use super::mesh::{end_of, key_exchange};
 use super::store_location::location;
 use crate::async_runtime::block_on;
 
@@ -56,6 +56,7 @@ fn options(settings: Control) -> Result<Options> {
         ReusedKeys::Bar => tollway_control::ReusedKeys::Bar,
         ReusedKeys::Refuse => tollway_control::ReusedKeys::Refuse,
     };
+    options.key_exchange = key_exchange(settings.classical_key_exchange);
     options.egress = match settings.egress {
         Egress::Direct => EgressMode::Direct,
         Egress::Gateway => EgressMode::Gateway,

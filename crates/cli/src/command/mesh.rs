@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
+use tollway_identity::KeyExchange;
 use tollway_launch::random_instance;
 use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
 use tollway_proxy::{CommonOptions, Live, LiveOptions, PlaneOptions, TelemetryOptions};
@@ -24,8 +25,14 @@ pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<C
     let mut mesh = MeshConfig::new(member.control, token, role, instance);
     mesh.start_timeout = member.start_timeout_ms.0;
     mesh.state = member.state_dir.map(|path| StateDirectory { path, has_name });
+    mesh.key_exchange = key_exchange(member.classical_key_exchange);
     let plane = PlaneOptions { timeouts, ..plane_options(member.plane, live) };
     Ok(CommonOptions { mesh, plane })
+}
+
+/// How the keys of connections are agreed on.
+pub(crate) fn key_exchange(is_classical: bool) -> KeyExchange {
+    if is_classical { KeyExchange::Classical } else { KeyExchange::Hybrid }
 }
 
 /// The options of a data plane of any kind.

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
+use tollway_identity::KeyExchange;
 use tollway_identity::{Authority, Credentials};
 use tollway_model::NetworkName;
 use tollway_store::Store;
@@ -44,6 +45,7 @@ pub(crate) struct Peering {
     /// The control plane's own, renewed and with the current trust.
     pub(crate) current: watch::Receiver<Arc<Credentials>>,
     pub(crate) timing: Timing,
+    pub(crate) key_exchange: KeyExchange,
     pub(crate) standstill: Arc<Standstill>,
     pub(crate) background: Background,
     pub(crate) counts: Arc<PeerCounts>,

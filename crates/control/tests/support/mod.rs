@@ -25,8 +25,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, JoinToken, KeyPair, TrustBundle, TrustBundles,
-    bootstrap_config, client_config,
+    CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, TrustBundle,
+    TrustBundles, bootstrap_config, client_config,
 };
 use tollway_model::{
     AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason, Workload,
@@ -339,7 +339,9 @@ pub async fn connect(
 pub async fn bootstrap(address: SocketAddr, token: &JoinToken) -> Channel {
     let domain = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &domain).server_name().unwrap();
-    connect(address, name, bootstrap_config(token, ALPN).unwrap()).await.unwrap()
+    connect(address, name, bootstrap_config(token, ALPN, KeyExchange::Hybrid).unwrap())
+        .await
+        .unwrap()
 }
 
 /// Redeems a join token.

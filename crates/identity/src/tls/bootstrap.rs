@@ -11,7 +11,7 @@ use rustls::{ClientConfig, Error, version};
 
 use super::refusal::{Refusal, from_webpki};
 use super::verify::{read_peer, signatures_of_the_library, verify_name, verify_server_to};
-use super::{TlsError, owned, provider};
+use super::{KeyExchange, TlsError, owned, provider_for};
 use crate::authority::{control_dns_san, control_spiffe_id};
 use crate::token::JoinToken;
 
@@ -21,8 +21,12 @@ use crate::token::JoinToken;
 ///
 /// # Errors
 /// [`TlsError`].
-pub fn bootstrap_config(token: &JoinToken, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-    bootstrap_config_at(token, alpn, Arc::new(DefaultTimeProvider))
+pub fn bootstrap_config(
+    token: &JoinToken,
+    alpn: &[&[u8]],
+    key_exchange: KeyExchange,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    bootstrap_config_at(token, alpn, key_exchange, Arc::new(DefaultTimeProvider))
 }
 
 /// As [`bootstrap_config`], with the time taken from `clock`.
@@ -32,9 +36,10 @@ pub fn bootstrap_config(token: &JoinToken, alpn: &[&[u8]]) -> Result<Arc<ClientC
 pub fn bootstrap_config_at(
     token: &JoinToken,
     alpn: &[&[u8]],
+    key_exchange: KeyExchange,
     clock: Arc<dyn TimeProvider>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut config = ClientConfig::builder_with_details(provider(), clock)
+    let mut config = ClientConfig::builder_with_details(provider_for(key_exchange), clock)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(TlsError::Library)?
         .dangerous()

@@ -2,6 +2,7 @@
 
 mod forged;
 mod grace;
+mod key_exchange;
 mod listeners;
 mod resumption;
 mod revoked;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollway_identity::{Expected, bootstrap_config_at};
+use tollway_identity::{Expected, KeyExchange, bootstrap_config_at};
 use tollway_model::TrustDomain;
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -35,7 +35,7 @@ pub async fn check_control(control: &str, token: &TokenSource) -> Result<Control
     let token = token.read()?;
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
-    let config = |clock| bootstrap_config_at(&token, ALPN, clock);
+    let config = |clock| bootstrap_config_at(&token, ALPN, KeyExchange::default(), clock);
     let channel = connect_by_clock(control, name, &config).await?;
     let mut client = IdentityClient::new(channel);
     let request = v1::CheckRequest { token: token.to_string() };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_identity::{GATEWAY_APP, JoinToken, SYSTEM_NAMESPACE};
+use tollway_identity::{GATEWAY_APP, JoinToken, KeyExchange, SYSTEM_NAMESPACE};
 use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceName};
 use tollway_net::{OpenSecretFile, SecretFile};
 
@@ -31,6 +31,8 @@ pub struct MeshConfig {
     /// Where the identity is kept over a restart. Default `None`: nowhere, so that each start needs a
     /// token.
     pub state: Option<StateDirectory>,
+    /// How the keys of connections are agreed on. Default [`KeyExchange::Hybrid`].
+    pub key_exchange: KeyExchange,
 }
 
 /// A folder for the identity of one instance. It is made if it does not exist, and has to be this
@@ -82,8 +84,16 @@ impl MeshConfig {
     /// A configuration with the defaults.
     #[must_use]
     pub fn new(control: String, token: TokenSource, role: Role, instance: Instance) -> Self {
-        let start_timeout = Duration::from_secs(30);
-        Self { control, token, role, instance, start_timeout, certificate_ttl: None, state: None }
+        Self {
+            control,
+            token,
+            role,
+            instance,
+            start_timeout: Duration::from_secs(30),
+            certificate_ttl: None,
+            state: None,
+            key_exchange: KeyExchange::default(),
+        }
     }
 }
 

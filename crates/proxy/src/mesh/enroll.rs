@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, JoinToken, KeyPair, Revocations, SecretHash,
-    TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
+    CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, Revocations,
+    SecretHash, TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
 };
 use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -46,6 +46,7 @@ pub(super) struct Enrolment {
     certificate_ttl_s: u32,
     /// Where the identity is kept over a restart.
     pub(super) state: Option<Arc<StateFolder>>,
+    key_exchange: KeyExchange,
 }
 
 impl Enrolment {
@@ -84,6 +85,7 @@ pub(super) async fn first(
             .certificate_ttl
             .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
         state,
+        key_exchange: config.key_exchange,
     };
     if let (Some(state), Some(kept)) = (&who.state, &kept) {
         state.check_owner(kept, &who.service, &who.instance)?;
@@ -126,7 +128,7 @@ pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> 
     // The trust domain is not known yet and no part of the server name.
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
-    let config = |clock| bootstrap_config_at(&token, ALPN, clock);
+    let config = |clock| bootstrap_config_at(&token, ALPN, who.key_exchange, clock);
     let channel = connect_by_clock(&who.control(), name, &config).await?;
     issue(channel, who, &who.token_key, token.to_string()).await
 }
@@ -220,6 +222,7 @@ async fn issue(
     let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
     let credentials = Credentials::new(key, chain, bundles(&trust)?)?;
+    let credentials = credentials.with_key_exchange(who.key_exchange);
     check_clock(&who.control(), &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), instance = %who.instance, "has a certificate");
     Ok(credentials)

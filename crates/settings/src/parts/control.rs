@@ -62,6 +62,10 @@ pub struct Control {
     /// as 10.2.0.0/16.
     #[setting(form = "RANGE")]
     pub peer_addresses: Vec<AddressRange>,
+    /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
+    /// keeps what is recorded today from computers to come.
+    #[setting()]
+    pub classical_key_exchange: bool,
     /// File that receives the bound addresses as JSON.
     #[setting(form = "FILE")]
     pub ports_file: Option<PathBuf>,

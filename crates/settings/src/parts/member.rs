@@ -25,6 +25,10 @@ pub struct Member {
     /// closed to others, made if it does not exist [default: none].
     #[setting(form = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
+    /// keeps what is recorded today from computers to come.
+    #[setting()]
+    pub classical_key_exchange: bool,
     #[setting(flatten)]
     pub plane: Plane,
     /// Time without a sign of the peer after which a mesh connection with requests under way is

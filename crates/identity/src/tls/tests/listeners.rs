@@ -19,8 +19,8 @@ use crate::key::KeyPair;
 use crate::peer::{PeerError, peer_identity};
 use crate::tls::tests::forged::{Forge, trusting_client};
 use crate::tls::{
-    Expected, Refusal, TlsError, UNRECOGNIZED_NAME_RECORD, bootstrap_config_at, client_config,
-    control_server_config, explain, provider, server_config,
+    Expected, KeyExchange, Refusal, TlsError, UNRECOGNIZED_NAME_RECORD, bootstrap_config_at,
+    client_config, control_server_config, explain, provider, server_config,
 };
 use crate::token::JoinToken;
 
@@ -306,7 +306,7 @@ fn first_contact(
 fn bootstrap(world: &World, pinned: &crate::authority::Authority) -> Arc<ClientConfig> {
     let token = JoinToken::generate(&label("west"), pinned.root_der()).unwrap();
     let clock: Arc<TestClock> = Arc::clone(&world.clock);
-    bootstrap_config_at(&token, H2, clock).unwrap()
+    bootstrap_config_at(&token, H2, KeyExchange::Hybrid, clock).unwrap()
 }
 
 fn control_name() -> ServerName<'static> {
