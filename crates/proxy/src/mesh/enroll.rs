@@ -65,6 +65,7 @@ pub(super) async fn first(
     let deadline = Instant::now() + config.start_timeout;
     let state = open_state(config, deadline).await?;
     let kept = state.as_ref().map(|state| state.read()).transpose()?.flatten();
+    let kept = kept.map(|kept| kept.with_key_exchange(config.key_exchange));
     // Without a kept identity there must be a token; with one it may be spent, or gone.
     let token = config.token.read();
     let (network, token) = match (token, &kept) {
