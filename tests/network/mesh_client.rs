@@ -342,7 +342,7 @@ async fn an_agent_of_the_fabric_returns_after_an_absence_and_after_a_restart_wit
     agent.client.connect().await.unwrap();
     drop(agent);
     // From here on it has no token, and another random name.
-    config.token = TokenSource::File("/nowhere/token".into());
+    config.token = TokenSource::of(Some("/nowhere/token".into()), false);
     config.instance = label("another");
     let agent = ObservedClient::start(config).await;
     agent.until_connected(true).await;

@@ -275,7 +275,9 @@ async fn entered(host: &mut Host) -> (usize, Vec<v1::RefusedType>) {
                 wrong += tollway_wire::shard_set(&back.shards).unwrap().len();
             }
             Answer::Entered(entered) => return (wrong, entered.refused),
-            other => panic!("{other:?}"),
+            other @ (Answer::LeaseKept(_) | Answer::Granted(_) | Answer::Left(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 }

@@ -144,7 +144,7 @@ fn secrets_are_written_for_their_owner_alone_and_not_through_a_link() {
     std::fs::write(&bundle, "{}").unwrap();
     std::fs::set_permissions(&bundle, PermissionsExt::from_mode(0o664)).unwrap();
     let accept = ["join", "accept", "--store", &store, bundle.to_str().unwrap()];
-    tollway(&accept).check("ERR_FILE_UNUSABLE", &["chmod 600"]);
+    tollway(accept).check("ERR_FILE_UNUSABLE", &["chmod 600"]);
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn scene(west: &Network, east: &Network, api: SocketAddr, inbound: SocketAddr) -
     of_lowly.namespace = tollway_tests::network::label("lowly");
     let group = Group::new("racks").unwrap();
     let callers = [
-        ("a replica", issue(&home, cart.clone(), &home)),
+        ("a replica", issue(&home, cart, &home)),
         ("another app", issue(&home, west.service("web"), &home)),
         ("another namespace", issue(&home, of_lowly, &home)),
         ("another network", issue(&other, east.service("web"), &home)),

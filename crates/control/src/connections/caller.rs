@@ -242,7 +242,7 @@ mod tests {
             root: Vec::new(),
             egress: EgressMode::Direct,
             listen: "127.0.0.1:15010".parse().unwrap(),
-            peer_addresses: std::sync::Arc::from([]),
+            peer_addresses: Arc::from([]),
         };
         let mut catalogue = Catalogue::new(home, 0);
         let refusal = |catalogue: &Catalogue, app: &str, instance: &str| {

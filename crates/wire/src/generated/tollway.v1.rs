@@ -19,7 +19,7 @@ pub struct Address {
     pub port: u32,
 }
 /// The roots that may vouch for the names of one trust domain, and for no others.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TrustBundle {
     #[prost(string, tag = "1")]
     pub trust_domain: ::prost::alloc::string::String,
@@ -29,11 +29,26 @@ pub struct TrustBundle {
     /// The one network whose names it may vouch for.
     #[prost(string, tag = "3")]
     pub network: ::prost::alloc::string::String,
+    /// Identities of it that are believed no more, at most 256.
+    #[prost(message, repeated, tag = "4")]
+    pub revoked: ::prost::alloc::vec::Vec<RevokedIdentity>,
+}
+/// An identity that an operator took back.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokedIdentity {
+    #[prost(string, tag = "1")]
+    pub app: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Empty for every instance of the app.
+    #[prost(string, tag = "3")]
+    pub instance: ::prost::alloc::string::String,
 }
 /// Every trust domain this network accepts: its own and those of joined networks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TrustBundles {
-    /// Changes whenever a bundle is added, replaced or removed; it only grows.
+    /// Changes whenever a bundle is added, replaced or removed, or an identity is revoked or restored;
+    /// it only grows.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]
@@ -172,6 +187,9 @@ pub struct CreateTokenRequest {
     /// 0 means the default of 24 hours.
     #[prost(uint64, tag = "5")]
     pub ttl_ms: u64,
+    /// How many instances may use it; 1 if it is missing, 0 for any number.
+    #[prost(uint32, optional, tag = "7")]
+    pub uses: ::core::option::Option<u32>,
     #[prost(oneof = "create_token_request::Scope", tags = "1, 2, 3, 4, 6")]
     pub scope: ::core::option::Option<create_token_request::Scope>,
 }
@@ -213,6 +231,177 @@ pub struct CreateTokenResponse {
     pub token: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub expires_at_unix_ms: u64,
+    /// The public part of the token, by which it is listed and revoked.
+    #[prost(string, tag = "3")]
+    pub id: ::prost::alloc::string::String,
+    /// 0 for any number.
+    #[prost(uint32, tag = "4")]
+    pub uses: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListTokensRequest {
+    /// Id of the last token of the page before; empty for the first page.
+    #[prost(string, tag = "1")]
+    pub after: ::prost::alloc::string::String,
+    /// Most tokens of the answer; 0 means as many as it may have.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListTokensResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub tokens: ::prost::alloc::vec::Vec<TokenStatus>,
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenStatus {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "7")]
+    pub created_at_unix_ms: u64,
+    #[prost(uint64, tag = "8")]
+    pub expires_at_unix_ms: u64,
+    /// 0 for any number.
+    #[prost(uint32, tag = "9")]
+    pub uses: u32,
+    /// How many are spent.
+    #[prost(uint32, tag = "10")]
+    pub used: u32,
+    /// Missing while it was not used.
+    #[prost(message, optional, tag = "11")]
+    pub last_use: ::core::option::Option<TokenUse>,
+    /// 0 unless it was revoked.
+    #[prost(uint64, tag = "12")]
+    pub revoked_at_unix_ms: u64,
+    /// As in the request that made it.
+    #[prost(oneof = "token_status::Scope", tags = "2, 3, 4, 5, 6")]
+    pub scope: ::core::option::Option<token_status::Scope>,
+}
+/// Nested message and enum types in `TokenStatus`.
+pub mod token_status {
+    /// As in the request that made it.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Scope {
+        #[prost(message, tag = "2")]
+        Any(super::AnyWorkload),
+        #[prost(string, tag = "3")]
+        Namespace(::prost::alloc::string::String),
+        #[prost(message, tag = "4")]
+        App(super::AppScope),
+        #[prost(message, tag = "5")]
+        Gateway(super::GatewayScope),
+        #[prost(string, tag = "6")]
+        FabricGroup(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenUse {
+    #[prost(uint64, tag = "1")]
+    pub at_unix_ms: u64,
+    #[prost(message, optional, tag = "2")]
+    pub service: ::core::option::Option<ServiceName>,
+    #[prost(string, tag = "3")]
+    pub instance: ::prost::alloc::string::String,
+    /// IP address of the connection.
+    #[prost(string, tag = "4")]
+    pub from: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeTokenRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeTokenResponse {
+    #[prost(message, optional, tag = "1")]
+    pub token: ::core::option::Option<TokenStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListIdentitiesRequest {
+    /// `next` of the page before; empty for the first page.
+    #[prost(string, tag = "1")]
+    pub after: ::prost::alloc::string::String,
+    /// Most identities of the answer; 0 means as many as it may have.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListIdentitiesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub identities: ::prost::alloc::vec::Vec<IdentityStatus>,
+    /// Where the next page begins; empty after the last one.
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+/// An instance with a certificate that runs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IdentityStatus {
+    #[prost(message, optional, tag = "1")]
+    pub service: ::core::option::Option<ServiceName>,
+    #[prost(string, tag = "2")]
+    pub instance: ::prost::alloc::string::String,
+    /// Serial number of its last certificate.
+    #[prost(bytes = "vec", tag = "3")]
+    pub serial: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "4")]
+    pub issued_at_unix_ms: u64,
+    #[prost(uint64, tag = "5")]
+    pub expires_at_unix_ms: u64,
+    /// Now for one with an open stream; otherwise when its last stream ended here or its last
+    /// certificate was issued.
+    #[prost(uint64, tag = "6")]
+    pub last_seen_unix_ms: u64,
+    #[prost(bool, tag = "7")]
+    pub connected: bool,
+    /// Id of the token that it enrolled with.
+    #[prost(string, tag = "8")]
+    pub token: ::prost::alloc::string::String,
+    #[prost(bool, tag = "9")]
+    pub revoked: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeIdentityRequest {
+    #[prost(message, optional, tag = "1")]
+    pub identity: ::core::option::Option<RevokedIdentity>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeIdentityResponse {
+    #[prost(message, optional, tag = "1")]
+    pub revocation: ::core::option::Option<RevocationStatus>,
+    /// Connections to this control plane that it had.
+    #[prost(uint32, tag = "2")]
+    pub connections: u32,
+    /// Ids of tokens that its instances enrolled with and that are good still, at most 64.
+    #[prost(string, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestoreIdentityRequest {
+    #[prost(message, optional, tag = "1")]
+    pub identity: ::core::option::Option<RevokedIdentity>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestoreIdentityResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRevocationsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRevocationsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub revocations: ::prost::alloc::vec::Vec<RevocationStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevocationStatus {
+    #[prost(message, optional, tag = "1")]
+    pub identity: ::core::option::Option<RevokedIdentity>,
+    #[prost(uint64, tag = "2")]
+    pub revoked_at_unix_ms: u64,
+    /// When no certificate of it can be good any more and the revocation is forgotten; 0 for never.
+    #[prost(uint64, tag = "3")]
+    pub ends_at_unix_ms: u64,
+    /// Name of the joined network that revoked its own identity; empty for this network's.
+    #[prost(string, tag = "4")]
+    pub network: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListServicesRequest {}
@@ -251,6 +440,7 @@ pub struct GatewayStatus {
     pub instance: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
+    /// Missing where it takes no calls to other networks.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
 }
@@ -259,6 +449,9 @@ pub struct ExportJoinRequest {
     /// 0 means the default of 1 hour.
     #[prost(uint64, tag = "1")]
     pub ttl_ms: u64,
+    /// The gateways of the network that redeems the bundle may move later.
+    #[prost(bool, tag = "2")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportJoinResponse {
@@ -270,6 +463,9 @@ pub struct ExportJoinResponse {
 pub struct AcceptJoinRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub bundle: ::prost::alloc::vec::Vec<u8>,
+    /// The gateways of the network may move later; else they stay those of the bundle.
+    #[prost(bool, tag = "2")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcceptJoinResponse {
@@ -310,6 +506,9 @@ pub struct JoinStatus {
     /// When the last of its roots ends, 0 where that cannot be read.
     #[prost(uint64, tag = "9")]
     pub roots_end_unix_s: u64,
+    /// Its gateways may move without a new bundle.
+    #[prost(bool, tag = "10")]
+    pub follow_gateways: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinRequest {
@@ -435,6 +634,58 @@ pub struct ListPoliciesResponse {
     #[prost(message, repeated, tag = "2")]
     pub policies: ::prost::alloc::vec::Vec<Policy>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListActorTypesRequest {
+    /// Only of this namespace; empty for every one.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListActorTypesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub types: ::prost::alloc::vec::Vec<ActorTypeStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActorTypeStatus {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// Apps that may host it.
+    #[prost(string, repeated, tag = "3")]
+    pub apps: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether the operator has named them; if not, it is the first app that offered the type.
+    #[prost(bool, tag = "4")]
+    pub named: bool,
+    #[prost(uint32, tag = "5")]
+    pub hosts: u32,
+    /// Since when no host offers it; 0 while one does.
+    #[prost(uint64, tag = "6")]
+    pub vacant_since_unix_s: u64,
+    /// Apps that offer it and may not host it.
+    #[prost(string, repeated, tag = "7")]
+    pub refused: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllowActorTypeRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub apps: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AllowActorTypeResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseActorTypeRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseActorTypeResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListStateRequest {
     /// Only of this namespace; empty for every one.
@@ -661,6 +912,155 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "CreateToken"));
             self.inner.unary(req, path, codec).await
         }
+        /// Every join token that was not forgotten yet, by its id. No secret is among them.
+        pub async fn list_tokens(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListTokensRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTokensResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListTokens",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListTokens"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// No certificate is issued for the token any more. Those issued already run on.
+        pub async fn revoke_token(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RevokeTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeTokenResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/RevokeToken",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "RevokeToken"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Instances whose last certificate still runs.
+        pub async fn list_identities(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListIdentitiesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListIdentitiesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListIdentities",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListIdentities"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes an identity back: no certificate is issued for it, and those that run are believed no
+        /// more, in this network and in joined ones.
+        pub async fn revoke_identity(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RevokeIdentityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeIdentityResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/RevokeIdentity",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "RevokeIdentity"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn restore_identity(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RestoreIdentityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RestoreIdentityResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/RestoreIdentity",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "RestoreIdentity"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_revocations(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRevocationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRevocationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListRevocations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListRevocations"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_services(
             &mut self,
             request: impl tonic::IntoRequest<super::ListServicesRequest>,
@@ -881,6 +1281,81 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "DeletePolicies"));
             self.inner.unary(req, path, codec).await
         }
+        /// Which apps may host which actor types.
+        pub async fn list_actor_types(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListActorTypesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorTypesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListActorTypes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListActorTypes"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// From now on the named apps, and no others, may host a type.
+        pub async fn allow_actor_type(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AllowActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AllowActorTypeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/AllowActorType",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "AllowActorType"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The next app that offers a type gets it. Refused while the type has hosts.
+        pub async fn release_actor_type(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseActorTypeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ReleaseActorType",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ReleaseActorType"));
+            self.inner.unary(req, path, codec).await
+        }
         /// What apps keep in the state of this network.
         pub async fn list_state(
             &mut self,
@@ -958,6 +1433,53 @@ pub mod admin_server {
             tonic::Response<super::CreateTokenResponse>,
             tonic::Status,
         >;
+        /// Every join token that was not forgotten yet, by its id. No secret is among them.
+        async fn list_tokens(
+            &self,
+            request: tonic::Request<super::ListTokensRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTokensResponse>,
+            tonic::Status,
+        >;
+        /// No certificate is issued for the token any more. Those issued already run on.
+        async fn revoke_token(
+            &self,
+            request: tonic::Request<super::RevokeTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeTokenResponse>,
+            tonic::Status,
+        >;
+        /// Instances whose last certificate still runs.
+        async fn list_identities(
+            &self,
+            request: tonic::Request<super::ListIdentitiesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListIdentitiesResponse>,
+            tonic::Status,
+        >;
+        /// Takes an identity back: no certificate is issued for it, and those that run are believed no
+        /// more, in this network and in joined ones.
+        async fn revoke_identity(
+            &self,
+            request: tonic::Request<super::RevokeIdentityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeIdentityResponse>,
+            tonic::Status,
+        >;
+        async fn restore_identity(
+            &self,
+            request: tonic::Request<super::RestoreIdentityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RestoreIdentityResponse>,
+            tonic::Status,
+        >;
+        async fn list_revocations(
+            &self,
+            request: tonic::Request<super::ListRevocationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRevocationsResponse>,
+            tonic::Status,
+        >;
         async fn list_services(
             &self,
             request: tonic::Request<super::ListServicesRequest>,
@@ -1023,6 +1545,30 @@ pub mod admin_server {
             request: tonic::Request<super::DeletePoliciesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Which apps may host which actor types.
+        async fn list_actor_types(
+            &self,
+            request: tonic::Request<super::ListActorTypesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorTypesResponse>,
+            tonic::Status,
+        >;
+        /// From now on the named apps, and no others, may host a type.
+        async fn allow_actor_type(
+            &self,
+            request: tonic::Request<super::AllowActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AllowActorTypeResponse>,
+            tonic::Status,
+        >;
+        /// The next app that offers a type gets it. Refused while the type has hosts.
+        async fn release_actor_type(
+            &self,
+            request: tonic::Request<super::ReleaseActorTypeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseActorTypeResponse>,
             tonic::Status,
         >;
         /// What apps keep in the state of this network.
@@ -1189,6 +1735,272 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CreateTokenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListTokens" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListTokensSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ListTokensRequest>
+                    for ListTokensSvc<T> {
+                        type Response = super::ListTokensResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListTokensRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_tokens(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListTokensSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/RevokeToken" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeTokenSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::RevokeTokenRequest>
+                    for RevokeTokenSvc<T> {
+                        type Response = super::RevokeTokenResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RevokeTokenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::revoke_token(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeTokenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListIdentities" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListIdentitiesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListIdentitiesRequest>
+                    for ListIdentitiesSvc<T> {
+                        type Response = super::ListIdentitiesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListIdentitiesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_identities(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListIdentitiesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/RevokeIdentity" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeIdentitySvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::RevokeIdentityRequest>
+                    for RevokeIdentitySvc<T> {
+                        type Response = super::RevokeIdentityResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RevokeIdentityRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::revoke_identity(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeIdentitySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/RestoreIdentity" => {
+                    #[allow(non_camel_case_types)]
+                    struct RestoreIdentitySvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::RestoreIdentityRequest>
+                    for RestoreIdentitySvc<T> {
+                        type Response = super::RestoreIdentityResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RestoreIdentityRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::restore_identity(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RestoreIdentitySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListRevocations" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRevocationsSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListRevocationsRequest>
+                    for ListRevocationsSvc<T> {
+                        type Response = super::ListRevocationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRevocationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_revocations(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRevocationsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -1586,6 +2398,141 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeletePoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListActorTypes" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListActorTypesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListActorTypesRequest>
+                    for ListActorTypesSvc<T> {
+                        type Response = super::ListActorTypesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListActorTypesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_actor_types(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListActorTypesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/AllowActorType" => {
+                    #[allow(non_camel_case_types)]
+                    struct AllowActorTypeSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::AllowActorTypeRequest>
+                    for AllowActorTypeSvc<T> {
+                        type Response = super::AllowActorTypeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AllowActorTypeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::allow_actor_type(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AllowActorTypeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ReleaseActorType" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseActorTypeSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ReleaseActorTypeRequest>
+                    for ReleaseActorTypeSvc<T> {
+                        type Response = super::ReleaseActorTypeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseActorTypeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::release_actor_type(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseActorTypeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2381,7 +3328,10 @@ pub mod identity_client {
             self
         }
         /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
-        /// current certificate. A workload only renews its own service and instance.
+        /// current certificate, or one that ended within the control plane's grace. A workload only renews
+        /// its own service and instance, with the last key that it was issued. Each instance spends one use
+        /// of its token; a repeated request with the key of the instance's last certificate spends no other
+        /// one while that certificate runs.
         pub async fn issue(
             &mut self,
             request: impl tonic::IntoRequest<super::IssueRequest>,
@@ -2402,7 +3352,8 @@ pub mod identity_client {
             req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Identity", "Issue"));
             self.inner.unary(req, path, codec).await
         }
-        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        /// Whether a join token would be taken now. Issues nothing and changes nothing. A refusal has the
+        /// control plane's clock in its metadata: `tollway-clock-unix-ms`.
         pub async fn check(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckRequest>,
@@ -2439,12 +3390,16 @@ pub mod identity_server {
     #[async_trait]
     pub trait Identity: std::marker::Send + std::marker::Sync + 'static {
         /// Issues a certificate: to the holder of a join token, or again to a workload that presents its
-        /// current certificate. A workload only renews its own service and instance.
+        /// current certificate, or one that ended within the control plane's grace. A workload only renews
+        /// its own service and instance, with the last key that it was issued. Each instance spends one use
+        /// of its token; a repeated request with the key of the instance's last certificate spends no other
+        /// one while that certificate runs.
         async fn issue(
             &self,
             request: tonic::Request<super::IssueRequest>,
         ) -> std::result::Result<tonic::Response<super::IssueResponse>, tonic::Status>;
-        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        /// Whether a join token would be taken now. Issues nothing and changes nothing. A refusal has the
+        /// control plane's clock in its metadata: `tollway-clock-unix-ms`.
         async fn check(
             &self,
             request: tonic::Request<super::CheckRequest>,
@@ -3782,7 +4737,7 @@ pub struct FollowResponse {
     /// Present when they changed.
     #[prost(message, optional, tag = "3")]
     pub gateways: ::core::option::Option<Gateways>,
-    /// Present when the called network's roots changed.
+    /// Present when the called network's roots or its revoked identities changed, and at the start.
     #[prost(message, optional, tag = "4")]
     pub trust: ::core::option::Option<TrustBundle>,
     /// Bounds of a full state: aggregates that are not between them have gone.
@@ -4207,7 +5162,8 @@ pub mod host_request {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Enter {
-    /// Another one for each start of the host: what an earlier one held does not pass to it.
+    /// Another one for each start of the host: what an earlier one held does not pass to it, and its
+    /// lease is not renewed any more.
     #[prost(uint64, tag = "1")]
     pub life: u64,
     /// What it offers, and what it holds of that because its lease has not ended.
@@ -4247,14 +5203,14 @@ pub struct GivenBack {
 pub struct Retire {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HostResponse {
     #[prost(oneof = "host_response::Response", tags = "1, 2, 3, 4, 5")]
     pub response: ::core::option::Option<host_response::Response>,
 }
 /// Nested message and enum types in `HostResponse`.
 pub mod host_response {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Response {
         #[prost(message, tag = "1")]
         Entered(super::Entered),
@@ -4268,11 +5224,25 @@ pub mod host_response {
         Left(super::Left),
     }
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Entered {
     /// The lease ends this long after a request was sent that was answered.
     #[prost(uint32, tag = "1")]
     pub lease_ms: u32,
+    /// Of the types that it offers those that it may not host.
+    #[prost(message, repeated, tag = "2")]
+    pub refused: ::prost::alloc::vec::Vec<RefusedType>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RefusedType {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// A word of the catalogue of errors.
+    #[prost(string, tag = "2")]
+    pub code: ::prost::alloc::string::String,
+    /// Why, and what to do.
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
 }
 /// The answer to `keep_lease`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4405,7 +5375,8 @@ pub mod placement_client {
             self
         }
         /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
-        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// every later one renews. What it claims there has to be what it was granted; orders to give
+        /// back anything else come before `entered`. `leave` ends it; when the stream breaks without it, the host keeps
         /// what it has until the lease ends, and may enter again before that.
         pub async fn host(
             &mut self,
@@ -4480,7 +5451,8 @@ pub mod placement_server {
             + std::marker::Send
             + 'static;
         /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
-        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// every later one renews. What it claims there has to be what it was granted; orders to give
+        /// back anything else come before `entered`. `leave` ends it; when the stream breaks without it, the host keeps
         /// what it has until the lease ends, and may enter again before that.
         async fn host(
             &self,
@@ -4755,7 +5727,8 @@ pub struct Gateway {
     /// Where other networks reach it.
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
-    /// Where workloads of its own network reach it.
+    /// Where workloads of its own network reach it for calls to other networks; missing where it takes
+    /// none.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
 }

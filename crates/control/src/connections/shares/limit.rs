@@ -148,7 +148,7 @@ impl ShareLimit {
                     self.evicted.fetch_add(1, Ordering::Relaxed);
                     if let Some(holder) = state.shares.holder(number)
                         && let Some(left_out) =
-                            state.log.admit("evicted", &holder.to_string(), now())
+                            state.log.admit("evicted", holder.to_string(), now())
                     {
                         let (what, limit) = (self.what, level.word());
                         warn!(code = %ErrorCode::ShareExceeded, %holder, newcomer = %who, what, limit, left_out, "the oldest of the identity that has most was evicted");
@@ -174,7 +174,7 @@ impl ShareLimit {
 
     fn refuse(&self, state: &mut State, who: &Holder, refused: Refused) -> Refused {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        if let Some(left_out) = state.log.admit("refused", &who.to_string(), now()) {
+        if let Some(left_out) = state.log.admit("refused", who.to_string(), now()) {
             let Refused { what, level, limit } = &refused;
             warn!(code = %ErrorCode::ShareExceeded, holder = %who, what, level = level.word(), limit, left_out, "an identity was refused more than its share");
         }

@@ -123,7 +123,7 @@ fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
     let own = west.credentials(&web, "w-1", &[]);
     let caller = Running::start(web, own.clone(), &[ListenerKind::HttpApi], None, None);
     let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
-    let trust_domain = west.trust_domain.clone();
+    let trust_domain = west.trust_domain;
     let protocol = AppProtocol::Http;
     caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
     let call = || {
