@@ -345,11 +345,11 @@ fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
     let _app = mesh.east.app("echo", "e", AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    let gateway = |network: &Network| network.gateway.port("gateway").unwrap();
+    let gateway = |network: &Network, port| network.gateway.port(port).unwrap();
     let explained = Explained::by(&caller, &["echo.default.east/healthz"]);
     explained.check_hops(&[
-        ("gateway", &format!("{} of the own network", gateway(&mesh.west))),
-        ("remote", &format!("{} of network east", gateway(&mesh.east))),
+        ("gateway", &format!("{} of the own network", gateway(&mesh.west, "inside"))),
+        ("remote", &format!("{} of network east", gateway(&mesh.east, "gateway"))),
     ]);
     explained.check_columns();
 }

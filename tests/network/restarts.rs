@@ -155,7 +155,7 @@ fn token(files: &TempDir) -> PathBuf {
         .arg(store)
         .output();
     let path = files.path().join("any.token");
-    std::fs::write(&path, made.unwrap().stdout).unwrap();
+    tollway_net::secret_file::write(&path, &made.unwrap().stdout).unwrap();
     path
 }
 

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use thiserror::Error;
 use tollway_identity::{PeerIdentity, span};
-use tollway_model::{ErrorCode, Instance, Label, ServiceName, TrustDomain};
+use tollway_model::{ErrorCode, Instance, Label, ServiceName, TrustDomain, chain};
 use tollway_store::{Entry, Expected, KeyRange, ReadError, Store, TransactError, Transaction};
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
@@ -38,6 +38,8 @@ const UNUSED_KEYS_LIMIT: usize = 8;
 /// Instances whose keys are remembered, in one namespace and in all.
 const INSTANCES_PER_NAMESPACE_LIMIT: usize = 20_000;
 const INSTANCES_LIMIT: usize = 200_000;
+/// Instances whose keys the store has not taken; more are not renewed until it does.
+const UNSAVED_INSTANCES_LIMIT: usize = 20_000;
 /// Which part of a namespace's instances is forgotten at a limit, those that ended first or will.
 const FORGOTTEN_SHARE: usize = 20;
 /// Entries that are read at once.
@@ -197,6 +199,8 @@ pub(crate) struct InstanceKeys {
     reused: ReusedKeys,
     /// Instances in each namespace, in lower case.
     counts: Mutex<HashMap<String, usize>>,
+    /// What the store has not taken, as of a full disk: it counts in place of what is stored.
+    unsaved: Mutex<HashMap<Bytes, Keys>>,
     renewed_late: AtomicU64,
     refused: [AtomicU64; KeyRefusal::ALL.len()],
 }
@@ -211,6 +215,7 @@ impl InstanceKeys {
             late_renewal: options.timing.late_renewal,
             reused: options.reused_keys,
             counts: Mutex::default(),
+            unsaved: Mutex::default(),
             renewed_late: AtomicU64::new(0),
             refused: Default::default(),
         };
@@ -280,14 +285,20 @@ impl InstanceKeys {
         if is_new {
             self.make_room(&issued.service.namespace.to_lower()).await?;
         }
-        match self.store.transact(change.put(key, keys.encode_to_vec())).await {
-            Ok(_) if is_new => {
-                *self.counts().entry(issued.service.namespace.to_lower()).or_default() += 1;
+        match self.store.transact(change.put(key.clone(), keys.encode_to_vec())).await {
+            Ok(_) => {
+                self.unsaved().remove(&key);
+                if is_new {
+                    *self.counts().entry(issued.service.namespace.to_lower()).or_default() += 1;
+                }
             }
-            Ok(_) => {}
             Err(TransactError::Conflict { .. }) => {
                 let what = "another renewal of this instance is under way; try again";
                 return Err(Status::aborted(what));
+            }
+            // A store that takes no writes, such as one whose disk is full, ends no identity.
+            Err(error) if shown.is_some() && self.keep(key, keys) => {
+                warn!(reason = %chain(&error), "the key of a renewal is not stored yet");
             }
             Err(error) => return Err(store_status(&error)),
         }
@@ -314,15 +325,53 @@ impl InstanceKeys {
         }
         let put = Transaction::new()
             .when(key.clone(), Expected::Revision(revision))
-            .put(key, keys.encode_to_vec());
-        // The next handshake with the key, or a renewal, notes it otherwise.
-        if let Err(reason) = self.store.transact(put).await {
-            debug!(%reason, "the first use of a key was not noted");
+            .put(key.clone(), keys.encode_to_vec());
+        match self.store.transact(put).await {
+            Ok(_) => drop(self.unsaved().remove(&key)),
+            // The next handshake with the key, or a renewal, notes it otherwise.
+            Err(reason) => debug!(%reason, "the first use of a key was not noted"),
         }
+    }
+
+    /// Keeps what the store has not taken. Returns false where that is too much.
+    fn keep(&self, key: Bytes, keys: Keys) -> bool {
+        let mut unsaved = self.unsaved();
+        let has_room = unsaved.len() < UNSAVED_INSTANCES_LIMIT || unsaved.contains_key(&key);
+        if has_room {
+            unsaved.insert(key, keys);
+        }
+        has_room
+    }
+
+    /// Stores what the store has not taken before.
+    async fn save(&self) {
+        let unsaved: Vec<Bytes> = self.unsaved().keys().cloned().collect();
+        for key in unsaved {
+            // The keys of this moment, over the record that they are made of.
+            let Ok(entry) = self.store.get(&key).await else { return };
+            let Some(keys) = self.unsaved().get(&key).cloned() else { continue };
+            let expected = entry.map_or(Expected::Absent, |e| Expected::Revision(e.revision));
+            let put = Transaction::new().when(key.clone(), expected);
+            match self.store.transact(put.put(key.clone(), keys.encode_to_vec())).await {
+                Ok(_) => {
+                    let mut unsaved = self.unsaved();
+                    if unsaved.get(&key) == Some(&keys) {
+                        unsaved.remove(&key);
+                    }
+                }
+                Err(TransactError::Conflict { .. }) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn unsaved(&self) -> MutexGuard<'_, HashMap<Bytes, Keys>> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets instances whose certificates can renew no more.
     pub(crate) async fn sweep(&self) {
+        self.save().await;
         if let Err(reason) = self.recount(true).await {
             warn!(%reason, "the keys of instances were not swept");
         }
@@ -351,7 +400,9 @@ impl InstanceKeys {
 
     async fn read(&self, key: &[u8]) -> Result<Option<(Keys, u64)>, Status> {
         let entry = self.store.get(key).await.map_err(|error| store_status(&error))?;
-        Ok(entry.and_then(|entry| Some((Keys::decode(entry.value).ok()?, entry.revision))))
+        let stored = entry.and_then(|e| Some((Keys::decode(e.value).ok()?, e.revision)));
+        let unsaved = self.unsaved().get(key).cloned();
+        Ok(stored.map(|(stored, revision)| (unsaved.unwrap_or(stored), revision)))
     }
 
     /// At a limit, forgets those instances of the namespace, or of the one with the most, that ended

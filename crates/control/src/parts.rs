@@ -71,6 +71,8 @@ const HEAD_LIMIT_BYTES: u32 = 16 << 10;
 /// for the peer's errors. More of either end the connection.
 const CALLED_OFF_LIMIT: usize = 20;
 const MISTAKES_LIMIT: usize = 256;
+/// With fewer for workloads and gateways the operator is warned.
+const FEW_CONNECTIONS: usize = 1_000;
 /// A connection that does not answer a ping is closed after this and [`PING_TIMEOUT`].
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,7 +124,7 @@ fn connections_within_descriptors(wanted: ConnectionOptions) -> ConnectionOption
     let descriptors = tollway_net::descriptor_limit();
     let connections = wanted.within(descriptors);
     let ConnectionOptions { authenticated, joined, unauthenticated, handshakes, .. } = connections;
-    if connections == wanted {
+    if connections == wanted || authenticated >= FEW_CONNECTIONS {
         info!(descriptors, authenticated, joined, "limits of connections");
     } else {
         let hint = ErrorCode::OutOfDescriptors.entry().remedy;

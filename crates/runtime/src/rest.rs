@@ -116,9 +116,13 @@ fn metadata(api: &Api) -> Response<Body> {
             "hostReady": actors.is_ready(),
             "activeActors": counts,
             "placement": actors.placement(),
-            "refusedTypes": refused.collect::<Vec<_>>(),
         },
     });
+    let refused: Vec<Value> = refused.collect();
+    // Dapr has no such field.
+    if !refused.is_empty() {
+        answer["actorRuntime"]["refusedTypes"] = refused.into();
+    }
     if let (Some(options), Some(fields)) = (facts.app(), answer.as_object_mut()) {
         let mut app = json!({
             "port": options.address.port(),

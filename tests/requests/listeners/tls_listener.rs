@@ -38,7 +38,8 @@ pub(crate) struct TlsListener<'a> {
 
 impl West {
     pub(crate) fn start() -> Self {
-        Self::of(Network::start("west"), &[])
+        // A certificate that has ended would be let in to renew itself.
+        Self::of(Network::start_with("west", &["--renewal-grace-s", "0"]), &[])
     }
 
     /// Of a network whose gateway has `options`.

@@ -328,7 +328,7 @@ fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> 
         .args(["--network", name, "--listen", listen, "--store"])
         .arg(store(files))
         // All networks of these tests are on this machine.
-        .args(["--peer-addresses", "127.0.0.0/8"])
+        .args(["--peer-addresses", "127.0.0.0/8", "--peer-addresses", "10.0.0.0/8"])
         .args(options)
         .start_listening()
         .unwrap()

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use tollway_model::SpiffeId;
 use tollway_store::Limits;
 
 use super::*;
@@ -182,6 +183,56 @@ async fn load(store: &Store, renewal_grace: Duration) -> InstanceKeys {
     InstanceKeys::load(store.clone(), &options).await.unwrap()
 }
 
+/// That of the instance `a`.
+fn identity(key_hash: [u8; 32]) -> PeerIdentity {
+    let label = |text| Label::new(text).unwrap();
+    PeerIdentity {
+        spiffe: SpiffeId::parse("spiffe://west.tollway/ns/default/stock").unwrap(),
+        service: ServiceName {
+            app: label("stock"),
+            namespace: label("default"),
+            network: label("west"),
+        },
+        dns_names: Vec::new(),
+        instance: Some(label("a")),
+        not_before: UNIX_EPOCH,
+        not_after: UNIX_EPOCH + Duration::from_secs(ENDS),
+        key_hash,
+        serial: Vec::new(),
+    }
+}
+
 fn name_of(instance: &str) -> Bytes {
     format!("{INSTANCE_PREFIX}default/stock/{instance}").into()
+}
+
+/// The harm: a full disk ends identities, because no certificate is renewed.
+#[tokio::test]
+async fn a_store_that_takes_no_writes_ends_no_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let name = name_of("a");
+    let room = enrolled().encode_to_vec().len();
+    let limits = Limits { value_bytes: room, ..Limits::default() };
+    let store = Store::open_embedded(&path, limits).await.unwrap();
+    store.transact(Transaction::new().put(name.clone(), enrolled().encode_to_vec())).await.unwrap();
+    let keys = load(&store, Duration::from_secs(1_000)).await;
+    for (from, to) in [(0, 1), (1, 2)] {
+        let entry = keys.read(&name).await.unwrap();
+        let known = entry.as_ref().map(|(keys, _)| keys);
+        assert_eq!(decide_renewal(known, shown(&key(from)), LATE), Ok(()), "{from}");
+        let remembered = Remembered { key: name.clone(), entry, shown: Some(key(from)) };
+        keys.issued(remembered, &identity(key(to)), None).await.unwrap();
+    }
+    keys.save().await;
+    assert_eq!(keys.unsaved().len(), 1, "the store takes none of it");
+    drop((keys, store));
+    let store = Store::open_embedded(&path, Limits::default()).await.unwrap();
+    let keys = load(&store, Duration::from_secs(1_000)).await;
+    let (known, _) = keys.read(&name).await.unwrap().unwrap();
+    assert!(keys.keep(name.clone(), renewed(renewed(known, 0, 1), 1, 2)));
+    keys.save().await;
+    assert!(keys.unsaved().is_empty());
+    let (known, _) = keys.read(&name).await.unwrap().unwrap();
+    assert!(known.has(&key(2)) && !known.has(&key(0)), "it is stored once it can be");
 }

@@ -17,7 +17,6 @@ mod settings;
 mod stalled;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_testkit::{End, Process, RawClient, TempDir, TlsRelay, retry_until};
@@ -164,7 +163,7 @@ impl Stand {
         let network = Network::start("west");
         let address = network.control_address();
         let (config, name) = network.client_of_control("web");
-        let relay = TlsRelay::start(address, &name, Arc::clone(&config)).unwrap();
+        let relay = TlsRelay::start(address, &name, network.client_of_control("orders").0).unwrap();
         let target = Target { authority: CONTROL, prefix: "", app_id: None };
         Self {
             network: Some(network),
@@ -176,6 +175,13 @@ impl Stand {
             _relay: Some(relay),
             _files: None,
         }
+    }
+
+    /// The control plane, as a workload has it that does not attack.
+    fn aim_of_another(&self) -> Aim {
+        let network = self.network.as_ref().expect("it has a control plane");
+        let tls = Some(network.client_of_control("orders"));
+        Aim { address: network.control_address(), tls }
     }
 
     fn attacked(&self) -> Vec<&Process> {

@@ -128,7 +128,7 @@ fn a_workload_that_takes_no_answers_loses_its_connection() {
     let stand = Stand::control();
     let control = stand.attacked()[0];
     let mut call = stand.honest.caller();
-    let idle = &mut Stopped::open(&stand.aim, OPEN);
+    let idle = &mut Stopped::open(&stand.aim_of_another(), OPEN);
     idle.watch(1, &open_message(1));
     let is_told = |idle: &mut Stopped| {
         idle.look().unwrap().iter().any(|frame| frame.kind == DATA).then_some(())
