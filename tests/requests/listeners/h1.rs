@@ -43,7 +43,7 @@ const SPELLINGS: [&str; 8] = [
 ];
 
 /// Hosts that are no service, though some reader might take them for `stock`; with the status at the
-/// API, which takes no names that somebody may own.
+/// API, which takes no names that the public DNS delegates.
 const NO_SERVICE: [(&str, u16); 8] = [
     ("example.org", 403),
     ("mesh", 404),
