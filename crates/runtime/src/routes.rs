@@ -12,7 +12,7 @@ pub struct Route {
     pub path: &'static str,
     /// Served to the sidecar's own app.
     pub to_app: bool,
-    /// Served to other sidecars, as policies and [the route's own rules](super::actors) allow.
+    /// Served to other sidecars, as policies and the route's own rules allow.
     pub to_mesh: bool,
     endpoint: Endpoint,
 }

@@ -35,7 +35,7 @@ enum IdentityCommand {
     Revoke {
         #[command(flatten)]
         store: StoreArg,
-        /// An app, or one instance of it: APP[.NAMESPACE][/INSTANCE]. The namespace is `default` if
+        /// An app, or one instance of it: `APP[.NAMESPACE][/INSTANCE]`. The namespace is `default` if
         /// it is not given.
         identity: Named,
         /// Print JSON.
