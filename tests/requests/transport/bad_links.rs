@@ -119,7 +119,9 @@ fn calls_too_large_for_the_way_end_with_a_code_and_others_go_on() {
     let options = [&times[..], &["--idle-timeout-ms", &idle]].concat();
     across(networks, &options, |world, way| {
         let _near = world.mesh.west.app("near", "west-1", AppProtocol::Http);
-        let late = world.mesh.west.sidecar("late", &options);
+        // A hello with a hybrid key takes more than one packet of the size that the ends believe in.
+        let classical = [&options[..], &["--classical-key-exchange"]].concat();
+        let late = world.mesh.west.sidecar("late", &classical);
         world.caller.until_served(NEAR);
         runtime().block_on(async {
             let mut kept = world.until_line().await;
@@ -139,7 +141,7 @@ fn calls_too_large_for_the_way_end_with_a_code_and_others_go_on() {
             let silent = counter(&world.caller.process, "tollway_keepalive_timeouts_total");
             assert!(silent > 0, "no connection was found silent");
             let new = world.get(&late, SMALL_BYTES).await;
-            assert_eq!(new, Became::Whole, "a handshake fits into packets of that size");
+            assert_eq!(new, Became::Whole, "a classical handshake fits into packets of that size");
             way.lay(good());
             let mut kept = world.until_line().await;
             world.until_all_are_whole(&mut kept).await;

@@ -82,7 +82,7 @@ impl World {
 
     fn start_with(times: &[&str]) -> Self {
         // A crowd stands for many workloads, and all of it has one certificate.
-        let network = Network::start_with("west", &["--max-instance-connections", "20000"]);
+        let network = Network::start_with("west", &["--max-instance-connections", "10000"]);
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
         let address = app.port("http").unwrap();
         let port = address.port().to_string();
