@@ -323,14 +323,20 @@ impl InstanceKeys {
         if !keys.use_once(&identity.key_hash, unix_now_s()) {
             return;
         }
+        // The next handshake with the key, or a renewal, notes it otherwise.
+        if let Err(reason) = self.replace(&key, revision, &keys).await {
+            debug!(%reason, "the first use of a key was not noted");
+        }
+    }
+
+    /// Stores keys over the record of this revision, in place of what the store has not taken before.
+    async fn replace(&self, key: &Bytes, revision: u64, keys: &Keys) -> Result<(), TransactError> {
         let put = Transaction::new()
             .when(key.clone(), Expected::Revision(revision))
             .put(key.clone(), keys.encode_to_vec());
-        match self.store.transact(put).await {
-            Ok(_) => drop(self.unsaved().remove(&key)),
-            // The next handshake with the key, or a renewal, notes it otherwise.
-            Err(reason) => debug!(%reason, "the first use of a key was not noted"),
-        }
+        self.store.transact(put).await?;
+        self.unsaved().remove(key);
+        Ok(())
     }
 
     /// Keeps what the store has not taken. Returns false where that is too much.
@@ -389,12 +395,16 @@ impl InstanceKeys {
     async fn bar(&self, key: Bytes, entry: Option<(Keys, u64)>) {
         let Some((keys, revision)) = entry else { return };
         let barred = Keys { is_barred: true, ..keys };
-        let put = Transaction::new()
-            .when(key.clone(), Expected::Revision(revision))
-            .put(key, barred.encode_to_vec());
-        // What was tried once is tried again, and the next time the instance is barred.
-        if let Err(reason) = self.store.transact(put).await {
-            warn!(%reason, "an instance was not barred");
+        match self.replace(&key, revision, &barred).await {
+            Ok(()) => {}
+            Err(reason @ TransactError::Conflict { .. }) => {
+                // What was tried once is tried again, and the next time the instance is barred.
+                warn!(%reason, "an instance was not barred");
+            }
+            Err(reason) => {
+                let is_kept = self.keep(key, barred);
+                warn!(reason = %chain(&reason), is_kept, "that an instance is barred is not stored yet");
+            }
         }
     }
 

@@ -226,6 +226,9 @@ async fn a_store_that_takes_no_writes_ends_no_identity() {
     }
     keys.save().await;
     assert_eq!(keys.unsaved().len(), 1, "the store takes none of it");
+    keys.bar(name.clone(), keys.read(&name).await.unwrap()).await;
+    let (known, _) = keys.read(&name).await.unwrap().unwrap();
+    assert!(known.is_barred, "what is not stored counts");
     drop((keys, store));
     let store = Store::open_embedded(&path, Limits::default()).await.unwrap();
     let keys = load(&store, Duration::from_secs(1_000)).await;
@@ -235,4 +238,9 @@ async fn a_store_that_takes_no_writes_ends_no_identity() {
     assert!(keys.unsaved().is_empty());
     let (known, _) = keys.read(&name).await.unwrap().unwrap();
     assert!(known.has(&key(2)) && !known.has(&key(0)), "it is stored once it can be");
+    assert!(keys.keep(name.clone(), renewed(known.clone(), 2, 3)));
+    keys.bar(name.clone(), keys.read(&name).await.unwrap()).await;
+    keys.save().await;
+    let (known, _) = keys.read(&name).await.unwrap().unwrap();
+    assert!(known.is_barred, "no former keys come back over it");
 }
