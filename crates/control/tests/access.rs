@@ -6,7 +6,6 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -19,6 +18,7 @@ use tollway_identity::{
 };
 use tollway_model::{Instance, NetworkName, ServiceName, TrustDomain};
 use tollway_store::{Limits, Store};
+use tollway_testkit::table;
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 use tollway_wire::v1::register_request::Request as Announce;
@@ -421,24 +421,13 @@ fn streaming_methods() -> BTreeSet<String> {
 
 /// The rows of the table in docs/security.md, by method and words, with a cell for each kind of caller.
 fn rows() -> BTreeMap<(String, String), BTreeMap<Kind, String>> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let cells = |line: &str| {
-        let line = line.trim().trim_matches('|').to_owned();
-        line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    let page = include_str!("../../../docs/security.md");
+    let rows = table(page, "method", 2, Kind::ALL.map(|(_, word)| word)).into_iter();
+    let row = |(keys, cells): (Vec<String>, [String; Kind::ALL.len()])| {
+        let of = Kind::ALL.iter().map(|(kind, _)| *kind).zip(cells).collect();
+        ((keys[0].clone(), keys[1].clone()), of)
     };
-    let mut lines = page.lines().skip_while(|line| !line.starts_with("| method |"));
-    let head = cells(lines.next().expect("docs/security.md has the table of methods"));
-    let columns = Kind::ALL.map(|(kind, word)| {
-        let at = head.iter().position(|cell| cell == word);
-        (kind, at.unwrap_or_else(|| panic!("the table has no column {word:?}")))
-    });
-    let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(|line| {
-        let cells = cells(line);
-        let of = columns.iter().map(|(kind, at)| (*kind, cells[*at].clone())).collect();
-        ((cells[0].trim_matches('`').to_owned(), cells[1].clone()), of)
-    });
-    rows.collect()
+    rows.map(row).collect()
 }
 
 /// The control plane, the callers and what there is to protect.

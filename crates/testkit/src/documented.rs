@@ -9,6 +9,33 @@ pub fn check_limit(page: &str, name: &str, default: &str) {
     assert_eq!(written, default, "`{name}` in docs/limits.md");
 }
 
+/// The rows of the table on a page whose head begins with `| FIRST |`: for each the cells of `keys`
+/// columns, without code marks, and those of the named columns, in their order.
+#[track_caller]
+pub fn table<const N: usize>(
+    page: &str,
+    first: &str,
+    keys: usize,
+    columns: [&str; N],
+) -> Vec<(Vec<String>, [String; N])> {
+    let cells = |line: &str| {
+        let line = line.trim().trim_matches('|').to_owned();
+        line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let mut lines = page.lines().skip_while(|line| !line.starts_with(&format!("| {first} |")));
+    let head = cells(lines.next().unwrap_or_else(|| panic!("there is no table of {first:?}")));
+    let at = columns.map(|column| {
+        let at = head.iter().position(|cell| cell == column);
+        at.unwrap_or_else(|| panic!("the table of {first:?} has no column {column:?}"))
+    });
+    let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(|line| {
+        let cells = cells(line);
+        let key = |cell: &String| cell.trim_matches('`').to_owned();
+        (cells[..keys].iter().map(key).collect(), at.map(|at| cells[at].clone()))
+    });
+    rows.collect()
+}
+
 /// With commas between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -43,5 +70,12 @@ mod tests {
     #[should_panic(expected = "no row for `b`")]
     fn a_limit_without_a_row_fails_the_check() {
         check_limit("| `a` | 1 |\n", "b", "1");
+    }
+
+    #[test]
+    fn the_rows_of_a_table_are_read_by_their_columns() {
+        let page = "| b | x |\n|---|---|\n| 1 | 2 |\n\n| a | x | y |\n|---|---|---|\n| `p q` | 3 | 4 |\nend\n";
+        let rows = table(page, "a", 1, ["y", "x"]);
+        assert_eq!(rows, [(vec!["p q".to_owned()], ["4".to_owned(), "3".to_owned()])]);
     }
 }

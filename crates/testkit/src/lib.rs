@@ -28,7 +28,7 @@ mod wait;
 pub use browser::Browser;
 pub use closed_port::ClosedPort;
 pub use cpu::{cpu_time, thread_cpu_time};
-pub use documented::{check_limit, grouped};
+pub use documented::{check_limit, grouped, table};
 pub use etcd::EtcdServer;
 pub use java::java_project;
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};

@@ -33,22 +33,8 @@ const KINDS: [&str; 9] = [
 /// The rows of the table: for each route a cell for each kind.
 fn rows() -> BTreeMap<String, BTreeMap<&'static str, String>> {
     let page = include_str!("../../../docs/security.md");
-    let cells = |line: &str| {
-        let line = line.trim().trim_matches('|').to_owned();
-        line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
-    };
-    let mut lines = page.lines().skip_while(|line| !line.starts_with("| route |"));
-    let head = cells(lines.next().expect("docs/security.md has the table of routes"));
-    let columns = KINDS.map(|kind| {
-        let at = head.iter().position(|cell| cell == kind);
-        (kind, at.unwrap_or_else(|| panic!("the table has no column {kind:?}")))
-    });
-    let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(|line| {
-        let cells = cells(line);
-        let of = columns.iter().map(|(kind, at)| (*kind, cells[*at].clone())).collect();
-        (cells[0].trim_matches('`').to_owned(), of)
-    });
-    rows.collect()
+    let rows = tollway_testkit::table(page, "route", 1, KINDS).into_iter();
+    rows.map(|(keys, cells)| (keys.concat(), KINDS.into_iter().zip(cells).collect())).collect()
 }
 
 /// The sidecar of `cart`, and the callers' certificates.
