@@ -71,7 +71,7 @@ pub(crate) const CRATES: &[Crate] = &[
             "settings", "control", "fabric", "echo", "lab",
         ],
     ),
-    part("fuzz", &["model", "http", "actors", "config", "wire", "identity", "control"]),
+    part("fuzz", &["model", "http", "actors", "config", "wire", "identity", "control", "fabric"]),
     part("testkit", &["net"]),
     part("xtask", &["model", "record"]),
 ];

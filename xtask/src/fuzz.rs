@@ -105,7 +105,8 @@ fn wanted(names: &[String], all: Vec<String>) -> Result<Vec<String>> {
     Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
-fn targets(root: &Path) -> Result<Vec<String>> {
+/// The names of all targets.
+pub(crate) fn targets(root: &Path) -> Result<Vec<String>> {
     let dir = root.join("crates/fuzz/corpus");
     let entries = std::fs::read_dir(&dir).with_context(|| format!("could not list {dir:?}"))?;
     let mut names = Vec::new();

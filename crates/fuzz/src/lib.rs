@@ -8,6 +8,7 @@
 
 mod bundle;
 mod certificate;
+mod frames;
 mod http1;
 mod http1_body;
 mod http2;
@@ -19,6 +20,8 @@ mod pieces;
 mod schedule;
 mod server_name;
 mod token;
+
+pub use frames::may_load as may_load_programs;
 
 /// One parser under test.
 pub struct Target {
@@ -39,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "bundle", run: bundle::run },
     // The identity in a certificate: every peer of the mesh.
     Target { name: "certificate", run: certificate::run },
+    // Frames of virtual networks: guests and hosts; through the programs, beside etherparse.
+    Target { name: "frames", run: frames::run },
     // Policy files: users; written again.
     Target { name: "manifest", run: manifest::run },
     // Messages of discovery, registry, placement and reminders: every peer; written again.
