@@ -166,9 +166,12 @@ impl Identity for IdentityService {
             let record = record_of(&claim, &identity, unix_now_ms());
             // Stored before it is given out: no certificate runs that is not listed.
             if let Proof::Token(token) = &proof {
-                self.issued.make_room(&claim).await?;
+                let is_new = self.issued.is_new(&claim).await?;
                 let may_repeat = !remembered.is_barred();
                 self.tokens.spend(token, &claim.instance, record.clone(), may_repeat, from).await?;
+                if is_new {
+                    self.issued.add(&claim);
+                }
             }
             self.keys.issued(remembered, &identity, ended).await?;
             if let Proof::Certificate = proof {

@@ -1,12 +1,12 @@
 //! The last certificate of each instance: who has an identity that runs, and by which key and token.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 use tollway_identity::PeerIdentity;
-use tollway_model::{Instance, ServiceName};
+use tollway_model::{Instance, Label, ServiceName};
 use tollway_store::{Expected, KeyRange, Store, TransactError, Transaction};
 use tollway_wire::v1;
 use tonic::Status;
@@ -22,8 +22,11 @@ use crate::status::store_status;
 use crate::stored::Issued;
 use crate::tokens::page_limit;
 
-/// Instances of a network whose certificates are remembered.
+/// Instances of a network, of one of its namespaces, and of one service, whose certificates are
+/// remembered.
 const IDENTITIES_LIMIT: usize = 200_000;
+const IDENTITIES_PER_NAMESPACE_LIMIT: usize = 20_000;
+const IDENTITIES_PER_SERVICE_LIMIT: usize = 10_000;
 /// Instances in one answer.
 const IDENTITIES_PER_ANSWER: usize = 1_000;
 /// Tries to store a renewal while the same instance renews on another connection.
@@ -33,8 +36,71 @@ const RENEW_TRIES: usize = 8;
 #[derive(Clone)]
 pub(crate) struct IssuedLog {
     store: Store,
-    /// How many instances there are, as of the last count and with those that enrolled since.
-    instances: Arc<AtomicUsize>,
+    /// As of the last count, with those that enrolled since.
+    instances: Arc<Mutex<InstanceCounts>>,
+}
+
+/// How many instances there are.
+#[derive(Default)]
+pub(crate) struct InstanceCounts {
+    all: usize,
+    /// By namespace, in lower case, and in it by app.
+    by_namespace: HashMap<String, HashMap<String, usize>>,
+}
+
+/// Which limit a new instance meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Full {
+    Network,
+    Namespace,
+    Service,
+}
+
+impl InstanceCounts {
+    /// Counts one more, by the key of its record.
+    pub(crate) fn add_key(&mut self, key: &[u8]) {
+        let text = std::str::from_utf8(key).unwrap_or_default();
+        let mut parts = text.strip_prefix(ISSUED_PREFIX).unwrap_or_default().split('/');
+        if let (Some(namespace), Some(app)) = (parts.next(), parts.next()) {
+            self.add(namespace, app);
+        }
+    }
+
+    fn add(&mut self, namespace: &str, app: &str) {
+        self.all += 1;
+        let of_namespace = self.by_namespace.entry(namespace.to_owned()).or_default();
+        *of_namespace.entry(app.to_owned()).or_default() += 1;
+    }
+
+    fn refuse(&self, namespace: &str, app: &str) -> Option<Full> {
+        let of_namespace = self.by_namespace.get(namespace);
+        let of_service = of_namespace.and_then(|apps| apps.get(app)).copied().unwrap_or_default();
+        let of_namespace = of_namespace.map_or(0, |apps| apps.values().sum());
+        if of_service >= IDENTITIES_PER_SERVICE_LIMIT {
+            Some(Full::Service)
+        } else if of_namespace >= IDENTITIES_PER_NAMESPACE_LIMIT {
+            Some(Full::Namespace)
+        } else if self.all >= IDENTITIES_LIMIT {
+            Some(Full::Network)
+        } else {
+            None
+        }
+    }
+}
+
+impl Full {
+    fn status(self, service: &ServiceName) -> Status {
+        let (limit, whose) = match self {
+            Self::Network => (IDENTITIES_LIMIT, "the network".to_owned()),
+            Self::Namespace => {
+                (IDENTITIES_PER_NAMESPACE_LIMIT, format!("namespace {}", service.namespace))
+            }
+            Self::Service => (IDENTITIES_PER_SERVICE_LIMIT, format!("service {service}")),
+        };
+        Status::resource_exhausted(format!(
+            "certificates of {limit} instances of {whose} run or have just ended; wait until some are forgotten, and revoke tokens that too many use"
+        ))
+    }
 }
 
 impl IssuedLog {
@@ -42,25 +108,32 @@ impl IssuedLog {
         Self { store, instances: Arc::default() }
     }
 
-    /// Sets the number of instances that were counted.
-    pub(crate) fn set_instances(&self, count: usize) {
-        self.instances.store(count, Ordering::Relaxed);
+    /// Sets what was counted.
+    pub(crate) fn set_instances(&self, counted: InstanceCounts) {
+        *self.instances() = counted;
     }
 
-    /// Refuses a new instance where there are too many.
-    pub(crate) async fn make_room(&self, claim: &Claim) -> Result<(), Status> {
+    /// Whether an instance is new. A new one is refused where there are too many.
+    pub(crate) async fn is_new(&self, claim: &Claim) -> Result<bool, Status> {
         let key = issued_key(&claim.service, &claim.instance);
-        let known = self.store.get(&key).await.map_err(|error| store_status(&error))?;
-        if known.is_some() {
-            return Ok(());
+        if self.store.get(&key).await.map_err(|error| store_status(&error))?.is_some() {
+            return Ok(false);
         }
-        if self.instances.load(Ordering::Relaxed) >= IDENTITIES_LIMIT {
-            return Err(Status::resource_exhausted(format!(
-                "certificates of {IDENTITIES_LIMIT} instances run or have just ended; wait until some are forgotten, and revoke tokens that too many use"
-            )));
+        let [namespace, app] = names_of(claim);
+        match self.instances().refuse(&namespace, &app) {
+            Some(full) => Err(full.status(&claim.service)),
+            None => Ok(true),
         }
-        self.instances.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    }
+
+    /// Counts a new instance.
+    pub(crate) fn add(&self, claim: &Claim) {
+        let [namespace, app] = names_of(claim);
+        self.instances().add(&namespace, &app);
+    }
+
+    fn instances(&self) -> MutexGuard<'_, InstanceCounts> {
+        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores the certificate of an instance that renewed it. A store that takes no writes, such as
@@ -112,6 +185,10 @@ impl IssuedLog {
     }
 }
 
+fn names_of(claim: &Claim) -> [String; 2] {
+    [&claim.service.namespace, &claim.service.app].map(Label::to_lower)
+}
+
 /// What is stored of a certificate.
 pub(crate) fn record_of(claim: &Claim, leaf: &PeerIdentity, now_unix_ms: u64) -> Issued {
     Issued {
@@ -160,4 +237,43 @@ fn state(
 fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(&str, &str, usize)]) -> InstanceCounts {
+        let mut counts = InstanceCounts::default();
+        for (namespace, app, count) in of {
+            for instance in 0..*count {
+                counts.add_key(format!("{ISSUED_PREFIX}{namespace}/{app}/i{instance}").as_bytes());
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn instances_of_one_identity_lock_out_no_other_service() {
+        let counts = counts(&[("lowly", "evil", IDENTITIES_PER_SERVICE_LIMIT)]);
+        assert_eq!(counts.refuse("lowly", "evil"), Some(Full::Service));
+        assert_eq!(counts.refuse("lowly", "web"), None);
+        assert_eq!(counts.refuse("default", "evil"), None);
+    }
+
+    #[test]
+    fn instances_of_one_namespace_lock_out_no_other_namespace() {
+        let half = IDENTITIES_PER_NAMESPACE_LIMIT / 2;
+        let counts = counts(&[("lowly", "evil", half), ("lowly", "evil2", half)]);
+        assert_eq!(counts.refuse("lowly", "web"), Some(Full::Namespace));
+        assert_eq!(counts.refuse("default", "web"), None);
+    }
+
+    #[test]
+    fn a_network_has_a_limit_of_its_own() {
+        let namespaces: Vec<_> =
+            (0..IDENTITIES_LIMIT / 10_000).map(|number| format!("n{number}")).collect();
+        let of: Vec<_> = namespaces.iter().map(|name| (name.as_str(), "web", 10_000)).collect();
+        assert_eq!(counts(&of).refuse("new", "web"), Some(Full::Network));
+    }
 }

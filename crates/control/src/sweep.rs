@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use crate::clock::{later, unix_now_ms};
 use crate::hub::Hub;
 use crate::instance_keys::InstanceKeys;
-use crate::issued::IssuedLog;
+use crate::issued::{InstanceCounts, IssuedLog};
 use crate::key::{ISSUED_PREFIX, JOIN_PREFIX, TOKEN_PREFIX};
 use crate::revoke;
 use crate::stored::{Issued, JoinSecret, Token};
@@ -47,23 +47,23 @@ pub(crate) async fn run(Swept { store, hub, keys, issued, network }: Swept) {
         })
         .await;
         keys.sweep().await;
-        let counted = sweep(&store, ISSUED_PREFIX, |entry| {
+        let left = sweep(&store, ISSUED_PREFIX, |entry| {
             Issued::decode(entry.value.clone()).map_or(0, |record| record.expires_at_unix_ms)
         })
         .await;
-        counted.into_iter().for_each(|count| issued.set_instances(count));
+        left.into_iter().for_each(|counted| issued.set_instances(counted));
         revoke::forget_ended(&store, &hub, &network, keys.grace()).await;
     }
 }
 
-/// Returns how many entries are left, if all could be read.
+/// Returns the entries that are left, counted by what follows the prefix, if all could be read.
 async fn sweep(
     store: &Store,
     prefix: &'static str,
     expires_at_unix_ms: impl Fn(&Entry) -> u64,
-) -> Option<usize> {
+) -> Option<InstanceCounts> {
     let range = KeyRange::prefix(prefix);
-    let (mut after, mut left): (Option<Bytes>, usize) = (None, 0);
+    let (mut after, mut left): (Option<Bytes>, _) = (None, InstanceCounts::default());
     loop {
         let page = match store.list(&range, after.as_deref(), PAGE_ENTRIES).await {
             Ok(page) => page,
@@ -75,7 +75,7 @@ async fn sweep(
         let now = unix_now_ms();
         for entry in &page.entries {
             if now < later(expires_at_unix_ms(entry), REMEMBERED) {
-                left += 1;
+                left.add_key(&entry.key);
                 continue;
             }
             let key = entry.key.clone();
