@@ -224,6 +224,54 @@ fn an_instance_returns_after_a_kill_and_after_a_reboot_without_a_token() {
     until_registered(&gateway);
 }
 
+/// An app of `tollway run` and one of daprd, whose tokens are good for one use.
+#[test]
+fn apps_of_run_and_of_daprd_return_after_a_kill_without_a_token() {
+    let network = Network::start("west", "127.0.1.1", &[]);
+    let control = network.control_address.to_string();
+    let store = network.file("store");
+    let token = |app: &str| {
+        let made = Command::new(program())
+            .args(["token", "create", "--app", app, "--store"])
+            .arg(&store)
+            .output();
+        String::from_utf8(made.unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let folder = network.file("state");
+    let path = folder.to_str().unwrap();
+    let run = |token: Option<String>| {
+        let start = start_tollway("run")
+            .args(["--app-id", "job", "--control", &control, "--state-dir", path])
+            .args(["--", "sh", "-c", "env | grep TOLLWAY; exec sleep 60"]);
+        started(start, token, "TOLLWAY_OUTBOUND_PORT=")
+    };
+    let daprd_folder = network.file("daprd-state");
+    let daprd = |token: Option<String>| {
+        let start = start_tollway("sidecar")
+            .args(["--dapr", "--app-id", "web", "--control-plane-address", &control])
+            .args(["--dapr-http-port", "0", "--dapr-grpc-port", "0", "--metrics-port", "0"])
+            .args(["--dapr-internal-grpc-port", "0", "--dapr-listen-addresses", "127.0.0.1"])
+            .env("DAPR_HOST_IP", "127.0.0.1")
+            .env("TOLLWAY_STATE_DIR", &daprd_folder);
+        started(start, token, "listener open")
+    };
+    let [mut job, mut web] = [run(Some(token("job"))), daprd(Some(token("web")))];
+    assert!(!job.log().contains("TOLLWAY_STATE_DIR"), "{}", job.log());
+    job.kill().unwrap();
+    web.kill().unwrap();
+    drop((run(None), daprd(None)));
+}
+
+/// A process that prints `ready` once it has its identity.
+fn started(start: Start, token: Option<String>, ready: &str) -> Process {
+    let start = token.into_iter().fold(start, |start, token| start.env("TOLLWAY_TOKEN", token));
+    let process = start.start().unwrap();
+    let is_ready =
+        retry_until(PATIENCE, "the start", || process.log().contains(ready).then_some(()));
+    is_ready.unwrap_or_else(|error| panic!("{error}: {}", process.log()));
+    process
+}
+
 #[test]
 fn state_folders_that_are_not_this_instances_are_refused() {
     let network = Network::start("west", "127.0.1.1", &[]);

@@ -119,6 +119,7 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
         command: command.command,
         control: settings.access.control,
         token: TokenSource::of(settings.access.token_file, settings.access.allow_open_files),
+        state_dir: settings.state_dir,
         linger: Duration::from_millis(command.linger_ms),
         listen: Listen {
             http: settings.http_listen,

@@ -10,8 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollway_dapr::{Configuration, DaprdOptions, Files};
 use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
-use tollway_launch::{Access, LaunchError, WhenAbsent, local_access, random_instance};
-use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
+use tollway_launch::{
+    Access, LaunchError, STATE_VARIABLE, WhenAbsent, local_access, random_instance,
+};
+use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
 use tollway_proxy::{
     AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
     TelemetryOptions, Timeouts,
@@ -159,7 +161,11 @@ fn options(
         limits.h1.target_bytes = bytes;
         limits.h2.header_list_bytes = bytes.try_into().unwrap_or(u32::MAX);
     }
-    let mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
+    let is_local = access.local.is_some();
+    let mut mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
+    mesh.state = std::env::var_os(STATE_VARIABLE)
+        .filter(|path| !path.is_empty() && !is_local)
+        .map(|path| StateDirectory { path: path.into(), has_name: true });
     let plane = PlaneOptions {
         admin_listen: daprd.metrics,
         threads: 1,

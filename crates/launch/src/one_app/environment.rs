@@ -8,6 +8,9 @@ use super::plan::Plan;
 
 /// The variable with the token that an app shows to its sidecar.
 pub const API_TOKEN_VARIABLE: &str = "DAPR_API_TOKEN";
+/// The variable that names the folder in which a sidecar in daprd's place keeps its identity; of a run
+/// file, the folder of those of all its apps.
+pub const STATE_VARIABLE: &str = "TOLLWAY_STATE_DIR";
 /// The variable with the token that a sidecar shows to its app.
 pub const APP_TOKEN_VARIABLE: &str = "APP_API_TOKEN";
 
@@ -34,5 +37,6 @@ pub(super) fn of_app(plan: &Plan, sidecar: &Sidecar) -> EnvironmentChanges {
         ("TOLLWAY_OUTBOUND_PORT", port("outbound")),
         // Only the sidecar has the right to join.
         ("TOLLWAY_TOKEN", None),
+        (STATE_VARIABLE, None),
     ]
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct RunOptions {
     pub control: Option<String>,
     /// The join token of `control`.
     pub token: TokenSource,
+    /// Where the identity is kept, for a control plane that is named.
+    pub state_dir: Option<PathBuf>,
     /// How long a local control plane that is started here stays after its last workload.
     pub linger: Duration,
     pub listen: Listen,

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tollway_config::AppScheme;
 use tollway_model::{AppId, Label};
 use tollway_net::free_port;
-use tollway_proxy::mesh::{MeshConfig, Role};
+use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory};
 use tollway_proxy::{AppOptions, CommonOptions, MeshProtocol, SidecarOptions};
 use tollway_runtime::{MESSAGE_BYTES, StateStores};
 
@@ -59,9 +59,11 @@ impl Plan {
         if let Some(local) = &access.local {
             console.control_plane(local);
         }
+        let has_name = options.instance.is_none();
         let instance = options.instance.map_or_else(random_instance, Ok)?;
         let role = Role::Sidecar { app: app_id.clone(), namespace: namespace.clone() };
-        let mesh = MeshConfig::new(access.control, access.token, role, instance);
+        let mut mesh = MeshConfig::new(access.control, access.token, role, instance);
+        mesh.state = options.state_dir.map(|path| StateDirectory { path, has_name });
         let scheme = |app: &AppOptions| {
             (app.address, AppScheme { protocol: app.protocol, is_tls: app.is_tls })
         };

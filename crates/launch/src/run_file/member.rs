@@ -19,6 +19,7 @@ use super::app_plan::AppPlan;
 use super::output::{LAST_LINES_WITHIN, Output};
 use crate::console::{Console, ended};
 use crate::error::{CannotStart, LaunchError};
+use crate::one_app::environment::STATE_VARIABLE;
 use crate::program::{guard_app, own_program, start_guard};
 
 /// Time for an app that got a signal to end.
@@ -69,6 +70,9 @@ impl Member {
         let mut command = Command::new(own_program());
         command.args(["sidecar", "--dapr"]).args(&plan.flags);
         command.arg("--ports-file").arg(&ports_file).current_dir(&plan.folder);
+        if let Some(all) = std::env::var_os(STATE_VARIABLE).filter(|path| !path.is_empty()) {
+            command.env(STATE_VARIABLE, Path::new(&all).join(&plan.app_id));
+        }
         let app_id = plan.app_id.clone();
         let what = format!("cannot start the sidecar of {app_id}");
         let output = Output::new(plan.sidecar_output, "daprd", &plan.app_id, &plan.folder);
@@ -180,7 +184,7 @@ impl Member {
         let mut command = Command::new(in_folder(&program, &plan.folder));
         command.args(words).current_dir(&plan.folder);
         // Only the sidecar has the right to join.
-        for name in ["TOLLWAY_TOKEN", "APP_PORT", "DAPR_METRICS_PORT"] {
+        for name in ["TOLLWAY_TOKEN", STATE_VARIABLE, "APP_PORT", "DAPR_METRICS_PORT"] {
             command.env_remove(name);
         }
         command.envs(environment(plan, ports)).envs(plan.env.iter().cloned());

@@ -56,6 +56,10 @@ pub struct Run {
     /// Name of this instance of the service [default: random].
     #[setting(form = "NAME")]
     pub instance: Option<Instance>,
+    /// Folder in which the identity is kept, so that a restart needs no new token; of this user and
+    /// closed to others, made if it does not exist [default: none].
+    #[setting(form = "DIR", needs(&["control"]))]
+    pub state_dir: Option<PathBuf>,
     /// Time for requests under way when the app has ended, in milliseconds.
     #[setting(form = "MS", default = "10000", live)]
     pub drain_timeout_ms: Millis,
