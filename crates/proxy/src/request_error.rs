@@ -1,7 +1,6 @@
 //! Why a request was refused or failed, and how its caller is informed.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -30,8 +29,8 @@ pub(crate) enum RequestError {
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
     Unreachable { code: ErrorCode, peer: String, reason: String },
-    #[error("the sidecar of {service} cannot connect to its app at {address}: {reason}")]
-    AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
+    #[error("the sidecar of {service} cannot connect to its app: {reason}")]
+    AppUnreachable { service: ServiceName, reason: String },
     #[error("{peer} closed the connection before it answered: {reason}")]
     ClosedEarly { peer: String, reason: String },
     #[error("the call was called off before it was answered")]

@@ -336,12 +336,13 @@ pub(crate) fn unreachable(
 ) -> RequestError {
     let Cause { code, reason } = cause;
     if let (Destination::App, Some(app), None) = (destination, cx.config.app, code) {
+        // Where the app is does not concern callers.
+        tracing::warn!(address = %app.address, reason, "the app cannot be connected to");
         if cx.is_front {
-            let (code, peer) = (ErrorCode::AppUnreachable, format!("the app at {}", app.address));
+            let (code, peer) = (ErrorCode::AppUnreachable, "its app".to_owned());
             return RequestError::Unreachable { code, peer, reason };
         }
-        let service = cx.config.home.clone();
-        return RequestError::AppUnreachable { service, address: app.address, reason };
+        return RequestError::AppUnreachable { service: cx.config.home.clone(), reason };
     }
     let at = address.map_or(String::new(), |address| format!(" at {address}"));
     let Some(network) = network_beyond(upstreams, destination) else {
