@@ -22,6 +22,7 @@ use crate::issued::IssuedLog;
 use crate::peering::{Peering, join};
 use crate::placement::{Placements, TypeStatus};
 use crate::policy;
+use crate::reminders::Reminders;
 use crate::revoke::{self, Revoker};
 use crate::tokens::{Scope, Tokens};
 
@@ -46,6 +47,7 @@ pub(crate) struct AdminService {
     pub(crate) peering: Arc<Peering>,
     pub(crate) placements: Arc<Placements>,
     pub(crate) app_state: Arc<AppState>,
+    pub(crate) reminders: Arc<Reminders>,
 }
 
 #[tonic::async_trait]
@@ -232,6 +234,21 @@ impl Admin for AdminService {
         request: Request<v1::RemoveStateRequest>,
     ) -> Result<Response<v1::RemoveStateResponse>, Status> {
         self.app_state.remove(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_actor_reminders(
+        &self,
+        request: Request<v1::ListActorRemindersRequest>,
+    ) -> Result<Response<v1::ListActorRemindersResponse>, Status> {
+        self.reminders.list(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn remove_actor_reminders(
+        &self,
+        request: Request<v1::RemoveActorRemindersRequest>,
+    ) -> Result<Response<v1::RemoveActorRemindersResponse>, Status> {
+        let removed = self.reminders.remove(request.into_inner()).await?;
+        Ok(Response::new(v1::RemoveActorRemindersResponse { removed }))
     }
 
     async fn list_actor_types(

@@ -344,4 +344,26 @@ impl AdminClient {
     ) -> Result<v1::StateUsage, AdminError> {
         Ok(self.0.remove_state(request).await?.into_inner().removed.unwrap_or_default())
     }
+
+    /// The reminders of actors that are stored.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn actor_reminders(
+        &mut self,
+        request: v1::ListActorRemindersRequest,
+    ) -> Result<v1::ListActorRemindersResponse, AdminError> {
+        Ok(self.0.list_actor_reminders(request).await?.into_inner())
+    }
+
+    /// Removes reminders of an actor type without hosts, and returns how many they were.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn remove_actor_reminders(
+        &mut self,
+        request: v1::RemoveActorRemindersRequest,
+    ) -> Result<u64, AdminError> {
+        Ok(self.0.remove_actor_reminders(request).await?.into_inner().removed)
+    }
 }

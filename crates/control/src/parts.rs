@@ -325,6 +325,7 @@ impl Parts {
             peering: self.peering.clone(),
             placements: self.placements.clone(),
             app_state: self.app_state.clone(),
+            reminders: self.reminders.clone(),
         };
         let neighbours = NeighboursServer::new(self.neighbours_service(Access::Operator))
             .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES);

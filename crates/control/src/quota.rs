@@ -134,6 +134,17 @@ impl Quotas {
     }
 }
 
+/// The `most` owners with most bytes, those first, and how many are left out.
+pub(crate) fn most_first<K: Ord>(used: HashMap<K, Usage>, most: usize) -> (Vec<(K, Usage)>, u64) {
+    let mut used: Vec<_> = used.into_iter().collect();
+    used.sort_by(|(owner, one), (other_owner, other)| {
+        other.bytes.cmp(&one.bytes).then_with(|| owner.cmp(other_owner))
+    });
+    let further = used.len().saturating_sub(most) as u64;
+    used.truncate(most);
+    (used, further)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -220,6 +220,7 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.DeletePolicies"
         | "Admin.ListActorTypes"
         | "Admin.ListState"
+        | "Admin.ListActorReminders"
         | "Admin.ExportJoin"
         | "Admin.ListTokens"
         | "Admin.ListIdentities"
@@ -231,7 +232,8 @@ fn asks(method: &str) -> Vec<Ask> {
         | "Admin.ReleaseActorType"
         | "Admin.RevokeIdentity"
         | "Admin.RestoreIdentity"
-        | "Admin.RemoveState" => vec![Ask::empty(Code::InvalidArgument)],
+        | "Admin.RemoveState"
+        | "Admin.RemoveActorReminders" => vec![Ask::empty(Code::InvalidArgument)],
         "Admin.RevokeToken" => vec![Ask::empty(Code::NotFound)],
         _ => Vec::new(),
     }

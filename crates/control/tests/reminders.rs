@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tollway_actors::placement::{Epoch, SHARDS, Shard, ShardSet};
 use tollway_actors::schedule::{FailurePolicy, Moment, Schedule, Terms};
 use tollway_wire::v1::reminders_client::RemindersClient;
+use tollway_wire::v1::remove_actor_reminders_request::What;
 use tollway_wire::{
     REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES,
     REMINDERS_REQUEST_BYTES, Registration, Reminder, ReminderChange, ReminderKey, ReminderResult,
@@ -631,4 +632,56 @@ async fn an_intruder_gets_no_reminders_even_first_after_a_restart() {
     assert_eq!(writer.names().await.len(), 40);
     writer.done(vec![writer.delete("u0", "pay")]).await;
     drop(west);
+}
+
+/// The harm: an app fills what its namespace may keep of reminders, and only that app can remove
+/// them.
+#[tokio::test]
+async fn the_operator_removes_the_reminders_of_an_app_that_has_gone() {
+    let mut west = network().await;
+    let cart = west.member("cart.default", "a").await;
+    let one = Writer::enter(&cart, 1).await;
+    let put = |(id, name)| one.put(id, name);
+    one.done([("a", "x"), ("a", "y"), ("b", "x"), ("c", "x")].map(put).to_vec()).await;
+    let remove = |what| v1::RemoveActorRemindersRequest {
+        namespace: "default".into(),
+        actor_type: "cart".into(),
+        what: Some(what),
+    };
+    let refused = west.admin.remove_actor_reminders(remove(What::All(true))).await.unwrap_err();
+    assert!(refused.to_string().contains("default/cart has hosts"), "{refused}");
+    assert_eq!(one.names().await, ["a/x", "a/y", "b/x", "c/x"]);
+    one.host.send(Step::Leave(v1::Leave {})).await;
+    while west.admin.actor_types("default").await.unwrap()[0].hosts > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let all = west.admin.actor_reminders(Default::default()).await.unwrap();
+    let usage = |listed: &v1::ListActorRemindersResponse| listed.types[0].usage.unwrap().entries;
+    assert_eq!((all.types.len(), usage(&all), all.all.unwrap().entries), (1, 4, 4));
+    assert!(all.reminders.is_empty(), "no type was requested");
+    let of_type = v1::ListActorRemindersRequest {
+        namespace: "default".into(),
+        actor_type: "cart".into(),
+        ..Default::default()
+    };
+    let of_actor = v1::ListActorRemindersRequest { actor_id: "a".into(), ..of_type.clone() };
+    let of_actor = west.admin.actor_reminders(of_actor).await.unwrap();
+    let names: Vec<_> = of_actor.reminders.iter().map(|it| (&*it.actor_id, &*it.name)).collect();
+    assert_eq!(names, [("a", "x"), ("a", "y")]);
+    assert_eq!((&*of_actor.reminders[0].period, of_actor.next.len()), ("R5/PT10M", 0));
+
+    let named = v1::ReminderOfActor { actor_id: "a".into(), name: "x".into() };
+    assert_eq!(west.admin.remove_actor_reminders(remove(What::One(named))).await.unwrap(), 1);
+    let of_b = What::ActorId("b".into());
+    assert_eq!(west.admin.remove_actor_reminders(remove(of_b)).await.unwrap(), 1);
+    let rest = west.admin.actor_reminders(of_type).await.unwrap();
+    let names: BTreeSet<_> = rest.reminders.iter().map(|it| (&*it.actor_id, &*it.name)).collect();
+    assert_eq!(names, BTreeSet::from([("a", "y"), ("c", "x")]));
+    assert_eq!(west.admin.remove_actor_reminders(remove(What::All(true))).await.unwrap(), 2);
+    let next = Writer::enter(&cart, 2).await;
+    assert_eq!(next.names().await, [""; 0]);
+    for nothing in [What::All(false), What::ActorId(String::new())] {
+        assert!(west.admin.remove_actor_reminders(remove(nothing)).await.is_err());
+    }
 }

@@ -1,10 +1,13 @@
-//! `tollway actors`: which apps may host which actor types.
+//! `tollway actors`: which apps may host which actor types, and the reminders that are stored.
+
+mod reminders;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use tollway_model::{AppId, Label};
 use tollway_wire::v1;
 
+use self::reminders::RemindersCommand;
 use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
 
@@ -47,11 +50,20 @@ enum ActorsCommand {
         #[arg(value_name = "TYPE")]
         actor_type: String,
     },
+    /// Show the reminders that are stored, and remove those of a type that has no hosts.
+    Reminders {
+        #[command(subcommand)]
+        command: RemindersCommand,
+    },
 }
 
 impl ActorsArgs {
     pub(crate) fn prints_json(&self) -> bool {
-        matches!(self.command, ActorsCommand::List { json: true, .. })
+        match &self.command {
+            ActorsCommand::List { json, .. } => *json,
+            ActorsCommand::Reminders { command: RemindersCommand::List(list) } => list.json,
+            _ => false,
+        }
     }
 }
 
@@ -85,6 +97,7 @@ pub(crate) fn run(args: ActorsArgs) -> Result<()> {
                 println!("{line}");
                 Ok(())
             }
+            ActorsCommand::Reminders { command } => reminders::run(command).await,
         }
     })?
 }

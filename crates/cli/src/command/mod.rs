@@ -32,3 +32,4 @@ pub(crate) mod store;
 mod store_location;
 pub(crate) mod telemetry;
 pub(crate) mod token;
+mod usage;

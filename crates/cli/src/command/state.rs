@@ -9,6 +9,7 @@ use tollway_wire::v1::remove_state_request::What;
 
 use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
+use crate::command::usage::{printable, share};
 
 #[derive(Args)]
 pub(crate) struct StateArgs {
@@ -226,18 +227,6 @@ fn print(listed: &v1::ListStateResponse, has_app: bool) {
     line("all", listed.all, quotas.bytes);
 }
 
-/// A key is an app's own text, and may hold what moves a terminal's cursor.
-fn printable(key: &str) -> String {
-    key.chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect()
-}
-
-/// Per cent.
-fn share(bytes: u64, most: u64) -> f64 {
-    if most == 0 { 0.0 } else { bytes as f64 * 100.0 / most as f64 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,10 +244,5 @@ mod tests {
         assert_eq!(place("cart.shop", Some("shop")), found("shop", "cart"));
         assert_eq!(place("cart.shop", Some("other")), None);
         assert!(app("cart.shop.west").is_err() && app(".shop").is_err());
-    }
-
-    #[test]
-    fn a_key_does_not_move_the_cursor() {
-        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
     }
 }

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::committer::{PAGE, STATE_CHANGES, StateError, Write, owner_of, size_of};
 use super::{AppState, Open, failed, quotas};
-use crate::quota::{Delta, Usage};
+use crate::quota::{Delta, Usage, most_first};
 use crate::status::stopping;
 
 /// Most apps, namespaces and keys of one answer.
@@ -124,8 +124,8 @@ async fn used(store: &Store, wanted: &Wanted) -> Result<v1::ListStateResponse, S
             break;
         }
     }
-    let (apps, further_apps) = most_first(apps);
-    let (namespaces, _) = most_first(namespaces);
+    let (apps, further_apps) = most_first(apps, LISTED_STATES_MAX);
+    let (namespaces, _) = most_first(namespaces, LISTED_STATES_MAX);
     Ok(v1::ListStateResponse {
         apps: apps.into_iter().filter_map(app_usage).collect(),
         further_apps,
@@ -149,17 +149,6 @@ fn add_to(used: &mut HashMap<String, Usage>, name: &str, delta: Delta) {
     } else {
         used.insert(name.to_owned(), Usage::default().with(delta));
     }
-}
-
-/// Those with most bytes, and how many are left out.
-fn most_first(used: HashMap<String, Usage>) -> (Vec<(String, Usage)>, u64) {
-    let mut used: Vec<_> = used.into_iter().collect();
-    used.sort_by(|(name, one), (other_name, other)| {
-        other.bytes.cmp(&one.bytes).then_with(|| name.cmp(other_name))
-    });
-    let further = used.len().saturating_sub(LISTED_STATES_MAX) as u64;
-    used.truncate(LISTED_STATES_MAX);
-    (used, further)
 }
 
 fn app_usage((owner, used): (String, Usage)) -> Option<v1::AppStateUsage> {

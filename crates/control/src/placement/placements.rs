@@ -244,6 +244,11 @@ impl Placements {
         wanted.map(|(name, realm)| (name.clone(), realm.types())).collect()
     }
 
+    /// Whether a host has entered with a type, or still holds a part of it.
+    pub(crate) fn has_hosts(&self, namespace: &Label, actor_type: &str) -> bool {
+        self.state().realms.get(namespace).is_some_and(|realm| realm.has_hosts(actor_type))
+    }
+
     /// Types that may go to other apps unless something is stored for them, with their apps.
     pub(super) fn lapsed(&self) -> Vec<(Label, String, Vec<Label>)> {
         let (state, now) = (self.state(), unix_now());

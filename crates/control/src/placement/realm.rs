@@ -390,13 +390,18 @@ impl Realm {
     /// # Errors
     /// [`NotReleased`].
     pub(super) fn release(&mut self, actor_type: &str) -> Result<(), NotReleased> {
-        if self.placement.version(actor_type).is_some() {
+        if self.has_hosts(actor_type) {
             return Err(NotReleased::HasHosts);
         }
         self.apps.remove(actor_type).ok_or(NotReleased::Unknown)?;
         self.unsaved.insert(actor_type.to_owned());
         self.recall(actor_type);
         Ok(())
+    }
+
+    /// Whether a host has entered with a type, or still holds a part of it.
+    pub(super) fn has_hosts(&self, actor_type: &str) -> bool {
+        self.placement.version(actor_type).is_some()
     }
 
     /// Has hosts that may not host a type enter again: they may now.

@@ -18,7 +18,7 @@ use tollway_model::Label;
 use tollway_store::{
     CommitOutcome, Decide, KeyRange, OpenError, Pending, ReadError, Store, TransactError,
 };
-use tollway_wire::{Registration, ReminderChange, ReminderKey, ReminderResult};
+use tollway_wire::{Registration, ReminderChange, ReminderKey, ReminderResult, v1};
 
 use super::counts::Counts;
 use super::record::{self, Head};
@@ -39,6 +39,13 @@ const NAMESPACE_REMINDER_BYTES: u64 = 128 << 20;
 const REMINDERS: u64 = 1_000_000;
 /// Most bytes of the names and data of all: the control plane has them in memory.
 const REMINDER_BYTES: u64 = 256 << 20;
+/// For the operator.
+pub(super) const QUOTAS: v1::ReminderQuotas = v1::ReminderQuotas {
+    namespace_entries: NAMESPACE_REMINDERS,
+    namespace_bytes: NAMESPACE_REMINDER_BYTES,
+    entries: REMINDERS,
+    bytes: REMINDER_BYTES,
+};
 pub(super) const LIMITS: quota::Limits = quota::Limits {
     owner_bytes: Limit {
         what: "bytes of the namespace's reminders",
@@ -67,6 +74,10 @@ pub(super) enum RemindersError {
     Write(#[from] Arc<TransactError>),
     #[error("the host has not entered, or its lease has ended; enter, and then ask again")]
     NotEntered,
+    #[error(
+        "the actor type {namespace}/{actor_type} has hosts, which go by the reminders that they know; stop the app, and try again"
+    )]
+    HasHosts { namespace: Label, actor_type: String },
     #[error("the reminder {key} is of a later version of Tollway, or damaged")]
     Foreign { key: String },
 }
@@ -76,6 +87,18 @@ pub(super) struct Write {
     pub(super) namespace: Label,
     pub(super) host: Host,
     pub(super) changes: Vec<ReminderChange>,
+}
+
+/// What an operator removes of a type that has no hosts.
+pub(super) struct Removal {
+    pub(super) namespace: Label,
+    pub(super) actor_type: String,
+    pub(super) range: KeyRange,
+}
+
+pub(super) enum Request {
+    Write(Write),
+    Remove(Removal),
 }
 
 pub(super) struct Committer {
@@ -92,16 +115,25 @@ pub(super) struct Committer {
 }
 
 impl Decide for Committer {
-    type Request = Write;
+    type Request = Request;
     type Response = Vec<ReminderResult>;
     type Error = RemindersError;
 
     async fn decide(
         &mut self,
         pending: &mut Pending<Self>,
-        write: Write,
+        request: Request,
     ) -> Result<Vec<ReminderResult>, RemindersError> {
-        let Write { namespace, host, changes } = write;
+        let Write { namespace, host, changes } = match request {
+            Request::Write(write) => write,
+            Request::Remove(Removal { namespace, actor_type, range }) => {
+                // A host that enters afterwards reads after this request.
+                if self.placements.has_hosts(&namespace, &actor_type) {
+                    return Err(RemindersError::HasHosts { namespace, actor_type });
+                }
+                return Ok(vec![self.remove_all(pending, vec![range]).await?]);
+            }
+        };
         let allowed = self.placements.holding(&namespace, &host, |holds| {
             changes.iter().map(|change| may_change(change, holds)).collect::<Vec<bool>>()
         });

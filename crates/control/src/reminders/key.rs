@@ -78,6 +78,19 @@ pub(super) fn namespace(key: &[u8]) -> &str {
     std::str::from_utf8(&key[..end]).unwrap_or_default()
 }
 
+/// All of a namespace.
+pub(super) fn of_namespace(namespace: &Label) -> KeyRange {
+    let mut prefix = namespace.to_lower().into_bytes();
+    prefix.push(NUL);
+    KeyRange::prefix(prefix)
+}
+
+/// The type of a key.
+pub(super) fn actor_type(key: &[u8]) -> &str {
+    let actor_type = key.split(|byte| *byte == NUL).nth(1);
+    actor_type.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
 /// The actor's id and the name of a reminder; `None` for what is no key of one.
 pub(super) fn id_and_name(key: &[u8]) -> Option<(&str, &str)> {
     let mut parts = key.splitn(3, |byte| *byte == NUL);
@@ -109,7 +122,9 @@ mod tests {
         for (id, name) in [("a", "b"), ("a|b@c d", "/\u{1}x"), ("\u{e9}", "\u{1f600}")] {
             let stored = of_reminder(&label("Shop"), &key("cart", id, name));
             assert_eq!(id_and_name(&stored), Some((id, name)));
-            assert_eq!(namespace(&stored), "shop");
+            assert_eq!((namespace(&stored), actor_type(&stored)), ("shop", "cart"));
+            assert!(of_namespace(&label("shop")).contains(&stored));
+            assert!(!of_namespace(&label("sho")).contains(&stored));
         }
         for wrong in [&b""[..], b"a", b"a\0b", b"a\0b\0", b"a\0b\0xy", b"a\0b\0xyz"] {
             assert_eq!(id_and_name(wrong), None, "{wrong:?}");

@@ -9,6 +9,7 @@ mod counts;
 mod decide;
 mod key;
 mod list;
+mod operator;
 mod record;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tollway_wire::v1::reminders_server;
 use tollway_wire::{REMINDER_CHANGES_LIMIT, v1};
 use tonic::{Request, Response, Status};
 
-use self::committer::{Committer, RemindersError, Write};
+use self::committer::{Committer, RemindersError, Request as Decided, Write};
 use self::counts::Counts;
 use crate::background::Background;
 use crate::connections::{Caller, is_system};
@@ -120,7 +121,7 @@ impl reminders_server::Reminders for RemindersService {
             stated.into_iter().map(tollway_wire::reminder_change).collect();
         let changes = changes.map_err(|error| Status::invalid_argument(chain(&error)))?;
         let open = self.reminders.open().await?;
-        let write = Write { namespace, host, changes };
+        let write = Decided::Write(Write { namespace, host, changes });
         let results = open.writes.send(write).await.map_err(|_| stopping())?;
         let results = results.await.map_err(|_| stopping())?.map_err(|error| status(&error))?;
         let results = results.into_iter().map(Into::into).collect();
@@ -151,7 +152,9 @@ impl reminders_server::Reminders for RemindersService {
 fn status(error: &RemindersError) -> Status {
     match error {
         RemindersError::Write(source) => store_status(source.as_ref()),
-        RemindersError::NotEntered => Status::failed_precondition(chain(error)),
+        RemindersError::NotEntered | RemindersError::HasHosts { .. } => {
+            Status::failed_precondition(chain(error))
+        }
         RemindersError::Open(_) | RemindersError::Read(_) | RemindersError::Foreign { .. } => {
             let reason = chain(error);
             tracing::warn!(reason, "reminders cannot be used");

@@ -789,6 +789,115 @@ pub struct RemoveStateResponse {
     #[prost(message, optional, tag = "1")]
     pub removed: ::core::option::Option<StateUsage>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListActorRemindersRequest {
+    /// Only of this namespace; empty for every one.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Only of this type, of the namespace that is given, with its reminders; empty for every one.
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// Only of this actor of the type; empty for every one.
+    #[prost(string, tag = "3")]
+    pub actor_id: ::prost::alloc::string::String,
+    /// `next` of an earlier answer.
+    #[prost(bytes = "vec", tag = "4")]
+    pub after: ::prost::alloc::vec::Vec<u8>,
+}
+/// Bytes are those of names and data.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListActorRemindersResponse {
+    /// Those with most bytes first, as many as fit into an answer.
+    #[prost(message, repeated, tag = "1")]
+    pub types: ::prost::alloc::vec::Vec<ReminderTypeUsage>,
+    /// Types that are left out.
+    #[prost(uint64, tag = "2")]
+    pub further_types: u64,
+    /// Those with most bytes first, as many as fit into an answer.
+    #[prost(message, repeated, tag = "3")]
+    pub namespaces: ::prost::alloc::vec::Vec<NamespaceStateUsage>,
+    /// Of all types, whatever was requested.
+    #[prost(message, optional, tag = "4")]
+    pub all: ::core::option::Option<StateUsage>,
+    #[prost(message, optional, tag = "5")]
+    pub quotas: ::core::option::Option<ReminderQuotas>,
+    /// Of the type that was requested, as many as fit into an answer.
+    #[prost(message, repeated, tag = "6")]
+    pub reminders: ::prost::alloc::vec::Vec<ActorReminder>,
+    /// Where the rest begins; empty where there is none.
+    #[prost(bytes = "vec", tag = "7")]
+    pub next: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderTypeUsage {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub usage: ::core::option::Option<StateUsage>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActorReminder {
+    #[prost(string, tag = "1")]
+    pub actor_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub due_unix_ms: u64,
+    /// As it was registered; empty for a reminder that fires once.
+    #[prost(string, tag = "4")]
+    pub period: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+}
+/// The most that may be kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderQuotas {
+    #[prost(uint64, tag = "1")]
+    pub namespace_entries: u64,
+    #[prost(uint64, tag = "2")]
+    pub namespace_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub entries: u64,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveActorRemindersRequest {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(oneof = "remove_actor_reminders_request::What", tags = "3, 4, 5")]
+    pub what: ::core::option::Option<remove_actor_reminders_request::What>,
+}
+/// Nested message and enum types in `RemoveActorRemindersRequest`.
+pub mod remove_actor_reminders_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum What {
+        /// Those of one actor.
+        #[prost(string, tag = "3")]
+        ActorId(::prost::alloc::string::String),
+        #[prost(message, tag = "4")]
+        One(super::ReminderOfActor),
+        /// Every one of the type.
+        #[prost(bool, tag = "5")]
+        All(bool),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderOfActor {
+    #[prost(string, tag = "1")]
+    pub actor_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveActorRemindersResponse {
+    #[prost(uint64, tag = "1")]
+    pub removed: u64,
+}
 /// Generated client implementations.
 pub mod admin_client {
     #![allow(
@@ -1406,6 +1515,56 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "RemoveState"));
             self.inner.unary(req, path, codec).await
         }
+        /// The reminders of actors that are stored.
+        pub async fn list_actor_reminders(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListActorRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorRemindersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListActorReminders",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListActorReminders"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes reminders of a type. Refused while the type has hosts: they know them.
+        pub async fn remove_actor_reminders(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveActorRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveActorRemindersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/RemoveActorReminders",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "RemoveActorReminders"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1585,6 +1744,22 @@ pub mod admin_server {
             request: tonic::Request<super::RemoveStateRequest>,
         ) -> std::result::Result<
             tonic::Response<super::RemoveStateResponse>,
+            tonic::Status,
+        >;
+        /// The reminders of actors that are stored.
+        async fn list_actor_reminders(
+            &self,
+            request: tonic::Request<super::ListActorRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListActorRemindersResponse>,
+            tonic::Status,
+        >;
+        /// Removes reminders of a type. Refused while the type has hosts: they know them.
+        async fn remove_actor_reminders(
+            &self,
+            request: tonic::Request<super::RemoveActorRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveActorRemindersResponse>,
             tonic::Status,
         >;
     }
@@ -2619,6 +2794,96 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveStateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListActorReminders" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListActorRemindersSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListActorRemindersRequest>
+                    for ListActorRemindersSvc<T> {
+                        type Response = super::ListActorRemindersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListActorRemindersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_actor_reminders(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListActorRemindersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/RemoveActorReminders" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveActorRemindersSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::RemoveActorRemindersRequest>
+                    for RemoveActorRemindersSvc<T> {
+                        type Response = super::RemoveActorRemindersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveActorRemindersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::remove_actor_reminders(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveActorRemindersSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
