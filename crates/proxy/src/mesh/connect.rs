@@ -94,6 +94,9 @@ impl TimeProvider for Stopped {
     }
 }
 
+/// What answers refuses the name of the control plane.
+const OTHER: &str = "what answers there is not the control plane of this network, but for instance a gateway or a sidecar; check the address given with --control";
+
 /// Connects once. The channel does not dial again when it breaks: the caller sees it.
 pub(super) async fn connect(
     control: &str,
@@ -128,14 +131,28 @@ fn failed(control: &str, error: DialError) -> MeshError {
     if code == ErrorCode::CertificateNotYetValid {
         return MeshError::Clock { control, reason };
     }
-    let is_other = matches!(code, ErrorCode::ForeignAuthority | ErrorCode::WrongIdentity);
-    let code = if is_other { ErrorCode::ControlForeign } else { code };
-    MeshError::Tls { control, code, reason }
+    match code {
+        ErrorCode::WrongIdentity => {
+            MeshError::Tls { control, code: ErrorCode::ControlForeign, reason: OTHER.to_owned() }
+        }
+        ErrorCode::ForeignAuthority => {
+            MeshError::Tls { control, code: ErrorCode::ControlForeign, reason }
+        }
+        code => MeshError::Tls { control, code, reason },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gateway_in_the_control_planes_place_is_named() {
+        let alert = Error::AlertReceived(rustls::AlertDescription::UnrecognisedName);
+        let error = failed("g:1", DialError::Tls(alert));
+        assert_eq!(error.code(), Some(ErrorCode::ControlForeign));
+        assert!(error.to_string().contains("a gateway or a sidecar; check the address"), "{error}");
+    }
 
     /// The harm: an operator sets clocks that agree, while a certificate was not renewed.
     #[test]
