@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod entries;
+pub mod go;
 pub mod manifest;
 pub mod suggest;
 pub mod yaml;

@@ -1,7 +1,6 @@
 //! A mistake in what a user wrote: where it stands, what is wrong, and what to do.
 
-use serde_saphyr::Location;
-
+use crate::go::At;
 use crate::suggest;
 use crate::yaml::YamlError;
 
@@ -17,13 +16,14 @@ pub struct Mistake {
 
 impl Mistake {
     /// A mistake at a position.
-    pub fn at(at: Location, what: impl Into<String>) -> Self {
-        Self { line: at.line(), column: at.column(), what: what.into() }
+    pub fn at(at: impl Into<At>, what: impl Into<String>) -> Self {
+        let At { line, column } = at.into();
+        Self { line, column, what: what.into() }
     }
 
     /// A name that is not known, with a suggestion of one that is.
     pub fn unknown(
-        at: Location,
+        at: impl Into<At>,
         kind: &str,
         written: &str,
         known: impl IntoIterator<Item: AsRef<str>>,

@@ -78,20 +78,38 @@ pub fn parse_all<T: DeserializeOwned>(text: &str, source: &str) -> Result<Vec<T>
 /// # Errors
 /// [`FileError`] when it cannot be read, is not UTF-8 or is too large.
 pub fn read_file(path: &Path) -> Result<String, FileError> {
+    let bytes = read_bytes(path)?;
+    String::from_utf8(bytes).map_err(|error| no_text(path, error))
+}
+
+/// The content of a file; `-` is standard input.
+///
+/// # Errors
+/// [`FileError`] when it cannot be read or is too large.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, FileError> {
     let shown = || path.display().to_string();
     let failed = |source| FileError::Read { path: shown(), source };
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let limit = YAML_FILE_LIMIT_BYTES + 1;
     if path == Path::new("-") {
-        std::io::stdin().lock().take(limit).read_to_string(&mut text).map_err(failed)?;
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(failed)?;
     } else {
         let file = std::fs::File::open(path).map_err(failed)?;
-        file.take(limit).read_to_string(&mut text).map_err(failed)?;
+        file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
     }
-    if text.len() as u64 > YAML_FILE_LIMIT_BYTES {
+    if bytes.len() as u64 > YAML_FILE_LIMIT_BYTES {
         return Err(FileError::TooLarge { path: shown() });
     }
-    Ok(text)
+    Ok(bytes)
+}
+
+/// The failure of a file whose bytes are no text.
+pub(crate) fn no_text(
+    path: &Path,
+    why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> FileError {
+    let source = std::io::Error::new(std::io::ErrorKind::InvalidData, why);
+    FileError::Read { path: path.display().to_string(), source }
 }
 
 fn strict() -> Options {

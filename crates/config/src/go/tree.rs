@@ -1,0 +1,366 @@
+//! A document as a tree, with the position of each part. Aliases share what they name.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use super::Reader;
+use super::at::At;
+use super::scalar::{Resolved, as_json, resolve};
+use crate::yaml::{FileError, YamlError, no_text, read_bytes};
+
+/// Most levels of lists and mappings within each other.
+const DEPTH_LIMIT: usize = 100;
+/// What ends a document of a file of resources, with the rest of its line.
+const SEPARATOR: &str = "\n---";
+
+/// A part of a document.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub at: At,
+    pub content: Content,
+}
+
+/// What a part is.
+#[derive(Clone, Debug)]
+pub enum Content {
+    Scalar {
+        /// The text without quotes.
+        written: String,
+        resolved: Resolved,
+    },
+    List(Vec<Rc<Node>>),
+    /// Keys in the order of the text, each once.
+    Fields(Vec<(Key, Rc<Node>)>),
+}
+
+/// A key with its position.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub at: At,
+    pub name: String,
+}
+
+/// A document of a file: what was read of it, or why nothing was.
+pub struct Document<'a> {
+    /// The text of the document, for those who look for a word in what cannot be read.
+    pub text: &'a str,
+    /// `None` for one without content.
+    pub node: Result<Option<Rc<Node>>, YamlError>,
+}
+
+/// The documents of a file of resources. One that cannot be read is no hindrance to the others.
+pub fn documents<'a>(text: &'a str, source: &str) -> Vec<Document<'a>> {
+    let mut found = Vec::new();
+    let (mut rest, mut line) = (text, 0);
+    loop {
+        let (document, next) = match rest.find(SEPARATOR) {
+            Some(at) => {
+                let after = &rest[at + SEPARATOR.len()..];
+                let skipped = after.find('\n').map_or(after.len(), |end| end + 1);
+                (&rest[..at], Some(&after[skipped..]))
+            }
+            None => (rest, None),
+        };
+        let node = parse(document, line, Reader::Resource, source);
+        if !matches!(node, Ok(None)) {
+            found.push(Document { text: document, node });
+        }
+        let Some(next) = next else { return found };
+        line += lines(&rest[..rest.len() - next.len()]);
+        rest = next;
+    }
+}
+
+/// The first document of a file, which is all that is read of it; `None` without content.
+///
+/// # Errors
+/// [`YamlError`] for what is no YAML.
+pub fn only_document(
+    text: &str,
+    reader: Reader,
+    source: &str,
+) -> Result<Option<Rc<Node>>, YamlError> {
+    parse(text, 0, reader, source)
+}
+
+/// The text of a file, which is UTF-8 with a byte order mark or without, or UTF-16 with one; `-` is
+/// standard input.
+///
+/// # Errors
+/// [`FileError`] when it cannot be read, is no text or is too large.
+pub fn read_file(path: &Path) -> Result<String, FileError> {
+    text_of(read_bytes(path)?).ok_or_else(|| no_text(path, "it is no text in UTF-8 or UTF-16"))
+}
+
+/// `None` for bytes that are no text.
+pub(super) fn text_of(bytes: Vec<u8>) -> Option<String> {
+    let wide = |read: fn([u8; 2]) -> u16| {
+        let units = bytes[2..].chunks_exact(2).map(|pair| read([pair[0], pair[1]]));
+        char::decode_utf16(units).collect::<Result<String, _>>().ok()
+    };
+    match bytes.as_slice() {
+        [0xFF, 0xFE, ..] => wide(u16::from_le_bytes),
+        [0xFE, 0xFF, ..] => wide(u16::from_be_bytes),
+        [0xEF, 0xBB, 0xBF, rest @ ..] => String::from_utf8(rest.to_vec()).ok(),
+        _ => String::from_utf8(bytes).ok(),
+    }
+}
+
+fn lines(text: &str) -> u64 {
+    u64::try_from(text.matches('\n').count()).unwrap_or(u64::MAX)
+}
+
+fn parse(
+    text: &str,
+    lines_before: u64,
+    reader: Reader,
+    source: &str,
+) -> Result<Option<Rc<Node>>, YamlError> {
+    let mut builder = Builder { reader, lines_before, stack: Vec::new(), anchors: HashMap::new() };
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event
+            .map_err(|error| builder.no_yaml(&error))
+            .map_err(|failure| failure.within(source))?;
+        match builder.take(event, span) {
+            Ok(None) => {}
+            Ok(Some(root)) => return Ok(Some(root).filter(|root| !root.is_null())),
+            Err(failure) => return Err(failure.within(source)),
+        }
+    }
+    Ok(None)
+}
+
+/// A mistake in the form of the text.
+struct Failure {
+    at: At,
+    what: String,
+}
+
+impl Failure {
+    fn within(self, source: &str) -> YamlError {
+        let Self { at, what } = self;
+        YamlError { source_name: source.to_owned(), line: at.line, column: at.column, what }
+    }
+}
+
+/// A list or mapping that has not ended.
+struct Open {
+    at: At,
+    anchor: usize,
+    parts: Parts,
+}
+
+enum Parts {
+    Items(Vec<Rc<Node>>),
+    Pairs { key: Option<Rc<Node>>, fields: Vec<(Key, Rc<Node>)>, merged: Vec<Rc<Node>> },
+}
+
+struct Builder {
+    reader: Reader,
+    lines_before: u64,
+    stack: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+}
+
+impl Builder {
+    /// Takes an event; returns the root when it is whole.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest has no content")]
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<Option<Rc<Node>>, Failure> {
+        let at = self.position(span.start.line(), span.start.col());
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let resolved = self.type_of(&text, style, tag.as_deref());
+                let content = Content::Scalar { written: text.into_owned(), resolved };
+                self.complete(Node { at, content }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::Items(Vec::new())),
+            Event::MappingStart(_, anchor, _) => {
+                let parts = Parts::Pairs { key: None, fields: Vec::new(), merged: Vec::new() };
+                self.open(at, anchor, parts)
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
+                Some(Open { at, anchor, parts }) => {
+                    self.complete(Node { at, content: parts.whole() }, anchor)
+                }
+                None => Ok(None),
+            },
+            Event::Alias(anchor) => match self.anchors.get(&anchor) {
+                Some(node) => self.add(Rc::clone(node)),
+                None => Err(Failure { at, what: "an alias within what it names".to_owned() }),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    fn open(&mut self, at: At, anchor: usize, parts: Parts) -> Result<Option<Rc<Node>>, Failure> {
+        if self.stack.len() == DEPTH_LIMIT {
+            let what = format!("more than {DEPTH_LIMIT} levels within each other");
+            return Err(Failure { at, what });
+        }
+        self.stack.push(Open { at, anchor, parts });
+        Ok(None)
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<Option<Rc<Node>>, Failure> {
+        let node = Rc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        self.add(node)
+    }
+
+    /// Adds a part to what is open.
+    fn add(&mut self, node: Rc<Node>) -> Result<Option<Rc<Node>>, Failure> {
+        let reader = self.reader;
+        let Some(open) = self.stack.last_mut() else { return Ok(Some(node)) };
+        match &mut open.parts {
+            Parts::Items(items) => items.push(node),
+            Parts::Pairs { key, fields, merged } => match key.take() {
+                None => *key = Some(node),
+                Some(key) if key.is_merge() => merge(&node, reader, fields, merged)?,
+                Some(key) => {
+                    let name = key.key_name(reader).ok_or_else(|| Failure {
+                        at: key.at,
+                        what: "a key that is no text".to_owned(),
+                    })?;
+                    set(fields, Key { at: key.at, name }, node, reader)?;
+                }
+            },
+        }
+        Ok(None)
+    }
+
+    fn position(&self, line: usize, column: usize) -> At {
+        let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        At { line: number(line).saturating_add(self.lines_before), column: number(column) + 1 }
+    }
+
+    fn no_yaml(&self, error: &ScanError) -> Failure {
+        let marker = error.marker();
+        let at = self.position(marker.line(), marker.col());
+        Failure { at, what: format!("it is no YAML: {}", error.kind()) }
+    }
+
+    fn type_of(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resolved {
+        match tag.and_then(Tag::core_suffix) {
+            Some("str") => Resolved::Text,
+            Some(_) => resolve(text, self.reader),
+            None if tag.is_some() || style != ScalarStyle::Plain => Resolved::Text,
+            None => resolve(text, self.reader),
+        }
+    }
+}
+
+impl Parts {
+    fn whole(self) -> Content {
+        match self {
+            Self::Items(items) => Content::List(items),
+            Self::Pairs { mut fields, merged, .. } => {
+                for (key, node) in merged.iter().flat_map(|node| node.fields()) {
+                    if !fields.iter().any(|(known, _)| known.name == key.name) {
+                        fields.push((key.clone(), Rc::clone(node)));
+                    }
+                }
+                Content::Fields(fields)
+            }
+        }
+    }
+}
+
+/// Takes in a merge key. What stands beside it wins, but for the older readers only what follows.
+fn merge(
+    node: &Rc<Node>,
+    reader: Reader,
+    fields: &mut Vec<(Key, Rc<Node>)>,
+    merged: &mut Vec<Rc<Node>>,
+) -> Result<(), Failure> {
+    let parts: Vec<&Rc<Node>> = match &node.content {
+        Content::List(items) => items.iter().collect(),
+        Content::Fields(_) | Content::Scalar { .. } => vec![node],
+    };
+    for part in &parts {
+        if !matches!(part.content, Content::Fields(_)) {
+            let what = "a merge key takes a mapping, or a list of them".to_owned();
+            return Err(Failure { at: part.at, what });
+        }
+    }
+    if reader == Reader::Configuration {
+        merged.extend(parts.into_iter().map(Rc::clone));
+        return Ok(());
+    }
+    // The first of several wins.
+    for (key, value) in parts.into_iter().rev().flat_map(|part| part.fields()) {
+        set(fields, key.clone(), Rc::clone(value), reader)?;
+    }
+    Ok(())
+}
+
+fn set(
+    fields: &mut Vec<(Key, Rc<Node>)>,
+    key: Key,
+    node: Rc<Node>,
+    reader: Reader,
+) -> Result<(), Failure> {
+    match fields.iter_mut().find(|(known, _)| known.name == key.name) {
+        Some((known, _)) if reader == Reader::Configuration => {
+            let what = format!("`{}` is in line {} already; keep one", key.name, known.at.line);
+            Err(Failure { at: key.at, what })
+        }
+        Some(known) => {
+            *known = (key, node);
+            Ok(())
+        }
+        None => {
+            fields.push((key, node));
+            Ok(())
+        }
+    }
+}
+
+impl Node {
+    /// No value, as `null` or nothing after a key.
+    pub fn is_null(&self) -> bool {
+        matches!(self.content, Content::Scalar { resolved: Resolved::Null, .. })
+    }
+
+    /// The keys and values of a mapping; none of others.
+    pub fn fields(&self) -> &[(Key, Rc<Node>)] {
+        match &self.content {
+            Content::Fields(fields) => fields,
+            Content::List(_) | Content::Scalar { .. } => &[],
+        }
+    }
+
+    /// The value of a key of a mapping, which has this very name.
+    pub fn field(&self, name: &str) -> Option<&Rc<Self>> {
+        self.fields().iter().find(|(key, _)| key.name == name).map(|(_, node)| node)
+    }
+
+    /// Whether a text within it begins with `start`.
+    pub fn mentions(&self, start: &str) -> bool {
+        match &self.content {
+            Content::Scalar { written, .. } => written.starts_with(start),
+            Content::List(items) => items.iter().any(|item| item.mentions(start)),
+            Content::Fields(fields) => fields.iter().any(|(_, node)| node.mentions(start)),
+        }
+    }
+
+    fn is_merge(&self) -> bool {
+        matches!(&self.content, Content::Scalar { written, .. } if written == "<<")
+    }
+
+    /// The text of a key. Of resources Go reads keys as values, so that `N` is `false`.
+    fn key_name(&self, reader: Reader) -> Option<String> {
+        match &self.content {
+            Content::Scalar { resolved: Resolved::Null, .. } => None,
+            Content::Scalar { written, resolved } => {
+                let value = as_json(*resolved).filter(|_| reader == Reader::Resource);
+                Some(value.unwrap_or_else(|| written.clone()))
+            }
+            Content::List(_) | Content::Fields(_) => None,
+        }
+    }
+}
