@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_saphyr::Location;
-
+use tollway_config::go::At;
 use tollway_config::{Mistakes, YamlError};
 use tollway_dapr::check_flags;
 
@@ -18,7 +17,9 @@ const FREE_PORTS: [&str; 4] =
     ["dapr-http-port", "dapr-grpc-port", "dapr-internal-grpc-port", "metrics-port"];
 /// Ports that only one process can use.
 const PORTS: [&str; 5] =
-    ["appPort", "daprHTTPPort", "daprGRPCPort", "daprInternalGRPCPort", "metricsPort"];
+    [APP_PORT, "daprHTTPPort", "daprGRPCPort", "daprInternalGRPCPort", "metricsPort"];
+/// The port of an app, which several may have: one of them may only call.
+const APP_PORT: &str = "appPort";
 /// Keys that concern other ways to run than this one.
 const FOR_KUBERNETES: [&str; 3] = ["containerImage", "containerImagePullPolicy", "createService"];
 
@@ -78,13 +79,13 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn refuse(&mut self, at: Location, what: impl Into<String>) {
+    fn refuse(&mut self, at: At, what: impl Into<String>) {
         self.mistakes.push(mistake(self.around.source, at, what.into()));
     }
 
     fn app(&mut self, app: &Section) -> Option<AppPlan> {
         let Some(folder) = self.path(app, "appDirPath", self.around.folder) else {
-            if app.entry("appDirPath").is_none() {
+            if app.one("appDirPath").is_none() {
                 self.refuse(app.at, "the app has no `appDirPath`; say in which folder it runs");
             }
             return None;
@@ -134,7 +135,7 @@ impl Planner<'_> {
     }
 
     /// What an app says, or else what is common to all.
-    fn value<'a>(&'a self, app: &'a Section, key: &str) -> Option<(&'a str, Location)> {
+    fn value<'a>(&'a self, app: &'a Section, key: &str) -> Option<(&'a str, At)> {
         app.one(key).or_else(|| self.common.one(key))
     }
 
@@ -164,7 +165,7 @@ impl Planner<'_> {
         self.existing(text, at, key, from)
     }
 
-    fn existing(&mut self, text: &str, at: Location, key: &str, from: &Path) -> Option<PathBuf> {
+    fn existing(&mut self, text: &str, at: At, key: &str, from: &Path) -> Option<PathBuf> {
         let path = match (text.strip_prefix('~'), self.around.home) {
             (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
                 home.join(rest.trim_start_matches('/'))
@@ -188,7 +189,7 @@ impl Planner<'_> {
         let inside = folder.join(DAPR_FOLDER);
         let common = self.common;
         let runtime = match self.value(app, "runtimePath").is_some() {
-            true if app.entry("runtimePath").is_some() => self.path(app, "runtimePath", folder),
+            true if app.one("runtimePath").is_some() => self.path(app, "runtimePath", folder),
             true => self.path(common, "runtimePath", base),
             false => self.around.home.map(Path::to_owned),
         };
@@ -228,13 +229,8 @@ impl Planner<'_> {
 
     /// The app's own variables win over those of all.
     fn env(&self, app: &Section) -> Vec<(String, String)> {
-        let lines = |section: &Section| {
-            let lines = section.many("env").map(|(lines, _)| lines.to_vec()).unwrap_or_default();
-            lines.into_iter().filter_map(|line| {
-                line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
-            })
-        };
-        let env: BTreeMap<_, _> = lines(self.common).chain(lines(app)).collect();
+        let pairs = self.common.pairs("env").iter().chain(app.pairs("env"));
+        let env: BTreeMap<_, _> = pairs.cloned().collect();
         env.into_iter().collect()
     }
 
@@ -253,22 +249,26 @@ impl Planner<'_> {
         Destination { is_console, is_file }
     }
 
-    /// A port belongs to one app.
+    /// A port of a sidecar belongs to it alone.
     fn check_ports(&mut self, apps: &[Section]) {
-        let mut taken: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut taken: BTreeMap<u16, (u64, &str)> = BTreeMap::new();
         for (key, app) in apps.iter().flat_map(|app| PORTS.map(|key| (key, app))) {
             let Some((text, at)) = app.one(key) else { continue };
             let Some(port) = text.parse().ok().filter(|port| *port > 0) else { continue };
-            if let Some(line) = taken.insert(port, at.line()) {
-                let what = format!("the port {port} is taken in line {line}; give `{key}` another");
-                self.refuse(at, what);
+            match taken.insert(port, (at.line, key)) {
+                Some((line, other)) if (key, other) != (APP_PORT, APP_PORT) => {
+                    let what =
+                        format!("the port {port} is taken in line {line}; give `{key}` another");
+                    self.refuse(at, what);
+                }
+                _ => {}
             }
         }
     }
 }
 
 fn notes(app: &Section, app_id: &str) -> Vec<String> {
-    let idle = FOR_KUBERNETES.iter().filter(|key| app.entry(key).is_some());
+    let idle = FOR_KUBERNETES.iter().filter(|key| app.one(key).is_some());
     idle.map(|key| format!("`{key}` of {app_id} has no effect: it concerns Kubernetes alone"))
         .collect()
 }
@@ -333,6 +333,14 @@ mod tests {
     }
 
     #[test]
+    fn two_apps_may_have_one_app_port() {
+        let app = |folder: &str| format!("- appDirPath: {folder}\n  appPort: 8080\n");
+        let text = format!("version: 1\napps:\n{}{}", app("web"), app("back"));
+        let plans = planned(&text, &[]).unwrap();
+        assert_eq!(plans.iter().filter(|plan| plan.app_port == Some(8080)).count(), 2);
+    }
+
+    #[test]
     fn resources_are_the_apps_own_before_those_of_all() {
         let flags = |app: &str, common: &str, files: &[&str]| {
             let text =
@@ -393,6 +401,10 @@ mod tests {
             (
                 "appDirPath: web\n  appPort: 80\n- appDirPath: back\n  metricsPort: 80",
                 "dapr.yaml:6:16: the port 80 is taken in line 4",
+            ),
+            (
+                "appDirPath: web\n  daprHTTPPort: 80\n- appDirPath: back\n  daprHTTPPort: 80",
+                "dapr.yaml:6:17: the port 80 is taken in line 4",
             ),
         ] {
             let message = planned(&format!("version: 1\napps:\n- {app}\n"), &[]).unwrap_err();

@@ -1,11 +1,11 @@
 //! Dapr's run file as it is written: the keys, what each takes, and the position of each mistake.
-//! `app_plan` decides what they mean.
+//! It is read as `dapr run -f` reads it: what is not known has a note, and a key without a value is
+//! as none. `app_plan` decides what the keys mean.
 
-use serde::Deserialize;
-use serde_saphyr::{Location, Spanned};
+use std::rc::Rc;
 
-use tollway_config::entries::{Entries, Entry, Value};
-use tollway_config::yaml::{self, YamlError};
+use tollway_config::go::{At, Content, Key, Node, Reader, Resolved, only_document};
+use tollway_config::yaml::YamlError;
 use tollway_config::{Mistake, Mistakes, suggest};
 
 /// Most apps of one file.
@@ -15,6 +15,10 @@ const APPS_LIMIT: usize = 100;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Takes {
     Value,
+    /// A whole number.
+    Number,
+    /// True or false.
+    Switch,
     /// A file or folder.
     Path,
     /// Files or folders.
@@ -44,6 +48,14 @@ const fn of_app(key: &'static str, flag: &'static str) -> Field {
     Field { key, takes: Takes::Value, is_of_app: true, flag: Some(flag) }
 }
 
+const fn number(field: Field) -> Field {
+    Field { takes: Takes::Number, ..field }
+}
+
+const fn switch(field: Field) -> Field {
+    Field { takes: Takes::Switch, ..field }
+}
+
 /// A key that no flag stands for.
 const fn own(key: &'static str, takes: Takes, is_of_app: bool) -> Field {
     Field { key, takes, is_of_app, flag: None }
@@ -54,33 +66,33 @@ pub(super) const FIELDS: &[Field] = &[
     of_app("appID", "app-id"),
     own("appDirPath", Takes::Path, true),
     own("command", Takes::Words, true),
-    of_app("appPort", "app-port"),
+    number(of_app("appPort", "app-port")),
     of_app("appChannelAddress", "app-channel-address"),
-    of_app("daprHTTPPort", "dapr-http-port"),
-    of_app("daprGRPCPort", "dapr-grpc-port"),
-    of_app("daprInternalGRPCPort", "dapr-internal-grpc-port"),
-    of_app("metricsPort", "metrics-port"),
-    of_app("profilePort", "profile-port"),
+    number(of_app("daprHTTPPort", "dapr-http-port")),
+    number(of_app("daprGRPCPort", "dapr-grpc-port")),
+    number(of_app("daprInternalGRPCPort", "dapr-internal-grpc-port")),
+    number(of_app("metricsPort", "metrics-port")),
+    number(of_app("profilePort", "profile-port")),
     of_app("unixDomainSocket", "unix-domain-socket"),
     own("containerImage", Takes::Value, true),
     own("containerImagePullPolicy", Takes::Value, true),
     own("createService", Takes::Value, true),
     shared("appProtocol", "app-protocol"),
-    shared("appMaxConcurrency", "app-max-concurrency"),
-    shared("appSSL", "app-ssl"),
-    shared("enableAppHealthCheck", "enable-app-health-check"),
+    number(shared("appMaxConcurrency", "app-max-concurrency")),
+    switch(shared("appSSL", "app-ssl")),
+    switch(shared("enableAppHealthCheck", "enable-app-health-check")),
     shared("appHealthCheckPath", "app-health-check-path"),
-    shared("appHealthProbeInterval", "app-health-probe-interval"),
-    shared("appHealthProbeTimeout", "app-health-probe-timeout"),
-    shared("appHealthThreshold", "app-health-threshold"),
+    number(shared("appHealthProbeInterval", "app-health-probe-interval")),
+    number(shared("appHealthProbeTimeout", "app-health-probe-timeout")),
+    number(shared("appHealthThreshold", "app-health-threshold")),
     shared("apiListenAddresses", "dapr-listen-addresses"),
-    shared("enableApiLogging", "enable-api-logging"),
+    switch(shared("enableApiLogging", "enable-api-logging")),
     shared("logLevel", "log-level"),
     shared("maxBodySize", "max-body-size"),
     shared("readBufferSize", "read-buffer-size"),
-    shared("daprHTTPMaxRequestSize", "dapr-http-max-request-size"),
-    shared("daprHTTPReadBufferSize", "dapr-http-read-buffer-size"),
-    shared("enableProfiling", "enable-profiling"),
+    number(shared("daprHTTPMaxRequestSize", "dapr-http-max-request-size")),
+    number(shared("daprHTTPReadBufferSize", "dapr-http-read-buffer-size")),
+    switch(shared("enableProfiling", "enable-profiling")),
     shared("placementHostAddress", "placement-host-address"),
     shared("schedulerHostAddress", "scheduler-host-address"),
     own("configFilePath", Takes::Path, false),
@@ -97,88 +109,196 @@ pub(super) const FIELDS: &[Field] = &[
 pub(super) struct RunFile {
     pub(super) common: Section,
     pub(super) apps: Vec<Section>,
+    /// What in it has no effect.
+    pub(super) notes: Vec<String>,
 }
 
 /// `common`, or an app.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Section {
     entries: Vec<Entry>,
-    pub(super) at: Location,
+    pub(super) at: At,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    version: Spanned<u64>,
-    #[serde(default, rename = "name")]
-    _name: Option<String>,
-    #[serde(default)]
-    common: Option<Spanned<Entries>>,
-    apps: Spanned<Vec<Spanned<Entries>>>,
+/// A key with its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    key: &'static str,
+    pub(super) value_at: At,
+    value: Value,
+}
+
+#[derive(Debug)]
+enum Value {
+    One(String),
+    Many(Vec<String>),
+    Pairs(Vec<(String, String)>),
 }
 
 /// Reads a run file; `source` names it in mistakes.
 ///
 /// # Errors
-/// Every mistake in its keys and the form of their values.
+/// Every mistake in the form of its values.
 pub(super) fn read(text: &str, source: &str) -> Result<RunFile, Mistakes> {
-    let written: Written = yaml::parse(text, source).map_err(|mistake| Mistakes(vec![mistake]))?;
-    let mut mistakes = Vec::new();
-    let mut refuse = |at: Location, what: String| mistakes.push(mistake(source, at, what));
-    let (version, apps) = (written.version, written.apps);
-    if version.value != 1 {
-        let what = format!("there is no version {} of run files; write 1", version.value);
-        refuse(version.referenced, what);
+    let root = only_document(text, Reader::RunFile, source);
+    let root = root.map_err(|mistake| Mistakes(vec![mistake]))?;
+    let mut file = FileReader { source, mistakes: Vec::new(), notes: Vec::new() };
+    let read = file.file(root.as_deref());
+    let FileReader { mistakes, notes, .. } = file;
+    match read {
+        Some((common, apps)) if mistakes.is_empty() => Ok(RunFile { common, apps, notes }),
+        _ => Err(Mistakes(mistakes)),
     }
-    if apps.value.is_empty() || apps.value.len() > APPS_LIMIT {
-        let count = apps.value.len();
-        let what = format!("`apps` has {count} apps; list from 1 to {APPS_LIMIT} of them");
-        refuse(apps.referenced, what);
-    }
-    let mut section = |written: Spanned<Entries>, is_common: bool| {
-        let at = written.referenced;
-        let entries = written.value.resolved(text);
-        for entry in &entries {
-            if let Err((at, what)) = check(entry, is_common) {
-                refuse(at, what);
-            }
-        }
-        Section { entries, at }
-    };
-    let nothing = Section { entries: Vec::new(), at: Location::UNKNOWN };
-    let common = written.common.map_or(nothing, |common| section(common, true));
-    let apps = apps.value.into_iter().map(|app| section(app, false)).collect();
-    if mistakes.is_empty() { Ok(RunFile { common, apps }) } else { Err(Mistakes(mistakes)) }
 }
 
 /// A mistake in the file.
-pub(super) fn mistake(source: &str, at: Location, what: String) -> YamlError {
+pub(super) fn mistake(source: &str, at: At, what: String) -> YamlError {
     Mistake::at(at, what).within(source)
 }
 
-fn check(entry: &Entry, is_common: bool) -> Result<(), (Location, String)> {
-    let key = &entry.key;
-    let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
-        let known = FIELDS.iter().filter(|field| !(is_common && field.is_of_app));
-        return Err((entry.key_at, suggest::unknown("key", key, known.map(|field| field.key))));
-    };
-    if is_common && field.is_of_app {
-        let what = format!("`{key}` is each app's own; move it from `common` to the app");
-        return Err((entry.key_at, what));
+struct FileReader<'a> {
+    source: &'a str,
+    mistakes: Vec<YamlError>,
+    notes: Vec<String>,
+}
+
+impl FileReader<'_> {
+    fn refuse(&mut self, at: At, what: impl Into<String>) {
+        self.mistakes.push(mistake(self.source, at, what.into()));
     }
-    let form = match (field.takes, &entry.value) {
-        (Takes::Value | Takes::Path, Value::One(_))
-        | (Takes::Words | Takes::Paths, Value::Many(_))
-        | (Takes::Section, Value::Pairs(_)) => return Ok(()),
-        (_, Value::None) => {
-            return Err((entry.key_at, format!("`{key}` has no value; give one or remove it")));
+
+    fn note(&mut self, at: At, what: String) {
+        self.notes.push(format!("{}; it has no effect", mistake(self.source, at, what)));
+    }
+
+    fn file(&mut self, root: Option<&Node>) -> Option<(Section, Vec<Section>)> {
+        let fields = root.map(Node::fields).unwrap_or_default();
+        let start = At { line: 1, column: 1 };
+        let field =
+            |name: &str| fields.iter().find(|(key, _)| key.name == name).map(|(_, node)| node);
+        for (key, _) in fields {
+            const KNOWN: [&str; 4] = ["version", "name", "common", "apps"];
+            if !KNOWN.contains(&key.name.as_str()) {
+                self.note(key.at, suggest::unknown("key", &key.name, KNOWN));
+            }
         }
-        (Takes::Value | Takes::Path, _) => "one value",
-        (Takes::Words, _) => "a list such as [python3, app.py]",
-        (Takes::Paths, _) => "a list such as [./resources]",
-        (Takes::Section, _) => "lines of `NAME: value`",
-    };
-    Err((entry.value_at, format!("`{key}` takes {form}; write it so")))
+        match field("version").map(|node| (node.at, whole(node))) {
+            // Dapr takes every other number.
+            Some((_, Some(number))) if number != 0 => {}
+            Some((at, None)) => self.refuse(at, "`version` is no number; write 1"),
+            _ => self.refuse(start, "the field `version` is missing; write `version: 1`"),
+        }
+        let common = field("common").filter(|node| !node.is_null());
+        let common = common.map_or_else(Section::default, |node| self.section(node, true));
+        let Some(apps) = field("apps") else {
+            self.refuse(start, "the field `apps` is missing");
+            return None;
+        };
+        let items: &[Rc<Node>] = match &apps.content {
+            Content::List(items) => items,
+            Content::Fields(_) | Content::Scalar { .. } => &[],
+        };
+        if items.is_empty() || items.len() > APPS_LIMIT {
+            let count = items.len();
+            let what = format!("`apps` has {count} apps; list from 1 to {APPS_LIMIT} of them");
+            self.refuse(apps.at, what);
+        }
+        let apps = items.iter().map(|app| self.section(app, false)).collect();
+        Some((common, apps))
+    }
+
+    fn section(&mut self, node: &Node, is_common: bool) -> Section {
+        if !matches!(node.content, Content::Fields(_)) {
+            self.refuse(node.at, "a section takes lines of `KEY: value`; write it so");
+        }
+        let entries = node.fields().iter();
+        let entries = entries.filter_map(|(key, node)| self.entry(key, node, is_common)).collect();
+        Section { entries, at: node.at }
+    }
+
+    /// A key with its value; `None` for one that has no effect.
+    fn entry(&mut self, key: &Key, node: &Node, is_common: bool) -> Option<Entry> {
+        let Key { at: key_at, name } = key;
+        let found = FIELDS.iter().find(|field| field.key == name);
+        let Some(field) = found.filter(|field| !(is_common && field.is_of_app)) else {
+            let what = match found {
+                Some(_) => format!("`{name}` is each app's own; move it from `common` to the app"),
+                None => {
+                    let known = FIELDS.iter().filter(|field| !(is_common && field.is_of_app));
+                    suggest::unknown("key", name, known.map(|field| field.key))
+                }
+            };
+            self.note(*key_at, what);
+            return None;
+        };
+        if node.is_null() {
+            return None;
+        }
+        match value(field.takes, node) {
+            Ok(value) => Some(Entry { key: field.key, value_at: node.at, value }),
+            Err(form) => {
+                self.refuse(node.at, format!("`{name}` takes {form}; write it so"));
+                None
+            }
+        }
+    }
+}
+
+/// A value in the form that its key takes.
+///
+/// # Errors
+/// The form.
+fn value(takes: Takes, node: &Node) -> Result<Value, &'static str> {
+    match takes {
+        Takes::Value | Takes::Path => text(node).map(Value::One).ok_or("one value"),
+        Takes::Number => {
+            let number = whole(node).map(|number| number.to_string());
+            number.or_else(|| text(node)).map(Value::One).ok_or("a number")
+        }
+        Takes::Switch => match &node.content {
+            Content::Scalar { resolved: Resolved::Bool(yes), .. } => {
+                Ok(Value::One(yes.to_string()))
+            }
+            Content::Scalar { written, .. } => Ok(Value::One(written.clone())),
+            Content::List(_) | Content::Fields(_) => Err("true or false"),
+        },
+        Takes::Words => texts(node).map(Value::Many).ok_or("a list such as [python3, app.py]"),
+        Takes::Paths => texts(node).map(Value::Many).ok_or("a list such as [./resources]"),
+        Takes::Section => {
+            let Content::Fields(fields) = &node.content else {
+                return Err("lines of `NAME: value`");
+            };
+            let pairs = fields.iter().map(|(key, node)| Some((key.name.clone(), text(node)?)));
+            pairs.collect::<Option<_>>().map(Value::Pairs).ok_or("lines of `NAME: value`")
+        }
+    }
+}
+
+/// The text of a single value; that of none is empty.
+fn text(node: &Node) -> Option<String> {
+    match &node.content {
+        Content::Scalar { resolved: Resolved::Null, .. } => Some(String::new()),
+        Content::Scalar { written, .. } => Some(written.clone()),
+        Content::List(_) | Content::Fields(_) => None,
+    }
+}
+
+fn texts(node: &Node) -> Option<Vec<String>> {
+    match &node.content {
+        Content::List(items) => items.iter().map(|item| text(item)).collect(),
+        Content::Fields(_) | Content::Scalar { .. } => None,
+    }
+}
+
+fn whole(node: &Node) -> Option<i64> {
+    match &node.content {
+        Content::Scalar { resolved: Resolved::Int(number), .. } => Some(*number),
+        #[expect(clippy::cast_possible_truncation, reason = "so Go takes them")]
+        Content::Scalar { resolved: Resolved::Float(number), .. } if number.abs() < 1e9 => {
+            Some(*number as i64)
+        }
+        Content::Scalar { .. } | Content::List(_) | Content::Fields(_) => None,
+    }
 }
 
 impl Section {
@@ -186,21 +306,29 @@ impl Section {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// The value of a key that takes one, with its place.
-    pub(super) fn one(&self, key: &str) -> Option<(&str, Location)> {
+    /// The value of a key that takes one, with its position. An empty one is as none.
+    pub(super) fn one(&self, key: &str) -> Option<(&str, At)> {
         let entry = self.entry(key)?;
         match &entry.value {
-            Value::One(text) => Some((text, entry.value_at)),
-            Value::Many(_) | Value::Pairs(_) | Value::None => None,
+            Value::One(text) if !text.is_empty() => Some((text, entry.value_at)),
+            Value::One(_) | Value::Many(_) | Value::Pairs(_) => None,
         }
     }
 
-    /// The values of a key that takes several, with their place.
-    pub(super) fn many(&self, key: &str) -> Option<(&[String], Location)> {
+    /// The values of a key that takes several, with their position.
+    pub(super) fn many(&self, key: &str) -> Option<(&[String], At)> {
         let entry = self.entry(key)?;
         match &entry.value {
-            Value::Many(texts) | Value::Pairs(texts) => Some((texts, entry.value_at)),
-            Value::One(_) | Value::None => None,
+            Value::Many(texts) => Some((texts, entry.value_at)),
+            Value::One(_) | Value::Pairs(_) => None,
+        }
+    }
+
+    /// The names and values of a section.
+    pub(super) fn pairs(&self, key: &str) -> &[(String, String)] {
+        match self.entry(key).map(|entry| &entry.value) {
+            Some(Value::Pairs(pairs)) => pairs,
+            Some(Value::One(_) | Value::Many(_)) | None => &[],
         }
     }
 }
@@ -216,40 +344,92 @@ mod tests {
         assert!(message.iter().any(|message| message.starts_with(mistake)), "{message:#?}");
     }
 
+    #[track_caller]
+    fn check_note(text: &str, note: &str) {
+        let notes = read(text, "dapr.yaml").unwrap().notes;
+        assert!(notes.iter().any(|found| found.starts_with(note)), "{notes:#?}");
+    }
+
     #[test]
     fn what_dapr_shows_is_read() {
         let text = "version: 1\nname: shop\ncommon:\n  resourcesPath: ./resources\n  env: {DEBUG: \
                     false, N: 007}\napps:\n- appID: web\n  appDirPath: ./web\n  appPort: 8080\n  \
                     command: [\"python3\", \"app.py\"]\n- appDirPath: .\n";
         let file = read(text, "dapr.yaml").unwrap();
-        assert_eq!(file.common.many("env").unwrap().0, ["DEBUG=false", "N=007"]);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(file.common.pairs("env"), [pair("DEBUG", "false"), pair("N", "007")]);
         let (port, at) = file.apps[0].one("appPort").unwrap();
-        assert_eq!((port, at.line()), ("8080", 9));
+        assert_eq!((port, at.line), ("8080", 9));
         assert_eq!(file.apps[0].many("command").unwrap().0, ["python3", "app.py"]);
         assert!(file.apps[1].entry("appID").is_none());
+        assert_eq!(file.notes, [""; 0]);
     }
 
     #[test]
-    fn mistakes_have_their_places() {
+    fn a_key_without_a_value_is_as_none() {
+        let text = "version: 1\ncommon:\n  env:\n  #  LOG: debug\napps:\n- appID: \"\"\n  \
+                    appDirPath: .\n  appPort:\n  command: null\n  env: {A: , B: ~}\n";
+        let file = read(text, "dapr.yaml").unwrap();
+        assert_eq!(file.common.pairs("env"), []);
+        assert!(file.apps[0].one("appPort").is_none() && file.apps[0].one("appID").is_none());
+        let pair = |name: &str| (name.to_owned(), String::new());
+        assert_eq!(file.apps[0].pairs("env"), [pair("A"), pair("B")]);
+        assert!(read("version: 1\ncommon:\napps: [{appDirPath: .}]\n", "dapr.yaml").is_ok());
+    }
+
+    #[test]
+    fn merge_keys_are_taken_in() {
+        let text = "version: 1\ncommon:\n  env: &e {A: 1, B: 2}\napps:\n- &base\n  appID: web\n  \
+                    appDirPath: .\n- <<: *base\n  appID: stock\n  env: {<<: *e, B: 3}\n";
+        let file = read(text, "dapr.yaml").unwrap();
+        let stock = &file.apps[1];
+        assert_eq!(stock.one("appDirPath").unwrap().0, ".");
+        assert_eq!(stock.one("appID").unwrap().0, "stock");
+        let values: Vec<_> = stock.pairs("env").iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, ["1", "3"]);
+    }
+
+    #[test]
+    fn values_are_what_yaml_1_1_makes_of_them() {
+        let text = "version: 1\napps:\n- appDirPath: .\n  appPort: 8_080\n  metricsPort: 0x10\n  \
+                    enableApiLogging: yes\n  appSSL: \"true\"\n  logLevel: no\n  appID: 010\n";
+        let app = &read(text, "dapr.yaml").unwrap().apps[0];
+        for (key, expected) in [
+            ("appPort", "8080"),
+            ("metricsPort", "16"),
+            ("enableApiLogging", "true"),
+            ("appSSL", "true"),
+            ("logLevel", "no"),
+            ("appID", "010"),
+        ] {
+            assert_eq!(app.one(key).unwrap().0, expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_has_a_note_with_its_line() {
         let file = |app: &str| format!("version: 1\napps:\n- appDirPath: .\n{app}\n");
-        check_refused(
+        check_note(
             &file("  appPrt: 1"),
-            "dapr.yaml:4:3: unknown key `appPrt`; did you mean `appPort`?",
+            "dapr.yaml:4:3: unknown key `appPrt`; did you mean `appPort`?; it has no effect",
         );
+        check_note(&file("  appport: 1"), "dapr.yaml:4:3: unknown key `appport`");
+        check_note(&file("colour: red"), "dapr.yaml:4:1: unknown key `colour`; expected one of");
+        check_note(&file("common: {appID: a}"), "dapr.yaml:4:10: `appID` is each app's own");
+        assert!(read("version: 2\napps: [{appDirPath: .}]\n", "dapr.yaml").is_ok());
+    }
+
+    #[test]
+    fn mistakes_have_their_positions() {
+        let file = |app: &str| format!("version: 1\napps:\n- appDirPath: .\n{app}\n");
         check_refused(&file("  command: run"), "dapr.yaml:4:12: `command` takes a list such as");
-        check_refused(&file("  appPort:"), "dapr.yaml:4:3: `appPort` has no value");
         check_refused(&file("  env: [A]"), "dapr.yaml:4:8: `env` takes lines of");
-        check_refused(
-            &file("colour: red"),
-            "dapr.yaml:4:1: unknown field `colour`; expected one of",
-        );
-        check_refused(&file("common: {appID: a}"), "dapr.yaml:4:10: `appID` is each app's own");
-        check_refused(
-            "version: 2\napps: [{appDirPath: .}]\n",
-            "dapr.yaml:1:10: there is no version 2",
-        );
+        check_refused(&file("  appID: [a]"), "dapr.yaml:4:10: `appID` takes one value");
         check_refused("version: 1\napps: []\n", "dapr.yaml:2:7: `apps` has 0 apps");
+        check_refused("version: 1\napps: [a]\n", "dapr.yaml:2:8: a section takes lines");
         check_refused("apps: [{appDirPath: .}]\n", "dapr.yaml:1:1: the field `version` is missing");
+        check_refused("version: one\napps: []\n", "dapr.yaml:1:10: `version` is no number");
         check_refused("version: 1\n", "dapr.yaml:1:1: the field `apps` is missing");
+        check_refused("a: {\n", "dapr.yaml:");
     }
 }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tollway_config::yaml;
+use tollway_config::go::read_file;
 
 use self::app_plan::{AppPlan, Around, plan};
 use self::member::Member;
@@ -38,7 +38,10 @@ pub async fn run_apps(
     control: Option<&str>,
     console: Console,
 ) -> Result<i32, LaunchError> {
-    let mut plans = read(file)?;
+    let (mut plans, notes) = read(file)?;
+    for note in &notes {
+        console.note(note);
+    }
     for plan in &mut plans {
         refuse_taken_port(plan)?;
         plan.flags.extend(control.map(|address| format!("--control-plane-address={address}")));
@@ -50,9 +53,10 @@ pub async fn run_apps(
     supervise(plans, console, folder.path()).await
 }
 
-fn read(file: &Path) -> Result<Vec<AppPlan>, LaunchError> {
+/// The plans of a file's apps, and what in it has no effect.
+fn read(file: &Path) -> Result<(Vec<AppPlan>, Vec<String>), LaunchError> {
     let file = if file.is_dir() { file.join(FILE_NAME) } else { file.to_owned() };
-    let text = yaml::read_file(&file)?;
+    let text = read_file(&file)?;
     let is_stdin = file == Path::new("-");
     let source = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
     let folder = if is_stdin { None } else { file.parent().filter(|path| *path != Path::new("")) };
@@ -60,7 +64,9 @@ fn read(file: &Path) -> Result<Vec<AppPlan>, LaunchError> {
         .map_err(|error| LaunchError::Folder { file: source.clone(), source: error })?;
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let around = Around { source: &source, folder: &folder, home: home.as_deref() };
-    Ok(format::read(&text, &source).and_then(|file| plan(&file, &around))?)
+    let mut read = format::read(&text, &source)?;
+    let notes = std::mem::take(&mut read.notes);
+    Ok((plan(&read, &around)?, notes))
 }
 
 /// Refuses a port on which another process listens: the sidecar would take that process for the
