@@ -24,6 +24,7 @@ mod codes;
 mod control_link;
 mod external_endpoints;
 mod fields;
+mod go_json;
 mod grpc;
 mod health;
 mod invoke_service;

@@ -14,6 +14,7 @@ use super::call::{Call, elsewhere};
 use super::names::{ActorRequest, Work, asked};
 use super::problem::Problem;
 use crate::body_collector::BodyCollector;
+use crate::go_json;
 use crate::rest::{empty, not_collected};
 use crate::routes::From;
 use crate::state::{Step, expiry};
@@ -98,7 +99,7 @@ impl Actors {
 
     async fn change_state(&self, actor: &Actor, body: &[u8]) -> Result<Response<Body>, Problem> {
         let steps: Vec<Step<'_>> =
-            serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?;
+            go_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?;
         let no_metadata = std::collections::HashMap::new();
         let mut ops = Vec::with_capacity(steps.len());
         for step in steps {

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::problem::Problem;
+use crate::go_json;
 
 /// Reads a body; an empty one is the default.
 ///
@@ -13,11 +14,7 @@ pub(super) fn read<'a, T: Default + Deserialize<'a>>(body: &'a [u8]) -> Result<T
     if body.is_empty() {
         return Ok(T::default());
     }
-    // Out of an array serde would read the fields by their order.
-    if body.starts_with(b"[") {
-        return Err(Problem::malformed("invalid type: array, expected an object"));
-    }
-    serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))
+    go_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use serde::Deserialize;
 use tollway_actors::placement::TypeOptions;
 use tollway_wire::ACTOR_TYPES_PER_HOST_LIMIT;
 
+use crate::go_json;
+
 /// Dapr's defaults.
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
@@ -90,37 +92,16 @@ pub(crate) fn types(
     }
 }
 
-/// The answer to `GET /dapr/config`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Document {
-    #[serde(default)]
-    entities: Option<Vec<String>>,
-    #[serde(flatten)]
-    general: Settings,
-    #[serde(default)]
-    entities_config: Option<Vec<Special>>,
-}
-
-#[derive(Deserialize)]
-struct Special {
-    #[serde(default)]
-    entities: Vec<String>,
-    #[serde(flatten)]
-    settings: Settings,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The answer to `GET /dapr/config`, or its settings for some types.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Settings {
-    #[serde(default)]
+    entities: Vec<String>,
     actor_idle_timeout: String,
-    #[serde(default)]
     drain_ongoing_call_timeout: String,
-    #[serde(default)]
     drain_rebalanced_actors: Option<bool>,
-    #[serde(default)]
     reentrancy: Option<Reentrancy>,
+    entities_config: Vec<Settings>,
 }
 
 impl Settings {
@@ -142,14 +123,15 @@ pub(crate) fn read(document: &[u8]) -> Result<Types, String> {
     if document.trim_ascii().is_empty() {
         return Ok(Types::new());
     }
-    let document: Document = serde_json::from_slice(document)
-        .map_err(|error| format!("it is not understood: {error}"))?;
-    let general = document.general.type_settings()?;
+    let document: Settings =
+        go_json::from_slice(document).map_err(|error| format!("it is not understood: {error}"))?;
+    let general = document.type_settings()?;
     let mut special = Vec::new();
-    for part in document.entities_config.unwrap_or_default() {
-        special.push((part.entities, part.settings.type_settings()?));
+    for part in document.entities_config {
+        let settings = part.type_settings()?;
+        special.push((part.entities, settings));
     }
-    types(&document.entities.unwrap_or_default(), &general, special)
+    types(&document.entities, &general, special)
 }
 
 /// Reads a duration in Go's format. Returns `None` for an empty text or zero.

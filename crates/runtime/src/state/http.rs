@@ -14,6 +14,7 @@ use super::document::{Found, Item, Keys, Options, Steps, TTL_END, expiry};
 use super::problem::{Doing, Problem};
 use super::stores::{Chosen, Stores};
 use crate::body_collector::BodyCollector;
+use crate::go_json;
 use crate::rest::{empty, json_answer, not_collected};
 use crate::routes::{self, Endpoint, From, StateEndpoint};
 
@@ -132,7 +133,7 @@ impl Query {
 
 async fn save(store: &Chosen<'_>, query: &Query, body: &[u8]) -> Result<Response<Body>, Problem> {
     let items: Vec<Item<'_>> =
-        serde_json::from_slice(body).map_err(|error| Problem::malformed(error.to_string()))?;
+        go_json::from_slice(body).map_err(|error| Problem::malformed(error.to_string()))?;
     if items.iter().any(|item| item.key.is_empty()) {
         return Err(Problem::malformed("\"key\" is a required field"));
     }
@@ -225,5 +226,5 @@ fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(unreadable("it is no JSON object"));
     }
-    serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))
+    go_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))
 }
