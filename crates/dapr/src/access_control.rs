@@ -1,7 +1,6 @@
 //! `accessControl` of Dapr's Configuration: who may ask what of the app.
 
 use serde::Deserialize;
-use serde_json::Value;
 use tollway_model::{
     CallerPattern, Label, MethodName, Part, PathPattern, PolicyName, RULES_PER_POLICY_LIMIT,
     TrustDomain,
@@ -11,49 +10,38 @@ use tollway_routing::{AccessList, Action, CallerAccess, Operation};
 /// Dapr's default trust domain, which means that of the own network.
 const USUAL_TRUST_DOMAIN: &str = "public";
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Spec {
+/// The section as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Spec {
     default_action: Option<String>,
     trust_domain: Option<String>,
-    #[serde(default)]
     policies: Vec<Policy>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Policy {
-    #[serde(default)]
     app_id: String,
-    #[serde(default)]
     namespace: String,
-    #[serde(default)]
     trust_domain: String,
     default_action: Option<String>,
-    #[serde(default)]
     operations: Vec<Named>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Named {
-    #[serde(default)]
     name: String,
-    #[serde(default)]
     http_verb: Vec<String>,
-    #[serde(default)]
     action: String,
 }
 
-/// Reads the section; `None` where everybody may everything. The list's namespace is the app's.
+/// What the section means; `None` where everybody may everything. The list's namespace is the app's.
 ///
 /// # Errors
 /// What cannot be understood, in words.
-pub(crate) fn read(section: &Value, namespace: &Label) -> Result<Option<AccessList>, String> {
-    if section.is_null() {
-        return Ok(None);
-    }
-    let spec = Spec::deserialize(section).map_err(|error| format!("accessControl: {error}"))?;
+pub(crate) fn read(spec: &Spec, namespace: &Label) -> Result<Option<AccessList>, String> {
     let stated = filled(spec.default_action.as_deref());
     let default = match stated {
         Some(word) => action(word, "accessControl.defaultAction")?,
@@ -118,7 +106,9 @@ impl Policy {
 impl Named {
     fn read(&self, field: &str) -> Result<Operation, String> {
         let Self { name, http_verb, action: word } = self;
-        let path: PathPattern = name.parse().map_err(|error| format!("{field}: {error}"))?;
+        // Methods of gRPC have no slash; Dapr puts one before them.
+        let path = if name.starts_with('/') { name.clone() } else { format!("/{name}") };
+        let path: PathPattern = path.parse().map_err(|error| format!("{field}: {error}"))?;
         let is_any = http_verb.iter().any(|verb| verb == "*");
         let verbs = if is_any { &[] } else { http_verb.as_slice() };
         let methods = verbs.iter().map(|verb| MethodName::new(&verb.to_ascii_uppercase()));
@@ -143,12 +133,24 @@ fn action(word: &str, field: &str) -> Result<Action, String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn list(section: &Value) -> Result<Option<AccessList>, String> {
-        read(section, &Label::new("shop").unwrap())
+        let spec = Option::<Spec>::deserialize(section).map_err(|error| error.to_string())?;
+        read(&spec.unwrap_or_default(), &Label::new("shop").unwrap())
+    }
+
+    #[test]
+    fn an_operation_without_a_slash_gets_one_as_in_daprd() {
+        for (name, path) in
+            [("GetItem", "/GetItem"), ("items/*", "/items/*"), ("", "/"), ("/a", "/a")]
+        {
+            let operation = json!([{ "name": name, "action": "allow" }]);
+            let list = list(&policy(json!({ "operations": operation }))).unwrap().unwrap();
+            assert_eq!(list.callers[0].operations[0].path.to_string(), path);
+        }
     }
 
     fn policy(more: Value) -> Value {
@@ -213,12 +215,10 @@ mod tests {
         let operation = |operation: Value| policy(json!({ "operations": [operation] }));
         for (section, message) in [
             (json!({ "defaultAction": "perhaps" }), "defaultAction has the action `perhaps`"),
-            (json!({ "default": "allow" }), "unknown field `default`"),
             (json!({ "policies": [{ "appId": "a" }] }), "lacks `namespace`"),
             (policy(json!({ "appId": "" })), "lacks `appId`"),
             (policy(json!({ "appId": "a.b" })), "accessControl of `a.b`"),
             (policy(json!({ "trustDomain": "No Domain" })), "accessControl of `web`"),
-            (operation(json!({ "name": "orders", "action": "allow" })), "`orders` is not a path"),
             (operation(json!({ "name": "/a*", "action": "allow" })), "`*` within a segment"),
             (operation(json!({ "name": "/a" })), "`/a` has the action ``"),
             (operation(json!({ "name": "/a", "httpVerb": ["G T"], "action": "deny" })), "`G T`"),

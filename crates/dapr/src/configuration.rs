@@ -1,9 +1,13 @@
 //! Dapr's Configuration, as far as it concerns calls: callers, traces, and the fields that have no
 //! effect here.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
+use tollway_config::go::{Node, Reader, decode};
 use tollway_model::Label;
 use tollway_proxy::{
     ApiProtocol, ApiRule, ApiRules, SidecarOptions, TelemetryOptions, TracingOptions,
@@ -13,18 +17,23 @@ use tollway_runtime::HttpEndpoint;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
 
 use crate::access_control;
+use crate::files::Refusal;
+use crate::resources::unknown_fields;
 
 /// Dapr's default share: one trace of ten thousand.
 const USUAL_SHARE: f64 = 1e-4;
-/// Fields that mean something here, or end the start.
-const HEEDED: [&str; 5] = ["accessControl", "api", "tracing", "httpPipeline", "appHttpPipeline"];
-/// Why others of Dapr's have no effect, by how their names begin.
-const REASONS: [(&str, &str); 5] = [
+/// The fields that say who may do what.
+const RULES: [&str; 2] = ["accessControl", "api"];
+/// Why fields of Dapr's have no effect.
+const REASONS: [(&str, &str); 8] = [
     ("metric", "options say whether there are metrics, and their names and labels are fixed"),
+    ("metrics", "options say whether there are metrics, and their names and labels are fixed"),
     ("logging", "calls are logged by --enable-api-logging, or --access-log"),
     ("features", "there are none to switch on or off"),
     ("nameResolution", "apps are found through the control plane"),
     ("mtls", "mutual TLS is always on, with certificates of the control plane"),
+    ("secrets", "secrets are not served"),
+    ("workflow", "workflows are not served"),
 ];
 
 /// The content of Configurations; for a field in several, the last counts.
@@ -39,8 +48,99 @@ pub struct Configuration {
     pub rules: Vec<String>,
     /// What may be called outside of the mesh by a name.
     pub endpoints: Vec<HttpEndpoint>,
+    /// Types of components that may not be used.
+    pub(crate) denied_components: Vec<String>,
     /// Sentences for the log at the start.
     pub(crate) notes: Vec<String>,
+}
+
+/// A document.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Document {
+    #[serde(rename = "apiVersion")]
+    _api_version: serde::de::IgnoredAny,
+    kind: String,
+    #[serde(rename = "metadata")]
+    _metadata: serde::de::IgnoredAny,
+    spec: Spec,
+    #[serde(rename = "status")]
+    _status: serde::de::IgnoredAny,
+}
+
+/// The spec, but for the rules about who may do what: `access_control` reads them, and [`Api`].
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    #[serde(rename = "accessControl")]
+    _access_control: serde::de::IgnoredAny,
+    #[serde(rename = "api")]
+    _api: serde::de::IgnoredAny,
+    tracing: Option<Tracing>,
+    http_pipeline: Pipeline,
+    app_http_pipeline: Pipeline,
+    components: DeniedComponents,
+    metric: Value,
+    metrics: Value,
+    logging: Value,
+    features: Value,
+    name_resolution: Value,
+    mtls: Value,
+    secrets: Value,
+    workflow: Value,
+    wasm: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Pipeline {
+    handlers: Vec<serde::de::IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeniedComponents {
+    deny: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Tracing {
+    sampling_rate: String,
+    stdout: bool,
+    zipkin: Zipkin,
+    otel: Otel,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Zipkin {
+    endpoint_address: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Otel {
+    endpoint_address: String,
+    protocol: String,
+    is_secure: Option<bool>,
+    headers: Vec<String>,
+    timeout: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Api {
+    allowed: Vec<Rule>,
+    denied: Vec<Rule>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Rule {
+    name: String,
+    version: String,
+    protocol: String,
 }
 
 impl Configuration {
@@ -61,55 +161,112 @@ impl Configuration {
         TelemetryOptions { tracing, ..given }
     }
 
-    /// Takes in the `spec` of a document of `file`, for an app of this namespace.
+    /// Takes in a document of `file`, for an app of this namespace.
     ///
     /// # Errors
-    /// What an app would miss without noticing, or what cannot be understood, in words.
+    /// What an app would miss without noticing, or what cannot be understood.
     pub(crate) fn read(
         &mut self,
-        spec: &Value,
+        node: &Rc<Node>,
         namespace: &Label,
         file: &str,
-    ) -> Result<(), String> {
-        refuse_unserved(spec)?;
-        self.notes.extend(notes_of_idle_fields(spec, file));
-        if !spec["accessControl"].is_null() {
-            self.access = access_control::read(&spec["accessControl"], namespace)?;
+    ) -> Result<(), Refusal> {
+        let document = decode::<Document>(node, Reader::Configuration, file)?;
+        let Document { kind, spec, .. } = document.value;
+        if !kind.is_empty() && kind != "Configuration" {
+            let what =
+                format!("`{kind}` is no Configuration; give its folder with --resources-path");
+            return Err(what.into());
         }
-        let api = &spec["api"];
-        if is_filled(&api["allowed"]) || is_filled(&api["denied"]) {
-            let (allowed, denied) =
-                (rules(&api["allowed"], "allowed")?, rules(&api["denied"], "denied")?);
-            self.api_rules = Some(ApiRules { allowed, denied });
+        for (field, pipeline) in
+            [("httpPipeline", &spec.http_pipeline), ("appHttpPipeline", &spec.app_http_pipeline)]
+        {
+            if !pipeline.handlers.is_empty() {
+                let what = "middleware is not served; do it in the app, and leave";
+                return Err(format!("{what} `{field}` out").into());
+            }
         }
-        let tracing = &spec["tracing"];
-        if is_text(&tracing["zipkin"]["endpointAddress"]) {
+        for unknown in &document.unknown {
+            if let Some(rule) = RULES.iter().find(|rule| rule.eq_ignore_ascii_case(&unknown.name)) {
+                let at = unknown.at.line;
+                let name = &unknown.name;
+                return Err(
+                    format!("line {at}: the field `{name}` is not known; write `{rule}`").into()
+                );
+            }
+        }
+        self.notes.extend(unknown_fields(&document.unknown, file));
+        self.notes.extend(spec.idle(file));
+        let section = |name: &str| {
+            let found = node.field("spec").and_then(|spec| spec.field(name));
+            found.filter(|section| !section.is_null())
+        };
+        if let Some(section) = section("accessControl") {
+            self.access = access_control::read(&rules_of(section, file)?, namespace)?;
+        }
+        if let Some(section) = section("api") {
+            let Api { allowed, denied } = rules_of(section, file)?;
+            if !allowed.is_empty() || !denied.is_empty() {
+                let (allowed, denied) = (rules(&allowed, "allowed")?, rules(&denied, "denied")?);
+                self.api_rules = Some(ApiRules { allowed, denied });
+            }
+        }
+        self.denied_components.extend(spec.components.deny);
+        let Some(tracing) = spec.tracing else { return Ok(()) };
+        if !tracing.zipkin.endpoint_address.is_empty() {
             self.notes.push("no traces go to Zipkin; give it spans through `otel`".to_owned());
         }
-        if tracing["stdout"].as_bool() == Some(true) {
+        if tracing.stdout {
             self.notes.push("no traces go to standard output; use `otel`".to_owned());
         }
-        if is_text(&tracing["otel"]["endpointAddress"]) {
-            self.tracing = tracing_of(tracing)?;
+        if !tracing.otel.endpoint_address.is_empty() {
+            self.tracing = tracing.options()?;
         }
         Ok(())
     }
 }
 
-/// Notes about each field that has no effect here.
-fn notes_of_idle_fields(spec: &Value, file: &str) -> Vec<String> {
-    let fields = spec.as_object().into_iter().flatten();
-    let idle = fields.filter(|(name, value)| has_value(value) && !HEEDED.contains(&name.as_str()));
-    let note = |(name, value): (&String, &Value)| {
-        let name = match has_value(&value["apiLogging"]) {
-            true => format!("{name}.apiLogging"),
-            false => name.clone(),
+/// Reads rules about who may do what: what is not understood is refused, even if Dapr passes over
+/// it.
+fn rules_of<T: serde::de::DeserializeOwned>(section: &Rc<Node>, file: &str) -> Result<T, Refusal> {
+    let read = decode(section, Reader::Configuration, file)?;
+    match read.unknown.first() {
+        None => Ok(read.value),
+        Some(unknown) => Err(format!(
+            "line {}: the field `{}` is not known, and rules about who may do what have to be \
+             understood; remove it",
+            unknown.at.line, unknown.name
+        )
+        .into()),
+    }
+}
+
+impl Spec {
+    /// Notes about each field that has no effect here.
+    fn idle(&self, file: &str) -> Vec<String> {
+        let fields = BTreeMap::from([
+            ("metric", &self.metric),
+            ("metrics", &self.metrics),
+            ("logging", &self.logging),
+            ("features", &self.features),
+            ("nameResolution", &self.name_resolution),
+            ("mtls", &self.mtls),
+            ("secrets", &self.secrets),
+            ("workflow", &self.workflow),
+            ("wasm", &self.wasm),
+        ]);
+        let idle = fields.into_iter().filter(|(_, value)| has_value(value));
+        let note = |(name, value): (&str, &Value)| {
+            let field = match has_value(&value["apiLogging"]) {
+                true => format!("{name}.apiLogging"),
+                false => name.to_owned(),
+            };
+            let reason = REASONS.iter().find(|(known, _)| *known == name);
+            let reason = reason.map_or("it is not served", |(_, reason)| *reason);
+            format!("{file}: `{field}` of the Configuration is left out: {reason}")
         };
-        let reason = REASONS.iter().find(|(field, _)| name.starts_with(field));
-        let reason = reason.map_or("it is not served", |(_, reason)| *reason);
-        format!("{file}: `{name}` of the Configuration is left out: {reason}")
-    };
-    idle.map(note).collect()
+        idle.map(note).collect()
+    }
 }
 
 /// Whether a field has a value with an effect.
@@ -117,75 +274,62 @@ fn has_value(value: &Value) -> bool {
     !value.is_null() && (is_filled(value) || !(value.is_object() || value.is_array()))
 }
 
-fn refuse_unserved(spec: &Value) -> Result<(), String> {
-    for pipeline in ["httpPipeline", "appHttpPipeline"] {
-        if is_filled(&spec[pipeline]["handlers"]) {
-            let what = "middleware is not served; do it in the app, and leave";
-            return Err(format!("{what} `{pipeline}` out"));
-        }
-    }
-    Ok(())
-}
-
 /// A list of parts of the API.
-fn rules(list: &Value, name: &str) -> Result<Vec<ApiRule>, String> {
-    let rule = |rule: &Value| {
-        let text = |field: &str| rule[field].as_str().filter(|text| !text.is_empty());
-        let protocol = match text("protocol").map(str::to_ascii_lowercase).as_deref() {
-            Some("http") => Some(ApiProtocol::Http),
-            Some("grpc") => Some(ApiProtocol::Grpc),
-            Some(_) | None => None,
+fn rules(list: &[Rule], name: &str) -> Result<Vec<ApiRule>, String> {
+    let rule = |rule: &Rule| {
+        let Rule { name: part, version, protocol } = rule;
+        let kind = match protocol.to_ascii_lowercase().as_str() {
+            "http" => Some(ApiProtocol::Http),
+            "grpc" => Some(ApiProtocol::Grpc),
+            _ => None,
         };
-        let (Some(part), Some(version), Some(protocol)) = (text("name"), text("version"), protocol)
-        else {
+        let (false, false, Some(protocol)) = (part.is_empty(), version.is_empty(), kind) else {
             return Err(format!(
-                "{rule} in api.{name} is no rule; write name, version and protocol (http or grpc)"
+                "`{part}` in api.{name} is no rule; write name, version and protocol (http or grpc)"
             ));
         };
-        let rule = ApiRule { name: part.to_owned(), version: version.to_owned(), protocol };
+        let rule = ApiRule { name: part.clone(), version: version.clone(), protocol };
         match rule.unknown() {
             None => Ok(rule),
             Some(why) => Err(format!("a rule in api.{name} would have no effect: {why}")),
         }
     };
-    list.as_array().into_iter().flatten().map(rule).collect()
+    list.iter().map(rule).collect()
 }
 
-/// Spans for a collector of OpenTelemetry; none where the share is nothing.
-fn tracing_of(tracing: &Value) -> Result<Option<TracingOptions>, String> {
-    let ratio = ratio(&tracing["samplingRate"])?;
-    let otel = &tracing["otel"];
-    let address = otel["endpointAddress"].as_str().unwrap_or_default();
-    let protocol = match otel["protocol"].as_str().unwrap_or_default() {
-        "http" => TraceProtocol::Http,
-        "grpc" => TraceProtocol::Grpc,
-        other => {
-            return Err(format!("tracing.otel.protocol is `{other}`; use http or grpc"));
-        }
-    };
-    let is_secure = otel["isSecure"].as_bool().unwrap_or(true);
-    let url = match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("{}://{address}", if is_secure { "https" } else { "http" }),
-    };
-    let endpoint = TraceEndpoint::parse(&url, Some(protocol))
-        .map_err(|error| format!("tracing.otel.endpointAddress: {error}"))?;
-    let headers = headers(&otel["headers"])?;
-    let collector = TraceOptions { endpoint, ca: None, headers };
-    Ok(ratio.map(|ratio| TracingOptions { ratio, collector }))
+impl Tracing {
+    /// Spans for a collector of OpenTelemetry; none where the share is nothing.
+    fn options(&self) -> Result<Option<TracingOptions>, String> {
+        let ratio = ratio(&self.sampling_rate)?;
+        let otel = &self.otel;
+        let address = otel.endpoint_address.as_str();
+        let protocol = match otel.protocol.as_str() {
+            "http" => TraceProtocol::Http,
+            "grpc" => TraceProtocol::Grpc,
+            other => {
+                return Err(format!("tracing.otel.protocol is `{other}`; use http or grpc"));
+            }
+        };
+        let is_secure = otel.is_secure.unwrap_or(true);
+        let url = match address.contains("://") {
+            true => address.to_owned(),
+            false => format!("{}://{address}", if is_secure { "https" } else { "http" }),
+        };
+        let endpoint = TraceEndpoint::parse(&url, Some(protocol))
+            .map_err(|error| format!("tracing.otel.endpointAddress: {error}"))?;
+        let headers = headers(&otel.headers)?;
+        let collector = TraceOptions { endpoint, ca: None, headers };
+        Ok(ratio.map(|ratio| TracingOptions { ratio, collector }))
+    }
 }
 
-/// A text or a number; `None` for nothing.
-fn ratio(value: &Value) -> Result<Option<SamplingRatio>, String> {
-    let share = match value {
-        Value::Null => Some(USUAL_SHARE),
-        Value::String(text) if text.is_empty() => Some(USUAL_SHARE),
-        Value::String(text) => text.parse().ok(),
-        Value::Number(number) => number.as_f64(),
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+/// `None` for nothing.
+fn ratio(text: &str) -> Result<Option<SamplingRatio>, String> {
+    let wrong = || format!("tracing.samplingRate is `{text}`; write a share from \"0\" to \"1\"");
+    let share = match text {
+        "" => USUAL_SHARE,
+        text => text.parse().map_err(|_| wrong())?,
     };
-    let wrong = || format!("tracing.samplingRate is {value}; write a share from \"0\" to \"1\"");
-    let share = share.ok_or_else(wrong)?;
     if share == 0.0 {
         return Ok(None);
     }
@@ -193,20 +337,15 @@ fn ratio(value: &Value) -> Result<Option<SamplingRatio>, String> {
 }
 
 /// `NAME=VALUE` each. What they hold may be secret and is not repeated.
-fn headers(list: &Value) -> Result<TraceHeaders, String> {
-    let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+fn headers(list: &[String]) -> Result<TraceHeaders, String> {
     let encoded: Vec<String> =
-        texts.map(|text| text.replace('%', "%25").replace(',', "%2C")).collect();
+        list.iter().map(|text| text.replace('%', "%25").replace(',', "%2C")).collect();
     TraceHeaders::parse(&encoded.join(","))
         .map_err(|error| format!("tracing.otel.headers: {error}"))
 }
 
-fn is_text(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| !text.is_empty())
-}
-
 /// Whether a list or a section has content.
-pub(crate) fn is_filled(value: &Value) -> bool {
+fn is_filled(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
@@ -217,13 +356,57 @@ pub(crate) fn is_filled(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tollway_config::go::only_document;
 
     use super::*;
 
     fn read(spec: &Value) -> Result<Configuration, String> {
+        read_text(&json!({ "kind": "Configuration", "spec": spec }).to_string())
+    }
+
+    fn read_text(text: &str) -> Result<Configuration, String> {
         let mut configuration = Configuration::default();
         let namespace = Label::new("default").unwrap();
-        configuration.read(spec, &namespace, "a.yaml").map(|()| configuration)
+        let node = only_document(text, Reader::Configuration, "a.yaml");
+        let node = node.map_err(|error| error.to_string())?.unwrap();
+        match configuration.read(&node, &namespace, "a.yaml") {
+            Ok(()) => Ok(configuration),
+            Err(Refusal::Form(mistake)) => Err(mistake.to_string()),
+            Err(Refusal::Meaning(what)) => Err(what),
+        }
+    }
+
+    #[test]
+    fn a_configuration_is_read_as_yaml_v3_reads_it() {
+        let text = "# no kind\nmetadata: {name: c, creationTimestamp: null}\nspec:\n  tracing: &t\n    \
+                    samplingRate: 1\n    stdout: yes\n    otel:\n      <<: {protocol: http}\n      \
+                    endpointAddress: a:4318\n      isSecure: no\n  mtls:\n  api:\n  colour: red\n";
+        let read = read_text(text).unwrap();
+        let endpoint = TraceEndpoint::parse("http://a:4318", Some(TraceProtocol::Http)).unwrap();
+        assert_eq!(read.tracing.unwrap().collector.endpoint, endpoint);
+        let unknown = "a.yaml:13:3: the field `colour` is not known and has no effect";
+        assert!(read.notes.iter().any(|note| note == unknown), "{:?}", read.notes);
+        assert!(read.notes.iter().any(|note| note.contains("standard output")), "{:?}", read.notes);
+        let twice = "spec:\n  tracing: {}\n  tracing: {}\n";
+        assert!(read_text(twice).unwrap_err().contains("a.yaml:3:3: `tracing` is in line 2"));
+    }
+
+    #[test]
+    fn rules_that_are_not_understood_end_the_start() {
+        for (text, part) in [
+            (
+                "spec:\n  accessControl: {defaultAktion: deny}\n",
+                "line 2: the field `defaultAktion`",
+            ),
+            ("spec:\n  AccessControl: {defaultAction: deny}\n", "write `accessControl`"),
+            ("spec:\n  API: {denied: []}\n", "write `api`"),
+            ("spec: {api: {denied: [{name: state, verson: v1}]}}\n", "the field `verson`"),
+            ("spec: {api: {denied: state}}\n", "a.yaml:1:22: expected a list"),
+            ("kind: Component\nspec: {}\n", "`Component` is no Configuration"),
+        ] {
+            let refused = read_text(text).unwrap_err();
+            assert!(refused.contains(part), "{text}: {refused}");
+        }
     }
 
     fn tracing(rate: Value, otel: Value) -> Result<Option<TracingOptions>, String> {
@@ -263,7 +446,7 @@ mod tests {
         let spec = json!({
             "metric": { "enabled": true }, "metrics": { "http": {} }, "mtls": { "enabled": true },
             "logging": { "apiLogging": { "enabled": true } }, "features": [{ "name": "a" }],
-            "nameResolution": { "component": "consul" }, "secrets": { "scopes": [1] },
+            "nameResolution": { "component": "consul" }, "wasm": { "strictSandbox": true },
             "api": {}, "tracing": { "samplingRate": "1" }, "accessControl": null,
         });
         let notes = read(&spec).unwrap().notes;
@@ -275,7 +458,7 @@ mod tests {
             ("logging.apiLogging", "--enable-api-logging"),
             ("features", "none to switch"),
             ("nameResolution", "control plane"),
-            ("secrets", "it is not served"),
+            ("wasm", "it is not served"),
         ] {
             let start = format!("a.yaml: `{field}` of the Configuration is left out: ");
             let found = notes.iter().find(|note| note.starts_with(&start));
@@ -327,7 +510,7 @@ mod tests {
         for (spec, part) in [
             (json!({ "accessControl": { "policies": [{ "appId": "a" }] } }), "lacks `namespace`"),
             (json!({ "api": { "denied": [{ "name": "invoke" }] } }), "in api.denied is no rule"),
-            (json!({ "api": { "allowed": ["invoke"] } }), "in api.allowed is no rule"),
+            (json!({ "api": { "allowed": ["invoke"] } }), "expected a mapping, found `invoke`"),
             (json!({ "httpPipeline": { "handlers": [{ "name": "a" }] } }), "`httpPipeline`"),
             (json!({ "appHttpPipeline": { "handlers": [{ "name": "a" }] } }), "`appHttpPipeline`"),
         ] {

@@ -2,103 +2,136 @@
 
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use tollway_config::go::GoText;
 use tollway_runtime::{BaseUrl, EndpointTls, HttpEndpoint};
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Spec {
-    #[serde(rename = "baseUrl")]
-    base_url: String,
-    #[serde(default)]
-    headers: Vec<Header>,
-    #[serde(default, rename = "clientTLS")]
-    client_tls: Option<ClientTls>,
-}
+use crate::resources::Resource;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Header {
-    name: String,
-    value: Option<Value>,
-    env_ref: Option<String>,
-    secret_key_ref: Option<SecretKeyRef>,
+/// An endpoint as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Document {
+    #[serde(rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
+    #[serde(rename = "metadata")]
+    _metadata: IgnoredAny,
+    spec: Spec,
+    /// Secrets are read from the environment, whatever the name of the store.
+    #[serde(rename = "auth")]
+    _auth: IgnoredAny,
+    #[serde(rename = "scopes")]
+    _scopes: IgnoredAny,
+    #[serde(rename = "status")]
+    _status: IgnoredAny,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "baseUrl")]
+    base_url: String,
+    headers: Vec<Header>,
+    #[serde(rename = "clientTLS")]
+    client_tls: ClientTls,
+    /// Dapr's own files have it, and it means nothing.
+    #[serde(rename = "version")]
+    _version: IgnoredAny,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Header {
+    name: String,
+    value: GoText,
+    env_ref: String,
+    secret_key_ref: SecretKeyRef,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct ClientTls {
     #[serde(rename = "rootCA")]
     root_ca: Option<Part>,
     certificate: Option<Part>,
     private_key: Option<Part>,
     /// Of TLS 1.2 and before.
-    renegotiation: Option<String>,
+    renegotiation: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Part {
-    value: Option<Value>,
-    secret_key_ref: Option<SecretKeyRef>,
+    value: GoText,
+    secret_key_ref: SecretKeyRef,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct SecretKeyRef {
     name: String,
-    #[serde(default)]
     key: String,
 }
 
-/// Reads the `spec` of an endpoint. `variable` reads the environment, which replaces secret stores,
-/// as it does for components.
+/// Reads an endpoint. `variable` reads the environment, which replaces secret stores, as it does
+/// for components. Adds to the notes what has no effect.
 ///
 /// # Errors
 /// What cannot be understood or used, in words.
 pub(crate) fn read(
-    name: &str,
-    spec: &Value,
-    variable: impl Fn(&str) -> Option<String>,
+    resource: &Resource,
+    variable: &dyn Fn(&str) -> Option<String>,
+    notes: &mut Vec<String>,
 ) -> Result<HttpEndpoint, String> {
-    if name.is_empty() {
-        return Err("it has no metadata.name; give it one to call it by".to_owned());
+    let document: Document = resource.decode(notes).map_err(|mistake| mistake.to_string())?;
+    document.spec.read(&resource.name, variable)
+}
+
+impl Spec {
+    fn read(
+        self,
+        name: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<HttpEndpoint, String> {
+        if name.is_empty() {
+            return Err("it has no metadata.name; give it one to call it by".to_owned());
+        }
+        let Self { base_url, headers, client_tls, .. } = self;
+        let url = BaseUrl::new(&base_url).map_err(|error| format!("spec.baseUrl: {error}"))?;
+        let headers = headers.into_iter().enumerate().map(|(at, header)| {
+            let field = format!("spec.headers[{at}]");
+            let Header { name, value: GoText(value), env_ref, secret_key_ref } = header;
+            let value = match value {
+                None if !env_ref.is_empty() => variable(&env_ref).unwrap_or_default(),
+                value => text(&field, value, &secret_key_ref, variable)?.unwrap_or_default(),
+            };
+            let name: HeaderName =
+                name.parse().map_err(|_| format!("{field}.name `{name}` is no name of a field"))?;
+            let mut value = HeaderValue::try_from(value)
+                .map_err(|_| format!("{field}.value can be no value of a field"))?;
+            value.set_sensitive(true);
+            Ok((name, value))
+        });
+        let headers = headers.collect::<Result<Vec<_>, String>>()?;
+        let tls = client_tls.read(variable)?;
+        Ok(HttpEndpoint { name: name.to_owned(), url, headers, tls })
     }
-    let Spec { base_url, headers, client_tls } =
-        Spec::deserialize(spec).map_err(|error| format!("spec: {error}"))?;
-    let url = BaseUrl::new(&base_url).map_err(|error| format!("spec.baseUrl: {error}"))?;
-    let headers = headers.into_iter().enumerate().map(|(at, header)| {
-        let field = format!("spec.headers[{at}]");
-        let Header { name, value, env_ref, secret_key_ref } = header;
-        let secret = match (env_ref, secret_key_ref) {
-            (None, secret) => secret,
-            (Some(name), None) => Some(SecretKeyRef { name, key: String::new() }),
-            (Some(_), Some(_)) => return Err(format!("{field} has two values; keep one")),
-        };
-        let value = text(&field, value, secret, &variable)?;
-        let name: HeaderName =
-            name.parse().map_err(|_| format!("{field}.name `{name}` is no name of a field"))?;
-        let mut value = HeaderValue::try_from(value)
-            .map_err(|_| format!("{field}.value can be no value of a field"))?;
-        value.set_sensitive(true);
-        Ok((name, value))
-    });
-    let headers = headers.collect::<Result<Vec<_>, String>>()?;
-    let tls = client_tls.map(|tls| tls.read(&variable)).transpose()?.unwrap_or_default();
-    Ok(HttpEndpoint { name: name.to_owned(), url, headers, tls })
 }
 
 impl ClientTls {
-    fn read(self, variable: impl Fn(&str) -> Option<String>) -> Result<EndpointTls, String> {
-        let part = |part: Option<Part>, field: &str| {
+    fn read(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<EndpointTls, String> {
+        let part = |part: Option<Part>, field: &str| -> Result<Option<String>, String> {
             let field = format!("spec.clientTLS.{field}");
-            let read =
-                |Part { value, secret_key_ref }| text(&field, value, secret_key_ref, &variable);
-            part.map(read).transpose()
+            let Some(Part { value: GoText(value), secret_key_ref }) = part else { return Ok(None) };
+            let text = text(&field, value, &secret_key_ref, variable)?;
+            Ok(text.filter(|text| !text.is_empty()))
         };
-        if let Some(word) = self.renegotiation.filter(|word| word != "RenegotiateNever") {
+        if !matches!(self.renegotiation.as_str(), "" | "Never" | "RenegotiateNever") {
             return Err(format!(
-                "spec.clientTLS.renegotiation is `{word}`; TLS is not negotiated anew here: leave it out"
+                "spec.clientTLS.renegotiation is `{}`; TLS is not negotiated anew here: leave it out",
+                self.renegotiation
             ));
         }
         let root_ca = part(self.root_ca, "rootCA")?;
@@ -118,40 +151,54 @@ impl ClientTls {
     }
 }
 
-/// A value that is written, or that a variable of the environment has.
+/// A secret that a variable of the environment has, or the value that is written.
 fn text(
     field: &str,
-    value: Option<Value>,
-    secret: Option<SecretKeyRef>,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> Result<String, String> {
-    match (value, secret) {
-        (Some(Value::String(text)), None) => Ok(text),
-        (Some(value @ (Value::Number(_) | Value::Bool(_))), None) => Ok(value.to_string()),
-        (None, Some(SecretKeyRef { name, key })) => {
-            if !key.is_empty() && key != name {
-                return Err(format!(
-                    "{field}.secretKeyRef names a key; leave `key` out: the variable `{name}` of the environment is read"
-                ));
-            }
-            variable(&name).ok_or_else(|| {
-                format!("{field}: {name} of the environment is not set; set it, or write a value")
-            })
-        }
-        (None, None) => Err(format!("{field} has no value; write one")),
-        (Some(_), None) => Err(format!("{field}.value is no text; write one")),
-        (Some(_), Some(_)) => Err(format!("{field} has two values; keep one")),
+    value: Option<String>,
+    secret: &SecretKeyRef,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<String>, String> {
+    let SecretKeyRef { name, key } = secret;
+    if name.is_empty() {
+        return Ok(value);
     }
+    if !key.is_empty() && key != name {
+        return Err(format!(
+            "{field}.secretKeyRef names a key; leave `key` out: the variable `{name}` of the environment is read"
+        ));
+    }
+    variable(name).map(Some).ok_or_else(|| {
+        format!("{field}: {name} of the environment is not set; set it, or write a value")
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
+    use tollway_config::go::{Reader, decode, only_document};
 
     use super::*;
 
     fn read(spec: &Value) -> Result<HttpEndpoint, String> {
-        super::read("shop", spec, |name| (name == "KEY").then(|| "sesame".to_owned()))
+        let text = json!({ "spec": spec }).to_string();
+        let node = only_document(&text, Reader::Resource, "a.yaml").unwrap().unwrap();
+        let document = decode::<Document>(&node, Reader::Resource, "a.yaml");
+        let document = document.map_err(|error| error.what)?.value;
+        document.spec.read("shop", &|name| (name == "KEY").then(|| "sesame".to_owned()))
+    }
+
+    #[test]
+    fn an_endpoint_is_read_as_go_writes_it() {
+        let endpoint = read(&json!({
+            "baseURL": "http://a", "version": "v1alpha1", "colour": 1,
+            "headers": [{"name": "a", "value": "b", "secretKeyRef": {"name": "", "key": ""}}],
+            "clientTLS": {"rootCA": null, "certificate": {}, "privateKey": {"value": ""},
+                "renegotiation": "Never"},
+        }));
+        let endpoint = endpoint.unwrap();
+        assert_eq!(endpoint.url, BaseUrl::new("http://a").unwrap());
+        assert_eq!(endpoint.headers[0].1, "b");
+        assert!(endpoint.tls.root_ca.is_none() && endpoint.tls.certificate.is_none());
     }
 
     #[test]
@@ -179,9 +226,8 @@ mod tests {
     fn what_is_invalid_is_reported_with_its_field() {
         let url = "http://a";
         for (spec, part) in [
-            (json!({}), "spec: missing field `baseUrl`"),
+            (json!({}), "spec.baseUrl: `` is no URL"),
             (json!({"baseUrl": "shop"}), "spec.baseUrl: `shop` is no URL"),
-            (json!({"baseUrl": url, "colour": 1}), "unknown field `colour`"),
             (
                 json!({"baseUrl": url, "headers": [{"name": "a b", "value": "c"}]}),
                 "spec.headers[0].name",
@@ -190,9 +236,8 @@ mod tests {
                 json!({"baseUrl": url, "headers": [{"name": "a", "value": "b\r\nc"}]}),
                 "spec.headers[0].value",
             ),
-            (json!({"baseUrl": url, "headers": [{"name": "a"}]}), "spec.headers[0] has no value"),
             (
-                json!({"baseUrl": url, "headers": [{"name": "a", "envRef": "NO"}]}),
+                json!({"baseUrl": url, "headers": [{"name": "a", "secretKeyRef": {"name": "NO"}}]}),
                 "NO of the environment",
             ),
             (json!({"baseUrl": url, "clientTLS": {"certificate": {"value": "c"}}}), "give both"),
@@ -204,6 +249,7 @@ mod tests {
             let message = read(&spec).unwrap_err();
             assert!(message.contains(part), "{spec}: {message}");
         }
-        assert!(super::read("", &json!({"baseUrl": url}), |_| None).is_err());
+        let unnamed = Spec { base_url: url.to_owned(), ..Spec::default() };
+        assert!(unnamed.read("", &|_| None).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! What daprd reads: its command-line flags and Dapr's files, turned into the options of a sidecar.
 //!
 //! Flags: `parse` reads the words as daprd does, with the table in `flags`; `options` decides what
-//! they mean. Files: `files` reads Configuration, Resiliency and HTTPEndpoint, `components` the
-//! components that an app may use.
+//! they mean. Files: `resources` finds the documents of folders, `components` reads the components
+//! that an app may use, `files` the rest.
 //!
 //! Nothing here starts a sidecar, writes a log line or ends the process; the caller does.
 
@@ -18,9 +18,9 @@ mod http_endpoint;
 mod options;
 mod parse;
 mod resiliency;
+mod resources;
 mod values;
 
-pub use components::{Components, read_components};
 pub use configuration::Configuration;
 pub use error::DaprError;
 pub use files::{Files, FilesRead};

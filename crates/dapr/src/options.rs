@@ -24,6 +24,8 @@ const MOST_HEAD_BYTES: u64 = 512 * 1024;
 pub struct DaprdOptions {
     pub app_id: AppId,
     pub namespace: Label,
+    /// No namespace is given, so that resources of all are for the app.
+    pub takes_all_namespaces: bool,
     pub app: Option<DaprdApp>,
     pub http: Vec<SocketAddr>,
     pub grpc: Vec<SocketAddr>,
@@ -92,7 +94,9 @@ impl DaprdOptions {
             return Err("app-id parameter cannot be empty; name the app with --app-id".to_owned());
         }
         let app_id = AppId::new(app_id).map_err(|error| format!("app-id: {error}"))?;
-        let namespace = variable("NAMESPACE").unwrap_or_else(|| "default".to_owned());
+        let namespace = variable("NAMESPACE");
+        let takes_all_namespaces = namespace.is_none();
+        let namespace = namespace.unwrap_or_else(|| "default".to_owned());
         let namespace = Label::new(&namespace).map_err(|error| format!("NAMESPACE: {error}"))?;
         let outdated = given.outdated();
         let mut notes: Vec<String> = outdated
@@ -112,6 +116,7 @@ impl DaprdOptions {
         Ok(Self {
             app_id,
             namespace,
+            takes_all_namespaces,
             app,
             http,
             grpc,

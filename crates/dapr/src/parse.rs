@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use tollway_config::go::duration;
+
 use crate::flags::{FLAGS, Flag, Kind, find};
 use crate::values;
 
@@ -90,7 +92,7 @@ impl GivenFlags {
             Kind::Switch if values::switch(&value).is_none() => {
                 return wrong("it is true or false".to_owned());
             }
-            Kind::Duration if values::duration(&value).is_none() => {
+            Kind::Duration if duration(&value).is_none() => {
                 return wrong("it is no time such as 30s or 1m30s".to_owned());
             }
             Kind::Text | Kind::Number | Kind::Switch | Kind::Duration => vec![value],
@@ -132,7 +134,7 @@ impl GivenFlags {
     }
 
     pub(crate) fn duration(&self, name: &str) -> std::time::Duration {
-        values::duration(self.text(name)).unwrap_or_default()
+        duration(self.text(name)).unwrap_or_default()
     }
 
     /// What to write in place of flags that were given, for those that are of old.

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use tollway_config::go::duration;
 use tollway_routing::{BreakerRule, NamedApp, Pauses, Resiliency, RetryRule, Rules, Scope, Trip};
 
-use crate::configuration::is_filled;
-use crate::values;
+use crate::resources::Resource;
 
 /// Dapr's default.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -20,15 +20,32 @@ const BREAKERS_OF_ACTORS: usize = 5000;
 /// Most breakers that may be configured.
 const BREAKERS: usize = 100_000;
 
+/// A document as it is written.
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
+struct Document {
+    #[serde(rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
+    #[serde(rename = "metadata")]
+    _metadata: IgnoredAny,
+    spec: Spec,
+    #[serde(rename = "scopes")]
+    _scopes: IgnoredAny,
+    #[serde(rename = "status")]
+    _status: IgnoredAny,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Spec {
     policies: Policies,
     targets: Targets,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
 struct Policies {
     timeouts: BTreeMap<String, String>,
     retries: BTreeMap<String, Retry>,
@@ -36,17 +53,17 @@ struct Policies {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
 struct Retry {
-    policy: Option<String>,
-    duration: Option<String>,
-    max_interval: Option<String>,
+    policy: String,
+    duration: String,
+    max_interval: String,
     max_retries: Option<i64>,
     matching: Matching,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Matching {
     #[serde(rename = "httpStatusCodes")]
     http: String,
@@ -55,79 +72,92 @@ struct Matching {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
 struct CircuitBreaker {
-    max_requests: Option<u32>,
-    interval: Option<String>,
-    timeout: Option<String>,
-    trip: Option<String>,
+    max_requests: i64,
+    interval: String,
+    timeout: String,
+    trip: String,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Targets {
     apps: BTreeMap<String, Target>,
     actors: BTreeMap<String, Target>,
     /// Those of state stores and others, which have rules of their own.
-    components: Value,
+    components: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
 struct Target {
     timeout: String,
     retry: String,
     circuit_breaker: String,
-    circuit_breaker_scope: Option<String>,
-    circuit_breaker_cache_size: Option<usize>,
+    circuit_breaker_scope: String,
+    circuit_breaker_cache_size: i64,
 }
 
-/// Adds the `spec` of the file `file`; notes name what has no effect.
+/// Adds the rules of a document; notes name what has no effect.
 ///
 /// # Errors
-/// A value is not understood or a name occurs twice, in words.
+/// A value is not understood or a name occurs twice, in words. Nothing of the document applies
+/// then.
 pub(crate) fn read(
-    file: &str,
-    spec: &Value,
+    resource: &Resource,
     into: &mut Resiliency,
     notes: &mut Vec<String>,
 ) -> Result<(), String> {
-    let Spec { policies, targets } = match spec.is_null() {
-        true => Spec::default(),
-        false => Spec::deserialize(spec).map_err(|error| error.to_string())?,
-    };
-    for (name, target) in &targets.apps {
-        let field = format!("targets.apps.{name}");
-        let app = NamedApp::parse(name).map_err(|error| format!("{field}: {error}"))?;
-        if into.apps.iter().any(|(known, _)| *known == app) {
-            return Err(format!("{field} is said in another file too; say it once"));
-        }
-        if target.circuit_breaker_scope.is_some() {
-            return Err(format!("{field}.circuitBreakerScope is for actors; leave it out"));
-        }
-        into.apps.push((app, target.rules((file, &field), &policies, BREAKERS_OF_APP)?));
-    }
-    for (name, target) in &targets.actors {
-        let field = format!("targets.actors.{name}");
-        if into.actors.iter().any(|(known, _)| known == name) {
-            return Err(format!("{field} is said in another file too; say it once"));
-        }
-        let rules = target.rules((file, &field), &policies, BREAKERS_OF_ACTORS)?;
-        into.actors.push((name.clone(), rules));
-    }
-    for (kind, cache, rules) in [
-        ("App", BREAKERS_OF_APP, &mut into.other_apps),
-        ("Actor", BREAKERS_OF_ACTORS, &mut into.other_actors),
-    ] {
-        let usual = Target::usual(kind, &policies);
-        if usual.is_set() {
-            *rules = Some(usual.rules((file, "a default policy"), &policies, cache)?);
-        }
-    }
-    if is_filled(&targets.components) {
-        notes.push("Resiliency has targets.components, which have no effect".to_owned());
-    }
+    let document: Document = resource.decode(notes).map_err(|mistake| mistake.to_string())?;
+    let mut with = into.clone();
+    document.spec.add_to(&resource.name, &mut with, notes)?;
+    *into = with;
     Ok(())
+}
+
+impl Spec {
+    fn add_to(
+        self,
+        file: &str,
+        into: &mut Resiliency,
+        notes: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let Self { policies, targets } = self;
+        let mut reader = Reader { file, policies: &policies, notes };
+        for (name, target) in &targets.apps {
+            let field = format!("targets.apps.{name}");
+            let app = NamedApp::parse(name).map_err(|error| format!("{field}: {error}"))?;
+            if into.apps.iter().any(|(known, _)| *known == app) {
+                return Err(format!("{field} is in another file too; keep one of them"));
+            }
+            if !target.circuit_breaker_scope.is_empty() {
+                reader.note(format!("{field}.circuitBreakerScope has no effect: it is for actors"));
+            }
+            into.apps.push((app, reader.rules(target, &field, BREAKERS_OF_APP)?));
+        }
+        for (name, target) in &targets.actors {
+            let field = format!("targets.actors.{name}");
+            if into.actors.iter().any(|(known, _)| known == name) {
+                return Err(format!("{field} is in another file too; keep one of them"));
+            }
+            let rules = reader.rules(target, &field, BREAKERS_OF_ACTORS)?;
+            into.actors.push((name.clone(), rules));
+        }
+        for (kind, cache, rules) in [
+            ("App", BREAKERS_OF_APP, &mut into.other_apps),
+            ("Actor", BREAKERS_OF_ACTORS, &mut into.other_actors),
+        ] {
+            let usual = Target::usual(kind, &policies);
+            if usual.is_set() {
+                *rules = Some(reader.rules(&usual, "a default policy", cache)?);
+            }
+        }
+        if !targets.components.is_empty() {
+            notes.push("Resiliency has targets.components, which have no effect".to_owned());
+        }
+        Ok(())
+    }
 }
 
 impl Target {
@@ -150,77 +180,85 @@ impl Target {
     fn is_set(&self) -> bool {
         [&self.timeout, &self.retry, &self.circuit_breaker].iter().any(|name| !name.is_empty())
     }
+}
 
-    fn rules(
-        &self,
-        (file, field): (&str, &str),
-        policies: &Policies,
-        breakers: usize,
-    ) -> Result<Rules, String> {
-        let unknown = |part: &str, name: &str| {
-            format!("{field}.{part} is `{name}`, which no policy of the file is called")
+/// Reads targets by the policies of their file.
+struct Reader<'a> {
+    file: &'a str,
+    policies: &'a Policies,
+    notes: &'a mut Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    fn note(&mut self, what: String) {
+        self.notes.push(format!("Resiliency `{}`: {what}", self.file));
+    }
+
+    /// The policy of a name; a note where no policy is called so, and then none applies.
+    fn named<T>(&mut self, all: &'a BTreeMap<String, T>, name: &str, field: &str) -> Option<&'a T> {
+        let found = all.get(name);
+        if found.is_none() && !name.is_empty() {
+            self.note(format!(
+                "{field} is `{name}`, which no policy of the file is called: none applies"
+            ));
+        }
+        found
+    }
+
+    fn rules(&mut self, target: &Target, field: &str, breakers: usize) -> Result<Rules, String> {
+        let policies = self.policies;
+        let (timeout, retry) = (&target.timeout, &target.retry);
+        let timeout = match self.named(&policies.timeouts, timeout, &format!("{field}.timeout")) {
+            Some(text) => Some(time(text, &format!("policies.timeouts.{timeout}"))?),
+            None => None,
         };
-        let timeout = match self.timeout.as_str() {
-            "" => None,
-            name => {
-                let text = policies.timeouts.get(name).ok_or_else(|| unknown("timeout", name))?;
-                Some(duration(text, &format!("policies.timeouts.{name}"))?)
-            }
+        let retry = match self.named(&policies.retries, retry, &format!("{field}.retry")) {
+            Some(found) => Some(found.rule(&format!("policies.retries.{retry}"))?),
+            None => None,
         };
-        let retry = match self.retry.as_str() {
-            "" => None,
-            name => {
-                let retry = policies.retries.get(name).ok_or_else(|| unknown("retry", name))?;
-                Some(retry.rule(&format!("policies.retries.{name}"))?)
-            }
+        let breaker = &target.circuit_breaker;
+        let at = format!("{field}.circuitBreaker");
+        let breaker = match self.named(&policies.circuit_breakers, breaker, &at) {
+            Some(found) => Some(found.rule(&format!("policies.circuitBreakers.{breaker}"))?),
+            None => None,
         };
-        let breaker = match self.circuit_breaker.as_str() {
-            "" => None,
-            name => {
-                let breaker = policies.circuit_breakers.get(name);
-                let breaker = breaker.ok_or_else(|| unknown("circuitBreaker", name))?;
-                Some(breaker.rule(&format!("policies.circuitBreakers.{name}"))?)
-            }
-        };
-        let scope = match self.circuit_breaker_scope.as_deref() {
-            None | Some("" | "type") => Scope::Type,
-            Some("id") => Scope::Id,
-            Some("both") => Scope::Both,
-            Some(word) => {
+        let scope = match target.circuit_breaker_scope.as_str() {
+            "" | "type" => Scope::Type,
+            "id" => Scope::Id,
+            "both" => Scope::Both,
+            word => {
                 return Err(format!(
                     "{field}.circuitBreakerScope is `{word}`; write type, id or both"
                 ));
             }
         };
-        let breakers = match self.circuit_breaker_cache_size {
-            None | Some(0) => breakers,
-            Some(most) if most > BREAKERS => {
+        let breakers = match usize::try_from(target.circuit_breaker_cache_size) {
+            Ok(0) => breakers,
+            Ok(most) if most <= BREAKERS => most,
+            Ok(_) | Err(_) => {
                 return Err(format!(
-                    "{field}.circuitBreakerCacheSize is {most}; it may be {BREAKERS} at most"
+                    "{field}.circuitBreakerCacheSize is {}; it may be {BREAKERS} at most",
+                    target.circuit_breaker_cache_size
                 ));
             }
-            Some(most) => most,
         };
         // A timeout of zero is none.
         let timeout = timeout.filter(|time| !time.is_zero());
-        Ok(Rules { file: file.to_owned(), timeout, retry, breaker, scope, breakers })
+        Ok(Rules { file: self.file.to_owned(), timeout, retry, breaker, scope, breakers })
     }
 }
 
 impl Retry {
     fn rule(&self, field: &str) -> Result<RetryRule, String> {
-        let time = |text: &Option<String>, key: &str, usual| match text.as_deref() {
-            None | Some("") => Ok(usual),
-            Some(text) => duration(text, &format!("{field}.{key}")),
-        };
-        let pause = match self.policy.as_deref().map(str::to_ascii_lowercase).as_deref() {
-            None | Some("" | "constant") => {
-                Pauses::Constant(time(&self.duration, "duration", PAUSE)?)
+        let pause = match self.policy.to_ascii_lowercase().as_str() {
+            "" | "constant" => {
+                Pauses::Constant(given(&self.duration, &format!("{field}.duration"), PAUSE)?)
             }
-            Some("exponential") => {
-                Pauses::Exponential(time(&self.max_interval, "maxInterval", LONGEST_PAUSE)?)
+            "exponential" => {
+                let at = format!("{field}.maxInterval");
+                Pauses::Exponential(given(&self.max_interval, &at, LONGEST_PAUSE)?)
             }
-            Some(word) => {
+            word => {
                 return Err(format!("{field}.policy is `{word}`; write constant or exponential"));
             }
         };
@@ -236,26 +274,40 @@ impl Retry {
 
 impl CircuitBreaker {
     fn rule(&self, field: &str) -> Result<BreakerRule, String> {
-        let time = |text: &Option<String>, key: &str, usual| match text.as_deref() {
-            None | Some("") => Ok(usual),
-            Some(text) => duration(text, &format!("{field}.{key}")),
+        let trip = match self.trip.as_str() {
+            "" => Trip::usual(),
+            text => text.parse().map_err(|error| format!("{field}.trip: {error}"))?,
         };
-        let trip = match self.trip.as_deref() {
-            None | Some("") => Trip::usual(),
-            Some(text) => text.parse().map_err(|error| format!("{field}.trip: {error}"))?,
+        let trials = match u32::try_from(self.max_requests) {
+            Ok(trials) => trials.max(1),
+            Err(_) => {
+                return Err(format!(
+                    "{field}.maxRequests is {}; write a number from 0",
+                    self.max_requests
+                ));
+            }
         };
         Ok(BreakerRule {
-            trials: self.max_requests.unwrap_or(1).max(1),
-            interval: time(&self.interval, "interval", Duration::ZERO)?,
-            rest: time(&self.timeout, "timeout", REST)?,
+            trials,
+            interval: given(&self.interval, &format!("{field}.interval"), Duration::ZERO)?,
+            rest: given(&self.timeout, &format!("{field}.timeout"), REST)?,
             trip,
         })
     }
 }
 
-fn duration(text: &str, field: &str) -> Result<Duration, String> {
+/// A time, or the usual one where none is given.
+fn given(text: &str, field: &str, usual: Duration) -> Result<Duration, String> {
+    if text.is_empty() { Ok(usual) } else { time(text, field) }
+}
+
+/// A time; a number alone has milliseconds.
+fn time(text: &str, field: &str) -> Result<Duration, String> {
     let wrong = || format!("{field} is `{text}`, which is no time; write one such as 5s or 1m30s");
-    values::duration(text).ok_or_else(wrong)
+    match text.parse::<u64>() {
+        Ok(number) => Ok(Duration::from_millis(number)),
+        Err(_) => duration(text).ok_or_else(wrong),
+    }
 }
 
 /// Numbers and ranges with commas between them, up to `most`.
@@ -277,7 +329,8 @@ fn ranges(text: &str, field: &str, most: u16) -> Result<Vec<RangeInclusive<u16>>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
+    use tollway_config::go::{Reader as Dialect, decode, only_document};
     use tollway_model::{Label, ServiceName};
 
     use super::*;
@@ -289,7 +342,59 @@ mod tests {
 
     fn found(spec: &Value) -> Result<(Resiliency, Vec<String>), String> {
         let (mut found, mut notes) = (Resiliency::default(), Vec::new());
-        read("rules", spec, &mut found, &mut notes).map(|()| (found, notes))
+        add("rules", spec, &mut found, &mut notes).map(|()| (found, notes))
+    }
+
+    fn add(
+        file: &str,
+        spec: &Value,
+        into: &mut Resiliency,
+        notes: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let text = spec.to_string();
+        let node = only_document(&text, Dialect::Resource, "a.yaml").unwrap().unwrap();
+        let spec = decode::<Spec>(&node, Dialect::Resource, "a.yaml");
+        spec.map_err(|error| error.what)?.value.add_to(file, into, notes)
+    }
+
+    #[test]
+    fn numbers_stand_for_times_and_null_for_nothing() {
+        let (rules, notes) = found(&json!({
+            "policies": {
+                "timeouts": { "t": 500 },
+                "retries": { "r": { "duration": 20, "maxRetries": 2, "matching": null }, "n": null },
+                "circuitBreakers": { "c": { "Interval": 0, "timeout": "", "maxRequests": null } },
+            },
+            "targets": { "apps": {
+                "a": { "timeout": "t", "retry": "r", "circuitBreaker": "c", "circuitBreakerScope": "" },
+                "b": { "retry": "n" }, "c": null,
+            }, "actors": null, "components": {} },
+            "Policies": null,
+        }))
+        .unwrap();
+        let app = |name| rules.of_app(&ServiceName::parse(name, &home()).unwrap(), &home());
+        let a = app("a").unwrap();
+        assert_eq!(a.timeout, Some(Duration::from_millis(500)));
+        assert_eq!(a.retry.as_ref().unwrap().pause, Pauses::Constant(Duration::from_millis(20)));
+        assert_eq!(a.breaker.as_ref().unwrap().rest, Duration::from_secs(60));
+        assert_eq!(app("b").unwrap().retry.as_ref().unwrap().pause, Pauses::Constant(PAUSE));
+        assert_eq!(notes, [""; 0]);
+    }
+
+    #[test]
+    fn a_policy_that_is_not_there_applies_nowhere_as_in_daprd() {
+        let app = |target: Value| json!({ "policies": policies(), "targets": { "apps": { "a": target } } });
+        for (target, part) in [
+            (json!({ "retry": "none" }), "targets.apps.a.retry is `none`"),
+            (json!({ "timeout": "often" }), "targets.apps.a.timeout is `often`"),
+            (json!({ "circuitBreaker": "x" }), "targets.apps.a.circuitBreaker is `x`"),
+            (json!({ "circuitBreakerScope": "id" }), "it is for actors"),
+        ] {
+            let (rules, notes) = found(&app(target)).unwrap();
+            assert!(notes.len() == 1 && notes[0].contains(part), "{part}: {notes:?}");
+            let rules = rules.of_app(&ServiceName::parse("a", &home()).unwrap(), &home()).unwrap();
+            assert!(rules.retry.is_none() && rules.timeout.is_none() && rules.breaker.is_none());
+        }
     }
 
     fn policies() -> Value {
@@ -375,11 +480,7 @@ mod tests {
                 "targets": { "apps": { "a": { "retry": "r" } } } })
         };
         for (spec, message) in [
-            (json!({ "policy": {} }), "unknown field `policy`"),
-            (app(json!({ "retry": "none" })), "targets.apps.a.retry is `none`"),
-            (app(json!({ "timeout": "often" })), "targets.apps.a.timeout is `often`"),
-            (app(json!({ "circuitBreaker": "x" })), "targets.apps.a.circuitBreaker is `x`"),
-            (app(json!({ "circuitBreakerScope": "id" })), "is for actors"),
+            (json!({ "policies": [] }), "expected a mapping, found a list"),
             (app(json!({ "circuitBreakerCacheSize": 1_000_000 })), "100000 at most"),
             (json!({ "targets": { "apps": { "a.b.c.d": {} } } }), "targets.apps.a.b.c.d: "),
             (
@@ -407,7 +508,7 @@ mod tests {
             assert!(refused.contains(message), "{spec}: {refused}");
         }
         let mut twice = found(&app(json!({}))).unwrap().0;
-        let again = read("more", &app(json!({})), &mut twice, &mut Vec::new()).unwrap_err();
+        let again = add("more", &app(json!({})), &mut twice, &mut Vec::new()).unwrap_err();
         assert!(again.contains("in another file too"), "{again}");
     }
 }

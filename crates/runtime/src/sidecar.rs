@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tollway_proxy::mesh::MeshClient;
 use tollway_proxy::{AppOptions, DataPlaneError, SidecarOptions};
-use tollway_state::{Component, StateStore};
+use tollway_state::{Component, StateStore, UnusableStore};
 use tollway_wire::ActorHost;
 
 use crate::actors::{ActorStore, Actors, ActorsConfig, Clock};
@@ -19,15 +19,19 @@ use crate::loopback::{Loopback, LoopbackConnection};
 use crate::metadata::Metadata;
 use crate::resiliency::{AppCalls, ResiliencyState};
 use crate::server::{Api, serve};
-use crate::state::{EmbeddedStore, OpenStoreError, Opened, Stores, open_all};
+use crate::state::{AllOpened, EmbeddedStore, OpenStoreError, Stores, open_all};
 
 /// The state stores of an app.
 #[derive(Clone, Debug)]
 pub enum StateStores {
     /// The store `statestore` in the control plane of its network.
     Network,
-    /// The stores of these components.
-    Components(Vec<Component>),
+    /// Those of components.
+    Components {
+        stores: Vec<Component>,
+        /// Requests for these are refused with the reason.
+        unusable: Vec<UnusableStore>,
+    },
 }
 
 /// The state store of an app in the control plane of its network.
@@ -86,7 +90,7 @@ impl Sidecar {
             .map(|endpoints| endpoints.iter().map(|endpoint| endpoint.name.clone()).collect());
         let opened = match stores {
             StateStores::Network => None,
-            StateStores::Components(components) => Some(open_all(components).await?),
+            StateStores::Components { stores, unusable } => Some(open_all(stores, unusable).await?),
         };
         let app = match &options.app {
             Some(app) => {
@@ -110,8 +114,7 @@ impl Sidecar {
             _ => None,
         };
         let asked_to_end = Arc::new(Notify::new());
-        let opened =
-            opened.unwrap_or_else(|| vec![Opened::by_default(network_store(plane.mesh()))]);
+        let opened = opened.unwrap_or_else(|| AllOpened::by_default(network_store(plane.mesh())));
         let stores = Stores::new(opened, plane.facts().service().clone());
         let loopback: Arc<dyn Loopback> =
             Arc::new(LoopbackConnection::new(plane.loopback_client()));

@@ -23,7 +23,7 @@ mod sweep;
 
 pub use component::{
     Component, ComponentContext, Engine, Manifest, PostgresqlLayout, PostgresqlSettings, Read,
-    RedisSettings, SqliteSettings,
+    RedisSettings, SqliteSettings, UnusableStore,
 };
 pub use error::{BoxError, StateError};
 pub use etag::{Step, plan_steps};

@@ -17,7 +17,9 @@ pub(crate) fn read_dapr_files(
     namespace: &Label,
 ) -> Result<(Configuration, StateStores)> {
     let (config, resources) = (&files.configurations, &files.resources_paths);
-    read_files(Files { app, namespace, config, resources, calls_out: false })
+    let takes_all_namespaces = false;
+    let calls_out = false;
+    read_files(Files { app, namespace, takes_all_namespaces, config, resources, calls_out })
 }
 
 /// Reads the files and logs what is not served.

@@ -59,6 +59,7 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
     let files = Files {
         app: &daprd.app_id,
         namespace: &daprd.namespace,
+        takes_all_namespaces: daprd.takes_all_namespaces,
         config: &daprd.config,
         resources: &daprd.resources,
         calls_out: true,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::{Method, Request};
 use tollway_model::ErrorCode;
-use tollway_state::{Consistency, MemoryStore, StateStore, TRANSACTION_OPS};
+use tollway_state::{Consistency, MemoryStore, StateStore, TRANSACTION_OPS, UnusableStore};
 use tollway_wire::dapr::proto::common::v1::state_options::{StateConcurrency, StateConsistency};
 use tollway_wire::dapr::proto::common::v1::{Etag, StateItem, StateOptions};
 use tollway_wire::dapr::proto::runtime::v1::{
@@ -16,7 +16,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::stores::{Opened, Stores};
+use super::stores::{AllOpened, Stores};
 use super::{Problem, http, rpc};
 use crate::body_collector::BodyCollector;
 use crate::testing::{request, service};
@@ -33,8 +33,8 @@ impl World {
     /// The app `cart` with the store `statestore`.
     fn new() -> Self {
         let engine = Arc::new(MemoryStore::default());
-        let opened = Opened::by_default(Arc::clone(&engine) as Arc<dyn StateStore>);
-        let stores = Stores::new(vec![opened], service("cart"));
+        let opened = AllOpened::by_default(Arc::clone(&engine) as Arc<dyn StateStore>);
+        let stores = Stores::new(opened, service("cart"));
         Self { stores, engine, bodies: BodyCollector::new(LONGEST_MESSAGE, LONGEST_MESSAGE) }
     }
 
@@ -218,9 +218,21 @@ async fn an_unknown_store_and_no_store_at_all_are_different_errors() {
     check_error(&other, 400, ErrorCode::StateStoreNotFound);
     let query = world.ask(Method::POST, "statestore/query", "").await;
     check_error(&query, 500, ErrorCode::StateStoreNotSupported);
-    let none = World { stores: Stores::new(Vec::new(), service("cart")), ..world };
+    let none = AllOpened { opened: Vec::new(), unusable: Vec::new() };
+    let none = World { stores: Stores::new(none, service("cart")), ..world };
     let missing = none.get("a").await;
     check_error(&missing, 500, ErrorCode::StateStoreNotConfigured);
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_served_is_refused_at_its_use_with_the_reason() {
+    let why = "unknown type `state.mongodb`".to_owned();
+    let other = UnusableStore { name: "statestore".to_owned(), why, is_actor_store: true };
+    let all = AllOpened { opened: Vec::new(), unusable: vec![other] };
+    let world = World { stores: Stores::new(all, service("cart")), ..World::new() };
+    let refused = world.get("a").await;
+    check_error(&refused, 400, ErrorCode::StateStoreNotFound);
+    assert!(refused.1.contains("unknown type `state.mongodb`"), "{}", refused.1);
 }
 
 #[tokio::test]

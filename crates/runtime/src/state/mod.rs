@@ -16,4 +16,4 @@ pub(crate) use document::{Step, TTL_END, expiry, ttl_of};
 pub(crate) use embedded::EmbeddedStore;
 pub(crate) use problem::Problem;
 pub use stores::OpenStoreError;
-pub(crate) use stores::{ComponentInfo, Opened, Stores, open_all};
+pub(crate) use stores::{AllOpened, ComponentInfo, Stores, open_all};

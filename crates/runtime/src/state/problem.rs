@@ -72,6 +72,14 @@ impl Problem {
             .with_reason("DAPR_STATE_NOT_FOUND", &[("appID", app)])
     }
 
+    /// The store is described, but cannot be used.
+    pub(super) fn unusable(store: &str, why: &str, app: &str) -> Self {
+        let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::StateStoreNotFound);
+        let text = format!("state store {store} is not found: {why}");
+        Self::new(http, Code::InvalidArgument, code, text)
+            .with_reason("DAPR_STATE_NOT_FOUND", &[("appID", app)])
+    }
+
     pub(super) fn illegal_key(store: &str, key: &str, error: &IllegalKey) -> Self {
         let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest);
         let problem = Self::new(http, Code::InvalidArgument, code, error.to_string());

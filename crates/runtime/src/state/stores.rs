@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tollway_model::ServiceName;
 use tollway_state::{
     Component, Consistency, Delete, Entry, IllegalKey, KeyPrefix, Op, Owner, Set, StateError,
-    StateStore, Transaction, open,
+    StateStore, Transaction, UnusableStore, open,
 };
 
 use super::problem::{Doing, Problem};
@@ -30,6 +30,8 @@ pub struct OpenStoreError {
 /// Every state store that this app may use.
 pub(crate) struct Stores {
     by_name: BTreeMap<String, Opened>,
+    /// Why others cannot be used, by name.
+    unusable: BTreeMap<String, String>,
     owner: ServiceName,
 }
 
@@ -43,19 +45,28 @@ pub(crate) struct Opened {
     store: Arc<dyn StateStore>,
 }
 
-impl Opened {
+/// The stores that are open, and those that cannot be used.
+pub(crate) struct AllOpened {
+    pub(super) opened: Vec<Opened>,
+    pub(super) unusable: Vec<UnusableStore>,
+}
+
+impl AllOpened {
     /// The store of an app without any component file.
     pub(crate) fn by_default(store: Arc<dyn StateStore>) -> Self {
-        Self {
+        let opened = Opened {
             name: DEFAULT_NAME.to_owned(),
             component_type: DEFAULT_TYPE.to_owned(),
             version: "v1".to_owned(),
             prefix: KeyPrefix::default(),
             is_actor_store: true,
             store,
-        }
+        };
+        Self { opened: vec![opened], unusable: Vec::new() }
     }
+}
 
+impl Opened {
     fn of(component: Component, store: Arc<dyn StateStore>) -> Self {
         Self {
             name: component.name,
@@ -91,7 +102,10 @@ pub(crate) struct ComponentInfo {
 /// # Errors
 /// [`OpenStoreError`] for the first store that cannot be opened, unless its component ignores
 /// errors.
-pub(crate) async fn open_all(components: Vec<Component>) -> Result<Vec<Opened>, OpenStoreError> {
+pub(crate) async fn open_all(
+    components: Vec<Component>,
+    mut unusable: Vec<UnusableStore>,
+) -> Result<AllOpened, OpenStoreError> {
     let mut opened = Vec::with_capacity(components.len());
     for component in components {
         match open(&component).await {
@@ -103,17 +117,26 @@ pub(crate) async fn open_all(components: Vec<Component>) -> Result<Vec<Opened>, 
             Err(error) if component.ignore_errors => {
                 let error = tollway_model::chain(&error);
                 tracing::warn!(name = component.name, error, "a state store is left out");
+                let Component { name, is_actor_store, .. } = component;
+                let why = format!("it could not be opened at the start: {error}");
+                unusable.push(UnusableStore { name, why, is_actor_store });
             }
             Err(source) => return Err(OpenStoreError { name: component.name, source }),
         }
     }
-    Ok(opened)
+    Ok(AllOpened { opened, unusable })
 }
 
 impl Stores {
-    pub(crate) fn new(opened: Vec<Opened>, owner: ServiceName) -> Self {
+    pub(crate) fn new(all: AllOpened, owner: ServiceName) -> Self {
+        let AllOpened { opened, unusable } = all;
         let named = |opened: Opened| (opened.name.clone(), opened);
-        Self { by_name: opened.into_iter().rev().map(named).collect(), owner }
+        let why = |store: UnusableStore| (store.name, store.why);
+        Self {
+            by_name: opened.into_iter().rev().map(named).collect(),
+            unusable: unusable.into_iter().map(why).collect(),
+            owner,
+        }
     }
 
     /// The store of a name.
@@ -122,6 +145,9 @@ impl Stores {
     /// [`Problem`] when there is none.
     pub(crate) fn choose<'a>(&'a self, name: &'a str) -> Result<Chosen<'a>, Problem> {
         let app = self.owner.app.as_str();
+        if let (None, Some(why)) = (self.by_name.get(name), self.unusable.get(name)) {
+            return Err(Problem::unusable(name, why, app));
+        }
         if self.by_name.is_empty() {
             return Err(Problem::not_configured(name, app));
         }

@@ -1,9 +1,9 @@
-//! The metadata of a component, taken by name: nothing is left over and nothing is guessed.
+//! The metadata of a component, taken by name. What is left over has no effect, and a note.
 
 use std::time::Duration;
 
-use serde_saphyr::Location;
-use tollway_config::Mistake;
+use tollway_config::go::At;
+use tollway_config::{Mistake, suggest};
 
 /// Words that Dapr takes for yes and no.
 const YES: &[&str] = &["true", "yes", "on", "y", "t", "1"];
@@ -11,7 +11,7 @@ const NO: &[&str] = &["false", "no", "off", "n", "f", "0", ""];
 
 /// One name with its value.
 pub(super) struct Field {
-    pub(super) at: Location,
+    pub(super) at: At,
     pub(super) name: String,
     pub(super) value: String,
 }
@@ -19,55 +19,72 @@ pub(super) struct Field {
 /// The metadata that have not been taken yet.
 pub(super) struct Fields {
     left: Vec<Field>,
-    /// Where the document is without a place of its own.
-    at: Location,
+    /// The position of the component.
+    at: At,
     /// Every name that was looked up.
     known: Vec<&'static str>,
+    /// What has no effect.
+    notes: Vec<Mistake>,
+    /// Why the component cannot be used, without being wrong.
+    unserved: Option<String>,
 }
 
 impl Fields {
-    /// Names are compared without case, as Dapr does.
+    /// Names are compared without case, as Dapr does. Of one that is given twice the last counts.
     ///
     /// # Errors
-    /// A name that is given twice.
-    pub(super) fn new(fields: Vec<Field>, at: Location) -> Result<Self, Mistake> {
-        for (place, field) in fields.iter().enumerate() {
-            if fields[..place].iter().any(|other| other.name.eq_ignore_ascii_case(&field.name)) {
-                let what = format!("the metadata `{}` are given twice; keep one", field.name);
-                return Err(Mistake::at(field.at, what));
+    /// A name that is given twice in different case.
+    pub(super) fn new(fields: Vec<Field>, at: At) -> Result<Self, Mistake> {
+        let mut left: Vec<Field> = Vec::with_capacity(fields.len());
+        for field in fields {
+            match left.iter_mut().find(|other| other.name.eq_ignore_ascii_case(&field.name)) {
+                Some(other) if other.name == field.name => *other = field,
+                Some(other) => {
+                    let what =
+                        format!("`{}` is `{}` in another case; keep one", field.name, other.name);
+                    return Err(Mistake::at(field.at, what));
+                }
+                None => left.push(field),
             }
         }
-        Ok(Self { left: fields, at, known: Vec::new() })
+        Ok(Self { left, at, known: Vec::new(), notes: Vec::new(), unserved: None })
     }
 
-    /// The field of any of these names; an empty value is as none.
-    pub(super) fn take(&mut self, names: &[&'static str]) -> Result<Option<Field>, Mistake> {
+    /// The field of any of these names, of which the first that is given counts; an empty value is
+    /// as none.
+    pub(super) fn take(&mut self, names: &[&'static str]) -> Option<Field> {
         self.known.extend_from_slice(names);
-        let is_asked =
-            |field: &Field| names.iter().any(|name| name.eq_ignore_ascii_case(&field.name));
-        let mut found: Vec<Field> = self.left.extract_if(.., |field| is_asked(field)).collect();
-        if let [first, second, ..] = &found[..] {
-            let what = format!("`{}` says what `{}` says too; keep one", second.name, first.name);
-            return Err(Mistake::at(second.at, what));
+        let mut found: Option<Field> = None;
+        for name in names {
+            let is_asked = |field: &Field| field.name.eq_ignore_ascii_case(name);
+            let Some(index) = self.left.iter().position(is_asked) else { continue };
+            let field = self.left.remove(index);
+            match &found {
+                Some(first) => {
+                    let what = format!("`{}` has no effect: `{}` counts", field.name, first.name);
+                    self.notes.push(Mistake::at(field.at, what));
+                }
+                None => found = Some(field),
+            }
         }
-        Ok(found.pop().filter(|field| !field.value.is_empty()))
+        found.filter(|field| !field.value.is_empty())
     }
 
-    pub(super) fn text(&mut self, name: &'static str) -> Result<Option<String>, Mistake> {
-        Ok(self.take(&[name])?.map(|field| field.value))
+    pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
+        self.take(&[name]).map(|field| field.value)
     }
 
     /// # Errors
     /// When it is missing.
     pub(super) fn required(&mut self, names: &[&'static str]) -> Result<Field, Mistake> {
-        let found = self.take(names)?;
+        let found = self.take(names);
         let what = || format!("the metadata `{}` are missing", names[0]);
         found.ok_or_else(|| Mistake::at(self.at, what()))
     }
 
     pub(super) fn is_yes(&mut self, name: &'static str) -> Result<bool, Mistake> {
-        let Some(field) = self.take(&[name])? else { return Ok(false) };
-        let given = field.value.to_lowercase();
+        let Some(field) = self.take(&[name]) else { return Ok(false) };
+        let given = field.value.trim().to_lowercase();
         match (YES.contains(&given.as_str()), NO.contains(&given.as_str())) {
             (true, _) => Ok(true),
             (_, true) => Ok(false),
@@ -85,7 +102,7 @@ impl Fields {
     where
         T: std::str::FromStr,
     {
-        let Some(field) = self.take(&[name])? else { return Ok(None) };
+        let Some(field) = self.take(&[name]) else { return Ok(None) };
         let number = field.value.parse().ok().filter(|number| fits(number));
         number.map(Some).ok_or_else(|| field.wrong(expected))
     }
@@ -96,7 +113,7 @@ impl Fields {
         names: &[&'static str],
         bare: Duration,
     ) -> Result<Option<Option<Duration>>, Mistake> {
-        let Some(field) = self.take(names)? else { return Ok(None) };
+        let Some(field) = self.take(names) else { return Ok(None) };
         let text = field.value.as_str();
         let time = match text.parse::<i64>() {
             Ok(number) if number <= 0 => Some(None),
@@ -109,23 +126,45 @@ impl Fields {
     }
 
     /// The position of the component.
-    pub(super) fn location(&self) -> Location {
+    pub(super) fn location(&self) -> At {
         self.at
     }
 
-    /// Takes names that mean nothing here, whatever their values.
-    pub(super) fn skip(&mut self, names: &[&'static str]) -> Result<(), Mistake> {
-        names.iter().try_for_each(|name| self.take(&[name]).map(drop))
+    /// Takes names that have no effect here, whatever their values, with a note for each.
+    pub(super) fn skip(&mut self, names: &[&'static str], why: &str) {
+        for name in names {
+            if let Some(field) = self.take(&[name]) {
+                let what = format!("`{}` has no effect: {why}", field.name);
+                self.notes.push(Mistake::at(field.at, what));
+            }
+        }
     }
 
-    /// # Errors
-    /// The first name that no setting uses.
-    pub(super) fn finish(mut self) -> Result<(), Mistake> {
-        if self.left.is_empty() {
-            return Ok(());
-        }
-        let field = self.left.remove(0);
-        Err(Mistake::unknown(field.at, "metadata", &field.name, self.known))
+    /// Whether the value of a name is one that Dapr takes for yes; of any other it is no.
+    pub(super) fn is_truthy(&mut self, name: &'static str) -> bool {
+        let field = self.take(&[name]);
+        field.is_some_and(|field| YES.contains(&field.value.trim().to_lowercase().as_str()))
+    }
+
+    /// Adds a note.
+    pub(super) fn note(&mut self, at: At, what: String) {
+        self.notes.push(Mistake::at(at, what));
+    }
+
+    /// Notes why the component cannot be used. The first reason counts.
+    pub(super) fn refuse_use(&mut self, why: String) {
+        self.unserved.get_or_insert(why);
+    }
+
+    /// Adds notes about what was not taken or has no effect. Returns why the component cannot be
+    /// used, if it cannot.
+    pub(super) fn finish(self, notes: &mut Vec<Mistake>) -> Option<String> {
+        notes.extend(self.notes);
+        notes.extend(self.left.iter().map(|field| {
+            let unknown = suggest::unknown("metadata", &field.name, self.known.iter().copied());
+            Mistake::at(field.at, unknown)
+        }));
+        self.unserved
     }
 }
 

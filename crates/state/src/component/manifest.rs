@@ -1,272 +1,285 @@
 //! The document of a component, and what it is for the app that reads it.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
-use serde_saphyr::{Location, Spanned};
-use tollway_config::Mistake;
+use serde::de::IgnoredAny;
+use tollway_config::go::{GoText, Placed};
+use tollway_config::{Mistake, suggest};
 
 use super::fields::{Field, Fields};
 use super::settings::{PostgresqlLayout, postgresql, redis, sqlite};
-use super::{Component, ComponentContext, Engine, Read};
+use super::{Component, ComponentContext, Engine, Read, UnusableStore};
 use crate::key::KeyPrefix;
 
-/// The one version of the form.
-const API_VERSION: &str = "dapr.io/v1alpha1";
 /// Time to open a store without `initTimeout`.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Types of state stores that are served.
-const TYPES: &[&str] =
-    &["state.in-memory", "state.sqlite", "state.redis", "state.postgresql", "state.postgres"];
+/// Types of state stores that are served, and their versions.
+const TYPES: &[(&str, &[&str])] = &[
+    ("state.in-memory", &["v1"]),
+    ("state.sqlite", &["v1"]),
+    ("state.redis", &["v1"]),
+    ("state.postgresql", &["v1", "v2"]),
+    ("state.postgres", &["v1", "v2"]),
+];
 /// Variables that are no secrets of components: Dapr hides its own too.
 const HIDDEN_VARIABLES: &[&str] = &["APP_API_TOKEN", "TOLLWAY_", "DAPR_"];
+/// Metadata that every state store has in Dapr and that have no effect here.
+const IDLE: &[&str] =
+    &["outboxPublishPubsub", "outboxPublishTopic", "outboxPubsub", "outboxDiscardWhenMissingState"];
+/// Metadata by which Dapr encrypts what it stores.
+const ENCRYPTION: [&str; 2] = ["primaryEncryptionKey", "secondaryEncryptionKey"];
 
 /// A component as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Manifest {
-    api_version: Spanned<String>,
-    kind: Spanned<String>,
-    metadata: Metadata,
+    #[serde(rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
+    metadata: ObjectMeta,
     spec: Spec,
-    #[serde(default, rename = "auth")]
-    _auth: Auth,
-    #[serde(default)]
+    /// Secrets are read from the environment, whatever the name of the store.
+    #[serde(rename = "auth")]
+    _auth: IgnoredAny,
     scopes: Vec<String>,
+    #[serde(rename = "status")]
+    _status: IgnoredAny,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Metadata {
-    name: Spanned<String>,
-    namespace: Option<String>,
-    #[serde(default, rename = "labels")]
-    _labels: Option<Ignored>,
-    #[serde(default, rename = "annotations")]
-    _annotations: Option<Ignored>,
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ObjectMeta {
+    name: Placed<String>,
+    namespace: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
     #[serde(rename = "type")]
-    component_type: Spanned<String>,
-    version: Spanned<String>,
-    #[serde(default)]
+    component_type: Placed<String>,
+    version: Placed<String>,
     ignore_errors: bool,
-    init_timeout: Option<Spanned<String>>,
-    #[serde(default)]
-    metadata: Vec<Spanned<Item>>,
+    init_timeout: Placed<String>,
+    metadata: Vec<Placed<Item>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Item {
     name: String,
-    value: Option<Scalar>,
-    secret_key_ref: Option<SecretKeyRef>,
-    env_ref: Option<String>,
+    value: GoText,
+    secret_key_ref: SecretKeyRef,
+    env_ref: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct SecretKeyRef {
     name: String,
-    key: Option<String>,
+    key: String,
 }
-
-/// Where secrets are read from is the environment, whatever its name.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Auth {
-    #[serde(rename = "secretStore")]
-    _secret_store: Option<String>,
-}
-
-/// A text, number or yes and no, as a text.
-#[derive(Debug)]
-struct Scalar(String);
-
-type Ignored = std::collections::BTreeMap<String, String>;
 
 impl Manifest {
-    /// What the document is for an app.
+    /// What the document is for an app. `notes` gets what has no effect.
     ///
     /// # Errors
     /// The first mistake in it.
-    pub fn read(self, context: &ComponentContext<'_>) -> Result<Read, Mistake> {
-        check_form(&self)?;
+    pub fn read(
+        self,
+        context: &ComponentContext<'_>,
+        notes: &mut Vec<Mistake>,
+    ) -> Result<Read, Mistake> {
         let component_type = self.spec.component_type.value.to_lowercase();
         let is_store = component_type.starts_with("state.");
-        let elsewhere = |namespace: &String| !namespace.eq_ignore_ascii_case(context.namespace);
-        let scoped =
-            |scopes: &[String]| scopes.iter().any(|app| app.eq_ignore_ascii_case(context.app));
-        if self.metadata.namespace.as_ref().is_some_and(elsewhere)
-            || !(self.scopes.is_empty() || scoped(&self.scopes))
-        {
+        let namespace = &self.metadata.namespace;
+        let is_elsewhere = !context.takes_all_namespaces
+            && !namespace.is_empty()
+            && !namespace.eq_ignore_ascii_case(context.namespace);
+        let scoped = self.scopes.iter().any(|app| app.eq_ignore_ascii_case(context.app));
+        if is_elsewhere || !(self.scopes.is_empty() || scoped) {
             return Ok(Read::ForOthers { is_store });
         }
+        let name = self.metadata.name.value.clone();
         if !is_store {
-            let (name, kind) = (&self.metadata.name.value, &self.spec.component_type.value);
+            let kind = &self.spec.component_type.value;
             return Ok(Read::NotServed(format!("Component `{name}` of type {kind}")));
         }
-        let component = self.into_component(&component_type, context)?;
-        Ok(Read::Store(Box::new(component)))
+        let (at, ignores_errors) = (self.spec.component_type.at, self.spec.ignore_errors);
+        let unusable = |why, is_actor_store| {
+            Read::Unusable(UnusableStore { name: name.clone(), why, is_actor_store })
+        };
+        if let Err(why) = check_name(&name) {
+            return Ok(unusable(why.to_owned(), false));
+        }
+        match self.into_component(&component_type, context, notes) {
+            Ok(Ok(component)) => Ok(Read::Store(Box::new(component))),
+            Ok(Err(Unserved { why, is_actor_store })) => {
+                notes.push(Mistake::at(
+                    at,
+                    format!("the state store `{name}` cannot be used: {why}"),
+                ));
+                Ok(unusable(why, is_actor_store))
+            }
+            Err(mistake) if ignores_errors => {
+                let why = mistake.what.clone();
+                notes.push(Mistake {
+                    what: format!("the state store `{name}` cannot be used: {why}"),
+                    ..mistake
+                });
+                Ok(unusable(why, false))
+            }
+            Err(mistake) => Err(mistake),
+        }
     }
 
     fn into_component(
         self,
         component_type: &str,
         context: &ComponentContext<'_>,
-    ) -> Result<Component, Mistake> {
+        notes: &mut Vec<Mistake>,
+    ) -> Result<Result<Component, Unserved>, Mistake> {
         let Spec { component_type: written, version, ignore_errors, init_timeout, metadata } =
             self.spec;
-        let items = metadata.into_iter().map(|item| item_field(item, context));
-        let mut fields = Fields::new(items.collect::<Result<_, _>>()?, written.referenced)?;
+        let mut absent = None;
+        let mut items = Vec::with_capacity(metadata.len());
+        for item in metadata {
+            let (field, why) = item_field(item, context, notes);
+            items.push(field);
+            absent = absent.or(why);
+        }
+        let mut fields = Fields::new(items, written.at)?;
         let key_prefix = key_prefix(&mut fields)?;
-        let is_actor_store = fields.is_yes("actorStateStore")?;
-        let engine = match (component_type, version.value.as_str()) {
-            ("state.in-memory", "v1" | "") => Engine::InMemory,
-            ("state.sqlite", "v1" | "") => Engine::Sqlite(sqlite(&mut fields)?),
-            ("state.redis", "v1" | "") => Engine::Redis(redis(&mut fields)?),
-            ("state.postgresql" | "state.postgres", "v1" | "") => {
-                Engine::Postgresql(postgresql(&mut fields, PostgresqlLayout::V1)?)
+        let is_actor_store = fields.is_truthy("actorStateStore");
+        for name in ENCRYPTION {
+            if let Some(field) = fields.take(&[name]) {
+                let what = format!("`{name}` is not served: nothing would be encrypted; remove it");
+                return Err(Mistake::at(field.at, what));
             }
+        }
+        fields.skip(IDLE, "messages of transactions are not published");
+        if let Some(why) = absent.or_else(|| not_served(&written.value, &version.value)) {
+            return Ok(Err(Unserved { why, is_actor_store }));
+        }
+        let engine = match (component_type, version.value.as_str()) {
+            ("state.sqlite", _) => Engine::Sqlite(sqlite(&mut fields)?),
+            ("state.redis", _) => Engine::Redis(redis(&mut fields)?),
             ("state.postgresql" | "state.postgres", "v2") => {
                 Engine::Postgresql(postgresql(&mut fields, PostgresqlLayout::V2)?)
             }
-            (known, _) if TYPES.contains(&known) => {
-                let versions: &[&str] =
-                    if known.contains("postgres") { &["v1", "v2"] } else { &["v1"] };
-                let at = version.referenced;
-                return Err(Mistake::unknown(at, "version", &version.value, versions));
+            ("state.postgresql" | "state.postgres", _) => {
+                Engine::Postgresql(postgresql(&mut fields, PostgresqlLayout::V1)?)
             }
-            _ => {
-                let at = written.referenced;
-                return Err(Mistake::unknown(at, "type", &written.value, TYPES));
-            }
+            _ => Engine::InMemory,
         };
-        fields.finish()?;
-        Ok(Component {
+        if let Some(why) = fields.finish(notes) {
+            return Ok(Err(Unserved { why, is_actor_store }));
+        }
+        Ok(Ok(Component {
             name: self.metadata.name.value,
             component_type: written.value,
             version: version.value,
             key_prefix,
             is_actor_store,
             ignore_errors,
-            init_timeout: init_timeout.map_or(Ok(INIT_TIMEOUT), read_timeout)?,
+            init_timeout: read_timeout(&init_timeout)?,
             engine,
-        })
+        }))
     }
 }
 
-fn check_form(manifest: &Manifest) -> Result<(), Mistake> {
-    let Manifest { api_version, kind, metadata, .. } = manifest;
-    if api_version.value != API_VERSION {
-        let written = &api_version.value;
-        return Err(Mistake::unknown(
-            api_version.referenced,
-            "apiVersion",
-            written,
-            &[API_VERSION],
-        ));
-    }
-    if kind.value != "Component" {
-        return Err(Mistake::unknown(kind.referenced, "kind", &kind.value, &["Component"]));
-    }
-    let name = &metadata.name.value;
-    if name.is_empty() || name.contains(['/', '?', '#', '|']) || name.chars().any(char::is_control)
-    {
-        let what = "the name of a component is a part of paths: without `/`, `?`, `#` and `|`";
-        return Err(Mistake::at(metadata.name.referenced, what));
-    }
-    Ok(())
+/// Why a store that is not wrong cannot be used.
+struct Unserved {
+    why: String,
+    is_actor_store: bool,
 }
 
-fn read_timeout(written: Spanned<String>) -> Result<Duration, Mistake> {
-    let time = humantime::parse_duration(&written.value).ok().filter(|time| !time.is_zero());
-    let what = || format!("`initTimeout` is {:?}; expected a time such as 5s", written.value);
-    time.ok_or_else(|| Mistake::at(written.referenced, what()))
+/// Why a type in a version is not served. Without a version it is the first one.
+fn not_served(component_type: &str, version: &str) -> Option<String> {
+    let lower = component_type.to_lowercase();
+    match TYPES.iter().find(|(known, _)| *known == lower) {
+        None => {
+            let known = TYPES.iter().map(|(known, _)| *known);
+            Some(suggest::unknown("type", component_type, known))
+        }
+        Some((_, versions)) => {
+            let is_known =
+                version.is_empty() || versions.contains(&version.to_lowercase().as_str());
+            (!is_known).then(|| suggest::unknown("version", version, versions.iter().copied()))
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let is_part = !name.is_empty()
+        && !matches!(name, "." | "..")
+        && !name.contains(['/', '%', '?', '#', '|'])
+        && !name.chars().any(char::is_control);
+    let what = "its name is no part of a path: give it one without `/`, `%`, `?`, `#` and `|`";
+    is_part.then_some(()).ok_or(what)
+}
+
+fn read_timeout(written: &Placed<String>) -> Result<Duration, Mistake> {
+    let text = written.value.as_str();
+    if text.is_empty() {
+        return Ok(INIT_TIMEOUT);
+    }
+    let time = humantime::parse_duration(text).ok().filter(|time| !time.is_zero());
+    let what = || format!("`initTimeout` is {text:?}; expected a time such as 5s");
+    time.ok_or_else(|| Mistake::at(written.at, what()))
 }
 
 fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, Mistake> {
-    let Some(field) = fields.take(&["keyPrefix"])? else { return Ok(KeyPrefix::default()) };
+    let Some(field) = fields.take(&["keyPrefix"]) else { return Ok(KeyPrefix::default()) };
     KeyPrefix::parse(&field.value).map_err(|error| Mistake::at(field.at, error.to_string()))
 }
 
-/// The value of an item, from its source.
-fn item_field(item: Spanned<Item>, context: &ComponentContext<'_>) -> Result<Field, Mistake> {
-    let at = item.referenced;
-    let Item { name, value, secret_key_ref, env_ref } = item.value;
-    let value = match (value, secret_key_ref, env_ref) {
-        (Some(Scalar(value)), None, None) => {
-            value.replace("{appID}", context.app).replace("{namespace}", context.namespace)
+/// The value of an item, from its source; and why there is none. A secret counts before a value,
+/// and a value before a variable.
+fn item_field(
+    item: Placed<Item>,
+    context: &ComponentContext<'_>,
+    notes: &mut Vec<Mistake>,
+) -> (Field, Option<String>) {
+    let Placed { at, value: Item { name, value: GoText(value), secret_key_ref, env_ref } } = item;
+    let mut absent = None;
+    let value = match value {
+        None if !env_ref.is_empty() => variable(&env_ref, context).unwrap_or_else(|why| {
+            notes.push(Mistake::at(at, format!("`{name}` is empty: {why}")));
+            String::new()
+        }),
+        _ if !secret_key_ref.name.is_empty() => {
+            secret(&secret_key_ref, context).unwrap_or_else(|why| {
+                absent = Some(format!("`{name}` is a secret that is not there: {why}"));
+                String::new()
+            })
         }
-        (None, Some(secret), None) => {
-            if secret.key.as_ref().is_some_and(|key| *key != secret.name) {
-                let what = "secrets are read from the environment, where a name has one value: \
-                            leave `key` out, or say in it what `name` says";
-                return Err(Mistake::at(at, what));
-            }
-            variable(&secret.name, at, context)?
+        Some(value) => {
+            let namespace = format!("{}.{}", context.namespace, context.app);
+            value.replace("{namespace}", &namespace).replace("{appID}", context.app)
         }
-        (None, None, Some(name)) => variable(&name, at, context)?,
-        (None, None, None) => String::new(),
-        _ => {
-            let what = format!("`{name}` has more than one of `value`, `secretKeyRef`, `envRef`");
-            return Err(Mistake::at(at, what));
-        }
+        None => String::new(),
     };
-    Ok(Field { at, name, value })
+    (Field { at, name, value }, absent)
 }
 
-fn variable(name: &str, at: Location, context: &ComponentContext<'_>) -> Result<String, Mistake> {
+fn secret(secret: &SecretKeyRef, context: &ComponentContext<'_>) -> Result<String, String> {
+    let SecretKeyRef { name, key } = secret;
+    if !key.is_empty() && key != name {
+        return Err(format!(
+            "secrets are read from the environment, where `{name}` has no key `{key}`; leave `key` \
+             out"
+        ));
+    }
+    variable(name, context)
+}
+
+fn variable(name: &str, context: &ComponentContext<'_>) -> Result<String, String> {
     if HIDDEN_VARIABLES.iter().any(|hidden| name.to_uppercase().starts_with(hidden)) {
-        let what = format!("the variable {name} is not for components");
-        return Err(Mistake::at(at, what));
+        return Err(format!("the variable {name} is not for components"));
     }
-    (context.variable)(name).ok_or_else(|| {
-        let what = format!("the variable {name} of the environment is not set");
-        Mistake::at(at, what)
-    })
-}
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AsText;
-        impl Visitor<'_> for AsText {
-            type Value = Scalar;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a number, true or false")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
-                Ok(Scalar(text.to_owned()))
-            }
-
-            fn visit_bool<E: Error>(self, yes: bool) -> Result<Scalar, E> {
-                Ok(Scalar(yes.to_string()))
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
-                Ok(Scalar(number.to_string()))
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar, E> {
-                Ok(Scalar(number.to_string()))
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar, E> {
-                Ok(Scalar(number.to_string()))
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Scalar, E> {
-                Ok(Scalar(String::new()))
-            }
-        }
-        deserializer.deserialize_any(AsText)
-    }
+    (context.variable)(name)
+        .ok_or_else(|| format!("the variable {name} of the environment is not set"))
 }

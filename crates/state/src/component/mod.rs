@@ -1,4 +1,6 @@
-//! Dapr's `Component` files of state stores: read strictly, every mistake with its place.
+//! Dapr's `Component` files of state stores, read as Dapr reads them. What has no effect is a note,
+//! and a store that is not served is one that cannot be used; wrong settings of one that is served
+//! are mistakes, each with its position.
 //!
 //! A document becomes a [`Manifest`] (`manifest`). Its metadata are read one by one (`fields`) into
 //! the settings of an engine (`settings`). The reader of the files passes the surroundings: the
@@ -20,6 +22,8 @@ use crate::key::KeyPrefix;
 pub struct ComponentContext<'a> {
     pub app: &'a str,
     pub namespace: &'a str,
+    /// Components of other namespaces are for the app, too.
+    pub takes_all_namespaces: bool,
     /// The value of a variable of the environment, if it is set.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -28,12 +32,23 @@ pub struct ComponentContext<'a> {
 #[derive(Debug)]
 pub enum Read {
     Store(Box<Component>),
+    Unusable(UnusableStore),
     /// It is for other apps or for another namespace.
     ForOthers {
         is_store: bool,
     },
     /// It is of a kind or type that is not served here, which is no mistake; in words.
     NotServed(String),
+}
+
+/// A state store that is described and that nothing can be kept in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnusableStore {
+    pub name: String,
+    /// The reason, for those who use the store.
+    pub why: String,
+    /// Actors would keep their state here.
+    pub is_actor_store: bool,
 }
 
 /// A state store as it was described. `Debug` shows no secrets.

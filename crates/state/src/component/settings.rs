@@ -8,6 +8,7 @@ use std::time::Duration;
 use tollway_config::Mistake;
 
 use super::fields::{Field, Fields};
+use crate::postgresql::Connection;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -36,12 +37,39 @@ const REDIS_POOL: &[&str] = &[
     "idleTimeout",
     "idleCheckFrequency",
     "writeTimeout",
-    "maxLenApprox",
+];
+
+/// What only Dapr's queries and messages have.
+const REDIS_OTHERS: &[&str] = &[
     "queryIndexes",
-    "processingTimeout",
+    "consumerID",
     "redeliverInterval",
+    "processingTimeout",
     "queueDepth",
     "concurrency",
+    "maxLenApprox",
+    "streamTTL",
+];
+
+/// What another way to prove an identity to PostgreSQL is set up by.
+const POSTGRESQL_CLOUDS: &[&str] = &[
+    "azureTenantId",
+    "azureClientId",
+    "azureClientSecret",
+    "azureCertificate",
+    "azureCertificateFile",
+    "azureCertificatePassword",
+    "azureEnvironment",
+    "region",
+    "awsRegion",
+    "accessKey",
+    "awsAccessKey",
+    "secretKey",
+    "awsSecretKey",
+    "sessionToken",
+    "awsSessionToken",
+    "assumeRoleArn",
+    "sessionName",
 ];
 
 /// Of `state.sqlite`.
@@ -120,12 +148,18 @@ pub(super) fn sqlite(fields: &mut Fields) -> Result<SqliteSettings, Mistake> {
 
 pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, Mistake> {
     refuse_other_redis(fields)?;
-    fields.skip(REDIS_POOL)?;
+    fields.skip(REDIS_POOL, "one connection carries all requests, and is made again when it ends");
+    fields.skip(REDIS_OTHERS, "queries and messages are not served");
     let host = fields.required(&["redisHost"])?;
     let port = fields.number("redisPort", "a port", |port| *port > 0)?;
+    if host.value.contains(',') {
+        fields.refuse_use(
+            "it names several servers of Redis, and clusters are not served".to_owned(),
+        );
+    }
     let (name, port) = host_and_port(&host, port)?;
-    let certificate = fields.text("clientCert")?;
-    let key = fields.take(&["clientKey"])?;
+    let certificate = fields.text("clientCert");
+    let key = fields.take(&["clientKey"]);
     let client_pair = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key.value)),
         (None, None) => None,
@@ -137,8 +171,8 @@ pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, Mistake> {
     Ok(RedisSettings {
         host: name,
         port,
-        username: fields.text("redisUsername")?,
-        password: fields.text("redisPassword")?,
+        username: fields.text("redisUsername"),
+        password: fields.text("redisPassword"),
         database: fields.number("redisDB", "a number from 0", |number| *number >= 0)?.unwrap_or(0),
         tls: fields.is_yes("enableTLS")?,
         client_pair,
@@ -155,13 +189,15 @@ pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, Mistake> {
 
 /// Refuses settings that need another client, rather than take them for a single server.
 fn refuse_other_redis(fields: &mut Fields) -> Result<(), Mistake> {
-    if let Some(field) = fields.take(&["redisType"])?
+    if let Some(field) = fields.take(&["redisType"])
         && !field.value.eq_ignore_ascii_case("node")
     {
-        return Err(field.wrong("node: clusters are not supported"));
+        fields.refuse_use(format!("it is a {} of Redis, and clusters are not served", field.value));
     }
-    let refused: [(&[&str], &str); 3] = [
-        (&["failover"], "false: Sentinel is not supported"),
+    if fields.is_truthy("failover") {
+        fields.refuse_use("it is behind Redis Sentinel, which is not served".to_owned());
+    }
+    let refused: [(&[&str], &str); 2] = [
         (
             &["insecureSkipTLSVerify"],
             "false: the certificate of the server is always checked; trust its authority",
@@ -170,20 +206,24 @@ fn refuse_other_redis(fields: &mut Fields) -> Result<(), Mistake> {
     ];
     for (names, expected) in refused {
         for name in names {
-            if let Some(field) = fields.take(&[name])?
+            if let Some(field) = fields.take(&[name])
                 && !matches!(field.value.to_lowercase().as_str(), "false" | "0" | "no")
             {
                 return Err(field.wrong(expected));
             }
         }
     }
-    fields.skip(&["sentinelMasterName", "sentinelUsername", "sentinelPassword"])
+    let oidc = &["oidcTokenEndpoint", "oidcClientID", "oidcClientSecret", "oidcScopes"];
+    fields.skip(oidc, "only passwords are supported");
+    let sentinel = &["sentinelMasterName", "sentinelUsername", "sentinelPassword"];
+    fields.skip(sentinel, "Redis Sentinel is not served");
+    Ok(())
 }
 
 fn host_and_port(host: &Field, port: Option<u16>) -> Result<(String, u16), Mistake> {
     let text = host.value.as_str();
     if text.contains(',') {
-        return Err(host.wrong("one HOST:PORT: clusters are not supported"));
+        return Ok((text.to_owned(), REDIS_PORT));
     }
     let (name, written) = match text.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
@@ -192,11 +232,6 @@ fn host_and_port(host: &Field, port: Option<u16>) -> Result<(String, u16), Mista
         }
         _ => (text, None),
     };
-    if let (Some(written), Some(port)) = (written, port)
-        && written != port
-    {
-        return Err(host.wrong(&format!("the port {port}, which `redisPort` says")));
-    }
     let name = name.trim_start_matches('[').trim_end_matches(']');
     if name.is_empty() {
         return Err(host.wrong("HOST:PORT"));
@@ -215,12 +250,13 @@ pub(super) fn postgresql(
         }
     }
     // All modes of preparing queries are accepted.
-    fields.skip(&["queryExecMode"])?;
-    let (config, root_certificates) = connection(fields)?;
+    fields.take(&["queryExecMode"]);
+    fields.skip(POSTGRESQL_CLOUDS, "only a user and a password are supported");
+    let Connection { config, roots: root_certificates, pool, .. } = connection(fields)?;
     let (table_prefix, table) = match layout {
         PostgresqlLayout::V1 => (String::new(), schema_name(fields, "tableName", "state")?),
         PostgresqlLayout::V2 => {
-            let prefix = fields.take(&["tablePrefix"])?;
+            let prefix = fields.take(&["tablePrefix"]);
             let prefix = prefix.map_or(Ok(String::new()), |field| {
                 let table = format!("{}state", field.value);
                 if is_schema_name(&table) {
@@ -245,14 +281,15 @@ pub(super) fn postgresql(
         max_connections: fields
             .number("maxConns", "a whole number", |_: &i64| true)?
             .and_then(|number| usize::try_from(number).ok().filter(|number| *number > 0))
+            .or(pool.max_connections)
             .unwrap_or(MAX_CONNECTIONS),
-        max_idle: fields.time(&["connectionMaxIdleTime"], SECOND)?.flatten(),
+        max_idle: fields.time(&["connectionMaxIdleTime"], SECOND)?.flatten().or(pool.max_idle),
     }))
 }
 
-/// The connection string with the separate settings, and the file of roots.
-fn connection(fields: &mut Fields) -> Result<(tokio_postgres::Config, Option<PathBuf>), Mistake> {
-    let written = fields.take(&["connectionString", "url"])?;
+/// The connection string with the separate settings.
+fn connection(fields: &mut Fields) -> Result<Connection, Mistake> {
+    let written = fields.take(&["connectionString", "url"]);
     let at = written.as_ref().map_or_else(|| fields.location(), |field| field.at);
     let mut beside = Vec::new();
     for (name, word) in [
@@ -264,14 +301,18 @@ fn connection(fields: &mut Fields) -> Result<(tokio_postgres::Config, Option<Pat
         ("password", "password"),
         ("sslRootCert", "sslrootcert"),
     ] {
-        beside.extend(fields.text(name)?.map(|value| (word, value)));
+        beside.extend(fields.text(name).map(|value| (word, value)));
     }
     let text = written.map(|field| field.value).unwrap_or_default();
     if text.is_empty() && beside.is_empty() {
         return Err(Mistake::at(at, "the metadata `connectionString` are missing"));
     }
-    let read = crate::postgresql::read_connection(&text, &beside);
-    read.map_err(|what| Mistake::at(at, format!("`connectionString`: {what}")))
+    let connection = crate::postgresql::read_connection(&text, &beside)
+        .map_err(|what| Mistake::at(at, format!("`connectionString`: {what}")))?;
+    for word in &connection.idle {
+        fields.note(at, format!("`{word}` of `connectionString` has no effect"));
+    }
+    Ok(connection)
 }
 
 fn sql_timeout(fields: &mut Fields) -> Result<Duration, Mistake> {
@@ -288,7 +329,7 @@ fn cleanup(fields: &mut Fields) -> Result<Option<Option<Duration>>, Mistake> {
 }
 
 fn plain_name(fields: &mut Fields, name: &'static str, otherwise: &str) -> Result<String, Mistake> {
-    match fields.take(&[name])? {
+    match fields.take(&[name]) {
         None => Ok(otherwise.to_owned()),
         Some(field) if is_name(&field.value) => Ok(field.value),
         Some(field) => Err(field.wrong("letters, digits and `_`")),
@@ -301,7 +342,7 @@ fn schema_name(
     name: &'static str,
     otherwise: &str,
 ) -> Result<String, Mistake> {
-    match fields.take(&[name])? {
+    match fields.take(&[name]) {
         None => Ok(otherwise.to_owned()),
         Some(field) if is_schema_name(&field.value) => Ok(field.value),
         Some(field) => {

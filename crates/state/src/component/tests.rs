@@ -1,4 +1,5 @@
 use tollway_config::Mistake;
+use tollway_config::go::{Reader, decode, only_document};
 
 use super::*;
 
@@ -9,14 +10,47 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn read(text: &str) -> Result<Read, Mistake> {
-    let manifest: Manifest = serde_saphyr::from_str(text).unwrap();
-    manifest.read(&ComponentContext { app: "web", namespace: "shop", variable: &variable })
+    read_noted(text, false).map(|(read, _)| read)
+}
+
+/// With the notes, each with its line.
+fn read_noted(
+    text: &str,
+    takes_all_namespaces: bool,
+) -> Result<(Read, Vec<(u64, String)>), Mistake> {
+    let node = only_document(text, Reader::Resource, "a.yaml").unwrap().unwrap();
+    let manifest: Manifest = decode(&node, Reader::Resource, "a.yaml").unwrap().value;
+    let context = ComponentContext {
+        app: "web",
+        namespace: "shop",
+        takes_all_namespaces,
+        variable: &variable,
+    };
+    let mut notes = Vec::new();
+    let read = manifest.read(&context, &mut notes)?;
+    Ok((read, notes.into_iter().map(|note| (note.line, note.what)).collect()))
+}
+
+#[track_caller]
+fn check_note(text: &str, line: u64, what: &str) {
+    let (_, notes) = read_noted(text, false).unwrap();
+    assert!(notes.iter().any(|note| note.0 == line && note.1.contains(what)), "{what}: {notes:?}");
+}
+
+#[track_caller]
+fn check_unusable(text: &str, why: &str) -> UnusableStore {
+    match read(text).unwrap() {
+        Read::Unusable(store) if store.why.contains(why) => store,
+        other => panic!("{why}: {other:?}"),
+    }
 }
 
 fn store(text: &str) -> Component {
     match read(text).unwrap() {
         Read::Store(component) => *component,
-        other @ (Read::ForOthers { .. } | Read::NotServed(_)) => panic!("{other:?}"),
+        other @ (Read::ForOthers { .. } | Read::NotServed(_) | Read::Unusable(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -141,80 +175,150 @@ fn settings_have_the_names_and_defaults_of_dapr() {
 }
 
 #[test]
-fn a_mistake_has_its_place() {
+fn a_wrong_value_of_a_store_that_is_served_has_its_position() {
     let redis = |metadata: &[(&str, &str)]| {
         written("state.redis", &[&[("redisHost", "value: 'a:1'")], metadata].concat())
     };
     let check = |metadata: &[(&str, &str)], what: &str| {
         check_mistake(&redis(metadata), (10, 5), what);
     };
-    check(&[("redisHots", "value: x")], "unknown metadata `redisHots`; did you mean `redisHost`?");
-    check(&[("RedisHost", "value: x")], "`RedisHost` are given twice");
+    check(&[("RedisHost", "value: x")], "`RedisHost` is `redisHost` in another case");
     check(&[("redisDB", "value: one")], "`redisDB` is \"one\"; expected a number from 0");
     check(&[("enableTLS", "value: maybe")], "expected true or false");
-    check(&[("redisType", "value: cluster")], "clusters are not supported");
-    check(&[("failover", "value: true")], "Sentinel is not supported");
     check(&[("insecureSkipTLSVerify", "value: true")], "always checked");
+    check(&[("useEntraID", "value: true")], "only passwords are supported");
+    check(&[("primaryEncryptionKey", "value: x")], "nothing would be encrypted");
     check(&[("readTimeout", "value: soon")], "a time such as 20s");
-    check(&[("redisPassword", "envRef: NOT_SET")], "NOT_SET of the environment is not set");
-    check(&[("redisPassword", "envRef: TOLLWAY_TOKEN")], "TOLLWAY_TOKEN is not for components");
-    check(&[("redisPassword", "value: x, envRef: PASSWORD")], "more than one of");
-    check(&[("redisPassword", "secretKeyRef: {name: PASSWORD, key: b}")], "leave `key` out");
     check(&[("keyPrefix", "value: 'a||b'")], "can't contain '||'");
     check_mistake(&written("state.redis", &[]), (6, 9), "`redisHost` are missing");
-    check_mistake(
-        &written("state.redis", &[("redisHost", "value: 'a:1,b:2'")]),
-        (9, 5),
-        "one HOST:PORT",
-    );
-    let twice = [("redisHost", "value: 'a:1'"), ("redisPort", "value: 2")];
-    check_mistake(&written("state.redis", &twice), (9, 5), "the port 2, which `redisPort` says");
-    let both = [("connectionString", "value: a"), ("url", "value: b")];
-    check_mistake(
-        &written("state.sqlite", &both),
-        (10, 5),
-        "`url` says what `connectionString` says",
-    );
     let table = [("connectionString", "value: a"), ("tableName", "value: 'a;b'")];
     check_mistake(&written("state.sqlite", &table), (10, 5), "letters, digits and `_`");
     let wrong = [("connectionString", "value: 'host=db sslmode=maybe'")];
     check_mistake(&written("state.postgresql", &wrong), (9, 5), "`sslmode` is \"maybe\"");
-    check_mistake(&written("state.mongodb", &[]), (6, 9), "unknown type `state.mongodb`; ");
-    let version = written("state.redis", &[]).replace("version: v1", "version: v3");
-    check_mistake(&version, (7, 12), "unknown version `v3`; expected one of v1");
-    check_mistake(
-        &HEAD.replace("Component", "Thing").add_spec(),
-        (2, 7),
-        "unknown kind `Thing`; expected one of Component",
-    );
-    check_mistake(
-        &HEAD.replace("v1alpha1", "v2").add_spec(),
-        (1, 13),
-        "unknown apiVersion `dapr.io/v2`; ",
-    );
-    check_mistake(&HEAD.replace("statestore", "a/b").add_spec(), (4, 9), "part of paths");
+    let timeout = redis(&[]).replace("version: v1", "version: v1\n  initTimeout: soon");
+    check_mistake(&timeout, (8, 16), "`initTimeout` is \"soon\"");
 }
 
 #[test]
-fn a_field_that_is_unknown_is_refused_where_it_stands() {
-    for text in [
-        format!("{HEAD}spec: {{type: state.in-memory, version: v1, colour: red}}\n"),
-        format!("{HEAD}spec: {{type: state.in-memory, version: v1}}\ncolour: red\n"),
-        format!("{HEAD}spec: {{version: v1}}\n"),
-        written("state.in-memory", &[("a", "values: b")]),
-        written("state.in-memory", &[("a", "value: [1]")]),
-    ] {
-        let reported = serde_saphyr::from_str::<Manifest>(&text).unwrap_err();
-        assert!(reported.location().is_some_and(|place| place.line() >= 3), "{reported}");
-    }
+fn a_store_that_ignores_errors_is_unusable_with_its_mistake() {
+    let text = written("state.redis", &[("redisDB", "value: one")]);
+    let store =
+        check_unusable(&(text.clone() + "  ignoreErrors: true\n"), "`redisHost` are missing");
+    assert_eq!(store.name, "statestore");
+    assert!(read(&text).is_err());
 }
 
-trait AddSpec {
-    fn add_spec(&self) -> String;
+#[test]
+fn a_store_that_is_not_served_is_refused_at_its_use() {
+    let other =
+        written("state.mongodb", &[("host", "value: x"), ("actorStateStore", "value: true")]);
+    let store = check_unusable(&other, "unknown type `state.mongodb`");
+    assert!(store.is_actor_store);
+    check_note(&other, 6, "the state store `statestore` cannot be used");
+    let version = written("state.redis", &[]).replace("version: v1", "version: v3");
+    check_unusable(&version, "unknown version `v3`; expected one of v1");
+    let redis = |name: &str, value: &str| {
+        written("state.redis", &[("redisHost", "value: 'a:1'"), (name, value)])
+    };
+    check_unusable(&redis("redisType", "value: cluster"), "clusters are not served");
+    check_unusable(&redis("failover", "value: true"), "Redis Sentinel");
+    check_unusable(&written("state.redis", &[("redisHost", "value: 'a:1,b:2'")]), "clusters");
+    let secret = |secret: &str| redis("redisPassword", &format!("secretKeyRef: {secret}"));
+    check_unusable(&secret("{name: redis, key: password}"), "`redis` has no key `password`");
+    check_unusable(&secret("{name: NOT_SET}"), "NOT_SET of the environment is not set");
+    check_unusable(&secret("{name: TOLLWAY_TOKEN}"), "TOLLWAY_TOKEN is not for components");
+    let name = redis("redisDB", "value: 1").replace("name: statestore", "name: a/b");
+    check_unusable(&name, "no part of a path");
 }
 
-impl AddSpec for String {
-    fn add_spec(&self) -> String {
-        format!("{self}spec: {{type: state.in-memory, version: v1}}\n")
+#[test]
+fn what_has_no_effect_is_a_note() {
+    let redis = |metadata: &[(&str, &str)]| {
+        written("state.redis", &[&[("redisHost", "value: 'a:1'")], metadata].concat())
+    };
+    for name in REDIS_NAMES_OF_DAPR {
+        check_note(&redis(&[(name, "value: 3")]), 10, "has no effect");
     }
+    check_note(&redis(&[("redisHots", "value: x")]), 10, "did you mean `redisHost`?");
+    check_note(&redis(&[("redisPassword", "envRef: NOT_SET")]), 10, "`redisPassword` is empty");
+    let both = [("connectionString", "value: a"), ("url", "value: b")];
+    check_note(&written("state.sqlite", &both), 10, "`url` has no effect");
+    let pool = [("connectionString", "value: 'host=db pool_min_conns=1'")];
+    check_note(&written("state.postgresql", &pool), 9, "`pool_min_conns`");
+    let aws = [("connectionString", "value: 'host=db'"), ("awsRegion", "value: x")];
+    check_note(&written("state.postgresql", &aws), 10, "`awsRegion` has no effect");
+}
+
+/// What Dapr's page and code have for Redis beyond what has an effect here.
+const REDIS_NAMES_OF_DAPR: &[&str] = &[
+    "redisMaxRetries",
+    "redisMinRetryInterval",
+    "redisMaxRetryInterval",
+    "writeTimeout",
+    "poolSize",
+    "poolTimeout",
+    "maxConnAge",
+    "minIdleConns",
+    "idleCheckFrequency",
+    "idleTimeout",
+    "queryIndexes",
+    "maxLenApprox",
+    "processingTimeout",
+    "redeliverInterval",
+    "queueDepth",
+    "concurrency",
+    "consumerID",
+    "streamTTL",
+    "outboxPublishPubsub",
+    "outboxPublishTopic",
+    "outboxPubsub",
+    "outboxDiscardWhenMissingState",
+    "sentinelMasterName",
+    "oidcClientID",
+];
+
+#[test]
+fn a_component_is_read_as_go_writes_it() {
+    let text = "apiVersion: dapr.io/v1alpha1\nauth:\n  secretStore: \"\"\nkind: Component\n\
+                metadata:\n  creationTimestamp: null\n  name: statestore\nscopes: null\nspec:\n  \
+                ignoreErrors: false\n  initTimeout: \"\"\n  metadata:\n  - envRef: \"\"\n    \
+                name: redisHost\n    secretKeyRef:\n      key: \"\"\n      name: \"\"\n    value: \
+                localhost:6379\n  - name: redisPassword\n    value: null\n  type: state.redis\n  \
+                version: \"\"\nstatus: {}\n";
+    let Read::Store(component) = read(text).unwrap() else { panic!("it is no store") };
+    assert_eq!(component.init_timeout, Duration::from_secs(5));
+    let Engine::Redis(settings) = &component.engine else { panic!("{component:?}") };
+    assert_eq!((settings.address().as_str(), &settings.password), ("localhost:6379", &None));
+    let in_any_case = "APIVersion: dapr.io/v1alpha1\nKind: Component\nMetadata: {Name: s}\n\
+                       Spec: {Type: state.in-memory}\n";
+    assert_eq!(store(in_any_case).name, "s");
+}
+
+#[test]
+fn values_of_metadata_are_texts_as_go_makes_them() {
+    let host = |value: &str| {
+        let text = written("state.redis", &[("redisHost", value)]);
+        let Engine::Redis(settings) = store(&text).engine else { panic!("another engine") };
+        settings.address()
+    };
+    assert_eq!(host("value: '{appID}'"), "web:6379");
+    assert_eq!(host("value: '{namespace}'"), "shop.web:6379");
+    assert_eq!(host("value: 7"), "7:6379");
+    // A secret counts before a value, and a value before a variable.
+    assert_eq!(host("value: x, secretKeyRef: {name: PASSWORD}"), "from outside:6379");
+    assert_eq!(host("value: x, envRef: PASSWORD"), "x:6379");
+    let twice =
+        [("redisHost", "value: a"), ("redisPort", "value: 2"), ("redisHost", "value: 'b:3'")];
+    let Engine::Redis(settings) = store(&written("state.redis", &twice)).engine else {
+        panic!("another engine")
+    };
+    assert_eq!(settings.address(), "b:3");
+}
+
+#[test]
+fn without_a_namespace_of_the_process_components_of_all_are_taken() {
+    let elsewhere = written("state.in-memory", &[])
+        .replace("name: statestore", "name: statestore\n  namespace: production");
+    assert!(matches!(read(&elsewhere).unwrap(), Read::ForOthers { is_store: true }));
+    assert!(matches!(read_noted(&elsewhere, true).unwrap().0, Read::Store(_)));
 }

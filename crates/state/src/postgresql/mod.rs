@@ -16,7 +16,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-pub(crate) use self::connection::{read_connection, shown};
+pub(crate) use self::connection::{Connection, read_connection, shown};
 use self::statements::Statements;
 use crate::component::{PostgresqlLayout, PostgresqlSettings};
 use crate::error::{BoxError, StateError};
