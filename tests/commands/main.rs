@@ -4,6 +4,7 @@
 
 mod call;
 mod check;
+mod dapr_files;
 mod explain;
 mod newcomer;
 mod run;

@@ -214,6 +214,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Go("."),
     },
     Tool {
+        name: "daprfiles",
+        why: "Dapr's own loaders of files, for what ours finds in them",
+        source: Source::Go("."),
+    },
+    Tool {
         name: "fortio",
         why: "Fortio's own report server and runner, for its result files",
         source: Source::Go("fortio.org/fortio"),

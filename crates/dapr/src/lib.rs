@@ -11,6 +11,8 @@
 mod access_control;
 mod components;
 mod configuration;
+#[cfg(test)]
+mod corpus;
 mod error;
 mod files;
 mod flags;

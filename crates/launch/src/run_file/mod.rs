@@ -5,6 +5,8 @@
 //! means to Dapr. One request to end is for all apps; an app that ends by itself ends alone.
 
 mod app_plan;
+#[cfg(test)]
+mod corpus;
 mod format;
 mod member;
 mod output;
