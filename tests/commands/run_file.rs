@@ -135,11 +135,10 @@ fn an_app_that_cannot_start_ends_all() {
     let reported = starts("{appID: bad, appDirPath: a, command: [no-such-program]}");
     assert!(reported.contains("there is no program `no-such-program`"), "{reported}");
     // The sidecar's lines in its log file are printed too.
-    let resources = "kind: Subscription\nmetadata: {name: orders}\n";
-    write(&user, "resources/a.yaml", resources);
-    let reported = starts("{appID: bad, appDirPath: a, resourcesPath: ../resources}");
+    write(&user, "rules.yaml", "spec: {accessControl: {defaultAction: perhaps}}\n");
+    let reported = starts("{appID: bad, appDirPath: a, configFilePath: ../rules.yaml}");
     assert!(reported.contains("the sidecar of bad has ended"), "{reported}");
-    assert!(reported.contains("Subscription `orders` is not served"), "{reported}");
+    assert!(reported.contains("defaultAction has the action `perhaps`"), "{reported}");
 }
 
 #[test]
@@ -153,9 +152,9 @@ fn mistakes_are_reported_before_anything_starts() {
         ended.stderr
     };
     write(&user, "a/readme", "");
-    let several =
-        reported("version: 1\napps:\n- {appDirPath: a, appPrt: 1}\n- {appPort: 80}\ncommons: 1\n");
-    assert!(several.contains("wrong.yaml:5:1: unknown field `commons`"), "{several}");
+    let several = reported("version: 1\napps:\n- {appDirPath: a, command: cat}\n- cat\n");
+    assert!(several.contains("wrong.yaml:3:27: `command` takes a list"), "{several}");
+    assert!(several.contains("wrong.yaml:4:3: a section takes lines"), "{several}");
     let several = reported("version: 1\napps:\n- {appDirPath: b}\n- {appID: c, command: [d]}\n");
     assert!(several.contains("wrong.yaml:3:16: `appDirPath` names"), "{several}");
     assert!(several.contains("wrong.yaml:4:3: the app has no `appDirPath`"), "{several}");
@@ -166,6 +165,24 @@ fn mistakes_are_reported_before_anything_starts() {
     assert!(reported(&busy).contains(&format!("127.0.0.1:{port}")));
     let missing = user.tollway(&["run", "-f", "nowhere.yaml"]);
     assert!(missing.stderr.contains("cannot read nowhere.yaml"), "{}", missing.stderr);
+}
+
+#[test]
+fn keys_without_values_merge_keys_and_one_app_port_for_two_hinder_no_start() {
+    let user = User::new();
+    write(&user, "a/readme", "");
+    let port = free_port().unwrap();
+    let text = format!(
+        "version: 1\ncommon:\n  env:\n  #  LOG: debug\napps:\n- &base\n  appID: web\n  appDirPath: \
+         a\n  appPort: {port}\n  metricsPort:\n  appPrt: 1\n  command: {}\n- <<: *base\n  appID: stock\n",
+        script("echo here is $APP_ID at $APP_PORT")
+    );
+    let mut run = start(&user, &["-f", write(&user, "dapr.yaml", &text).to_str().unwrap()]);
+    assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(0), "{}", run.log());
+    let log = run.log();
+    assert!(log.contains(&format!("here is web at {port}")), "{log}");
+    assert!(log.contains(&format!("here is stock at {port}")), "{log}");
+    assert_eq!(log.matches("unknown key `appPrt`").count(), 1, "{log}");
 }
 
 #[test]

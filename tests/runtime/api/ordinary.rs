@@ -105,21 +105,63 @@ fn an_app_that_is_run_is_under_the_files_too() {
 }
 
 #[test]
-fn what_an_app_would_miss_of_a_file_ends_the_start() {
+fn a_rule_that_is_not_understood_ends_the_start_and_what_is_not_served_is_noted() {
     let user = User::new();
+    let runs = |options: &[&str], code: i32, part: &str| {
+        let mut run = user.run(&[&["--app-id", "web"], options].concat(), "echo it runs");
+        assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(code), "{}", run.log());
+        let log = run.log();
+        assert!(log.contains(part) && log.contains("it runs") == (code == 0), "{log}");
+    };
+    let rules = "kind: Configuration\nspec: {accessControl: {defaultAktion: deny}}\n";
+    let rules = file(&user, "rules.yaml", rules);
+    runs(&["--configuration", &rules], 1, "the field `defaultAktion` is not known");
     let resiliency =
         "kind: Resiliency\nmetadata: {name: r}\nspec: {targets: {apps: {b: {retry: c}}}}\n";
-    let subscription = "kind: Subscription\nmetadata: {name: s}\n";
+    let head = "apiVersion: dapr.io/v1alpha1\n";
+    let subscription = format!("{head}kind: Subscription\nmetadata: {{name: s}}\n");
     for (kind, text, part) in [
         ("resiliency", resiliency, "targets.apps.b.retry is `c`"),
-        ("subscription", subscription, "Subscription `s` is not served"),
+        ("subscription", &subscription, "Subscription `s` is left out"),
     ] {
         let written = file(&user, &format!("{kind}/a.yaml"), text);
         let folder = Path::new(&written).parent().unwrap().to_str().unwrap();
-        let options = ["--app-id", "web", "--resources-path", folder];
-        let mut run = user.run(&options, "echo it runs");
-        assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1), "{}", run.log());
-        let log = run.log();
-        assert!(log.contains(part) && !log.contains("it runs"), "{log}");
+        runs(&["--resources-path", folder], 0, part);
     }
+}
+
+#[test]
+fn a_folder_with_other_files_and_what_go_writes_hinders_no_start() {
+    let user = User::new();
+    let component = |name: &str, of_type: &str| {
+        format!(
+            "apiVersion: dapr.io/v1alpha1\nauth:\n  secretStore: \"\"\nkind: Component\nmetadata:\n  \
+             creationTimestamp: null\n  name: {name}\nspec:\n  initTimeout: \"\"\n  metadata:\n  - \
+             name: redisMaxRetries\n    secretKeyRef: {{name: \"\", key: \"\"}}\n    value: 3\n  type: \
+             {of_type}\n"
+        )
+    };
+    let production =
+        component("far", "state.in-memory").replace("far", "far\n  namespace: production");
+    let mut folder = String::new();
+    for (name, text) in [
+        ("docker-compose.yml", "services:\n  web: {image: web}\n"),
+        ("chart.yaml", "{{- if .Values.on }}\nkind: Component\n{{- end }}\n"),
+        ("near.yaml", &component("near", "state.in-memory")),
+        ("far.yaml", &production),
+        ("mongo.yaml", &component("mongo", "state.mongodb")),
+    ] {
+        let written = file(&user, &format!("mixed/{name}"), text);
+        folder = Path::new(&written).parent().unwrap().display().to_string();
+    }
+    let daprd = Daprd::listening(&user, "web", &["--resources-path", &folder]);
+    for store in ["near", "far"] {
+        let reported = get(daprd.http(), &format!("/v1.0/state/{store}/k"));
+        assert!(reported.starts_with("HTTP/1.1 204"), "{reported}");
+    }
+    let reported = get(daprd.http(), "/v1.0/state/mongo/k");
+    assert!(reported.starts_with("HTTP/1.1 400"), "{reported}");
+    assert!(reported.contains("unknown type `state.mongodb`"), "{reported}");
+    let log = daprd.process.log();
+    assert!(log.contains("chart.yaml:1:"), "{log}");
 }

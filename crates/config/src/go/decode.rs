@@ -137,9 +137,9 @@ impl<'a> Part<'a> {
             Reader::Resource => as_text(resolved),
             Reader::RunFile | Reader::Configuration => None,
         };
-        Ok(match resolved {
-            Resolved::Null => String::new(),
-            _ => number.unwrap_or_else(|| written.to_owned()),
+        Ok(match resolved == Resolved::Null {
+            true => String::new(),
+            false => number.unwrap_or_else(|| written.to_owned()),
         })
     }
 

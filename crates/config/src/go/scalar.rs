@@ -113,10 +113,10 @@ pub(super) fn as_text(resolved: Resolved) -> Option<String> {
 
 /// A number or switch as JSON.
 pub(super) fn as_json(resolved: Resolved) -> Option<String> {
-    match resolved {
-        Resolved::Float(number) => Some(float(number, &format!("{number:e}"), -6, 21)),
-        other => as_text(other),
+    if let Resolved::Float(number) = resolved {
+        return Some(float(number, &format!("{number:e}"), -6, 21));
     }
+    as_text(resolved)
 }
 
 /// The shortest digits of a number, with an exponent where it is below `least` or from `most` on.

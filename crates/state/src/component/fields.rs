@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollway_config::go::At;
+use tollway_config::go::{At, duration};
 use tollway_config::{Mistake, suggest};
 
 /// Words that Dapr takes for yes and no.
@@ -119,7 +119,7 @@ impl Fields {
             Ok(number) if number <= 0 => Some(None),
             Ok(number) => u32::try_from(number).ok().map(|number| Some(bare * number)),
             Err(_) if text.starts_with('-') => Some(None),
-            Err(_) => humantime::parse_duration(text).ok().map(Some),
+            Err(_) => duration(text).map(Some),
         };
         let time = time.map(|time| time.filter(|time| !time.is_zero()));
         time.map(Some).ok_or_else(|| field.wrong("a time such as 20s or 5m"))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tollway_config::go::{GoText, Placed};
+use tollway_config::go::{GoText, Placed, duration};
 use tollway_config::{Mistake, suggest};
 
 use super::fields::{Field, Fields};
@@ -184,7 +184,7 @@ impl Manifest {
             key_prefix,
             is_actor_store,
             ignore_errors,
-            init_timeout: read_timeout(&init_timeout)?,
+            init_timeout: read_timeout(&init_timeout, notes),
             engine,
         }))
     }
@@ -221,14 +221,17 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     is_part.then_some(()).ok_or(what)
 }
 
-fn read_timeout(written: &Placed<String>) -> Result<Duration, Mistake> {
+/// The time to open a store; what is no time is the default, as in Dapr, with a note.
+fn read_timeout(written: &Placed<String>, notes: &mut Vec<Mistake>) -> Duration {
     let text = written.value.as_str();
     if text.is_empty() {
-        return Ok(INIT_TIMEOUT);
+        return INIT_TIMEOUT;
     }
-    let time = humantime::parse_duration(text).ok().filter(|time| !time.is_zero());
-    let what = || format!("`initTimeout` is {text:?}; expected a time such as 5s");
-    time.ok_or_else(|| Mistake::at(written.at, what()))
+    duration(text).filter(|time| !time.is_zero()).unwrap_or_else(|| {
+        let what = format!("`initTimeout` is {text:?}, which is no time such as 10s: it is 5s");
+        notes.push(Mistake::at(written.at, what));
+        INIT_TIMEOUT
+    })
 }
 
 fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, Mistake> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tollway_config::go::duration;
 use tollway_identity::{RootsError, public_config, roots_in_file, system_roots};
 
 use crate::error::StateError;
@@ -113,8 +114,8 @@ pub(crate) fn read_connection(
                 pool.max_connections = Some(number.ok_or_else(|| wrong(&word, "a number from 1"))?);
             }
             "pool_max_conn_idle_time" => {
-                let time = humantime::parse_duration(&value);
-                pool.max_idle = Some(time.map_err(|_| wrong(&word, "a time such as 5m"))?);
+                let time = duration(&value).ok_or_else(|| wrong(&word, "a time such as 5m"))?;
+                pool.max_idle = Some(time);
             }
             word if CLIENT_WORDS.contains(&word) => add(&mut text, word, &value),
             word if IDLE_WORDS.contains(&word) => idle.push(word.to_owned()),

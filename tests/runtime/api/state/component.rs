@@ -172,12 +172,7 @@ fn a_store_that_does_not_open_ends_the_start_unless_it_is_optional() {
     assert!(reported.contains("/nowhere/at/all.db"), "{reported}");
     let mistaken = resources(&[component("statestore", "state.redis", &[("redisHots", "a:1")])]);
     let reported = started(&mistaken).unwrap_err();
-    assert!(
-        reported
-            .contains("stores.yaml:9:5: unknown metadata `redisHots`; did you mean `redisHost`?")
-            || reported.contains("stores.yaml:6:9: the metadata `redisHost` are missing"),
-        "{reported}"
-    );
+    assert!(reported.contains("the metadata `redisHost` are missing"), "{reported}");
     assert!(reported.contains("ERR_BAD_CONFIGURATION"), "{reported}");
     let ignored = broken.replace("  version: v1\n", "  version: v1\n  ignoreErrors: true\n");
     let good = component("good", "state.in-memory", &[]);
