@@ -13,6 +13,7 @@ use hyper::header::CONTENT_TYPE;
 use tokio::time::Instant;
 use tollway_actors::placement::Actor;
 use tollway_model::{ErrorCode, ServiceName};
+use tollway_proxy::ERROR_FIELD;
 use tollway_routing::{
     Breaker, BreakerRule, BreakerState, Outcome, Pass, Resiliency, Rules, Scope,
 };
@@ -91,7 +92,10 @@ impl ResiliencyState {
                 }
             };
             let outcome = outcome(&answer);
-            leave.note(outcome.is_failure(), &counts);
+            // A callee that is not known has not failed: it may just not have started.
+            if !is_unknown(&answer) {
+                leave.note(outcome.is_failure(), &counts);
+            }
             let Some(pause) = retry.and_then(|retry| retry.decide(outcome, made, random())) else {
                 return answer;
             };
@@ -227,6 +231,18 @@ pub(crate) fn keys_of_actor(scope: Scope, actor: &Actor) -> Vec<String> {
         Scope::Type => vec![of_type()],
         Scope::Id => vec![of_id()],
         Scope::Both => vec![of_type(), of_id()],
+    }
+}
+
+/// Whether the control plane knows no such callee.
+fn is_unknown(answer: &Answered) -> bool {
+    let unknown = [ErrorCode::UnknownService, ErrorCode::ActorNoAddress];
+    match answer {
+        Ok(answer) => {
+            let word = answer.headers().get(ERROR_FIELD);
+            word.is_some_and(|word| unknown.iter().any(|code| word == code.word()))
+        }
+        Err(problem) => unknown.contains(&problem.code),
     }
 }
 

@@ -193,3 +193,25 @@ fn random_numbers_are_spread_from_zero_up_to_one() {
     assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)));
     assert!(numbers.iter().any(|number| *number < 0.1) && numbers.iter().any(|n| *n > 0.9));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a4_calls_of_an_app_that_is_not_known_yet_open_no_breaker() {
+    let world = World::new();
+    let rules = Rules { breaker: breaker(), ..rules() };
+    let keys = ["k".to_owned()];
+    for code in [ErrorCode::UnknownService, ErrorCode::ActorNoAddress] {
+        for _ in 0..5 {
+            let answer = || async { Ok(response(404, &[(ERROR_FIELD, code.word())], "")) };
+            let answered = world.state.run(&rules, "app_stock", &keys, true, answer).await;
+            assert_eq!(status(&answered), 404);
+            let problem = || async { Err(Problem::new(code, "nobody")) };
+            let answered = world.state.run(&rules, "app_stock", &keys, true, problem).await;
+            assert_eq!(self::code(answered), code);
+        }
+    }
+    // What an app answers counts.
+    for _ in 0..2 {
+        assert_eq!(status(&world.call(&rules, &[404]).await), 404);
+    }
+    assert_eq!(code(world.call(&rules, &[200]).await), ErrorCode::CircuitOpen);
+}
