@@ -11,7 +11,7 @@ use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DaprMetrics, DataPlaneMetrics, LineMetrics, Page};
 
 use crate::dataplane::AppOptions;
-use crate::mesh::MeshStatus;
+use crate::mesh::{Announcement, MeshStatus};
 
 /// A running sidecar or gateway, as it is at this moment.
 pub struct Facts {
@@ -48,6 +48,15 @@ impl Facts {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.mesh.borrow().connected
+    }
+
+    /// Whether the control plane holds that the app takes calls; true without an app.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        let takes_calls = |announced: &Announcement| {
+            matches!(announced, Announcement::Workload { ready: true, .. })
+        };
+        self.app.is_none() || self.mesh.borrow().registered.as_ref().is_some_and(takes_calls)
     }
 
     /// Whether the app takes connections; true without an app.

@@ -31,7 +31,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_reflection::server::Builder;
 use tower::ServiceExt;
 
-use crate::actors::ToAppStream;
+use crate::actors::{ActorPhase, ToAppStream};
 use crate::body_collector::{BodyCollector, CollectError};
 use crate::external_endpoints::ExternalCalls;
 use crate::fields::fields_of;
@@ -178,16 +178,17 @@ impl Dapr for Grpc {
             version: info.version,
             capabilities: info.capabilities,
         };
-        let actors = self.0.actors.status();
+        let actors = self.0.actors.status(facts.is_connected());
         let counted = |(kind, count): &(String, usize)| ActiveActorsCount {
             r#type: kind.clone(),
             count: counted(*count),
         };
         let counts: Vec<ActiveActorsCount> = actors.counts.iter().map(counted).collect();
         let names = self.0.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
-        let status = match actors.is_hosting {
-            true => ActorRuntimeStatus::Running,
-            false => ActorRuntimeStatus::Disabled,
+        let status = match actors.phase {
+            ActorPhase::Initializing => ActorRuntimeStatus::Initializing,
+            ActorPhase::Disabled => ActorRuntimeStatus::Disabled,
+            ActorPhase::Running => ActorRuntimeStatus::Running,
         };
         Ok(Response::new(GetMetadataResponse {
             active_actors_count: counts.clone(),
@@ -278,14 +279,14 @@ impl Dapr for Grpc {
         &self,
         request: Request<RegisterActorTimerRequest>,
     ) -> Result<Response<()>, Status> {
-        self.0.actors.rpc_register_timer(request.into_inner())
+        self.0.actors.rpc_register_timer(request.into_inner()).await
     }
 
     async fn unregister_actor_timer(
         &self,
         request: Request<UnregisterActorTimerRequest>,
     ) -> Result<Response<()>, Status> {
-        self.0.actors.rpc_unregister_timer(request.get_ref())
+        self.0.actors.rpc_unregister_timer(request.into_inner()).await
     }
 
     async fn get_actor_timer(

@@ -64,7 +64,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// What is missing until other services can be called; empty if nothing is.
+    /// What is missing until other services can be called, and this app by them; empty if nothing is.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         if !self.facts.is_connected() {
@@ -72,6 +72,8 @@ impl Metadata {
         }
         if !self.facts.is_app_ready() {
             missing.push("app");
+        } else if !self.facts.is_registered() {
+            missing.push("registration");
         }
         missing
     }

@@ -31,7 +31,7 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
     let path = request.uri().path().to_owned();
     let found = routes::find(From::App, request.method(), &path);
     match found.as_ref().map(|(endpoint, parts)| (endpoint, parts.as_slice())) {
-        Some((Endpoint::Health, _)) => health(&api.metadata, request.uri().query()),
+        Some((Endpoint::Health, _)) => health(api, request.uri().query()),
         Some((Endpoint::OutboundHealth, _)) => outbound_health(&api.metadata),
         Some((Endpoint::Metadata, _)) => metadata(api),
         Some((Endpoint::SetMetadata, [key])) => {
@@ -49,7 +49,8 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
     }
 }
 
-fn health(of: &Metadata, query: Option<&str>) -> Response<Body> {
+fn health(api: &Api, query: Option<&str>) -> Response<Body> {
+    let of = &api.metadata;
     let own = of.facts().service().app.as_str();
     let asked = query.and_then(|q| q.split('&').find_map(|pair| pair.strip_prefix("appid=")));
     if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(own)) {
@@ -59,7 +60,10 @@ fn health(of: &Metadata, query: Option<&str>) -> Response<Body> {
             "dapr app-id does not match",
         );
     }
-    let missing = of.missing();
+    let mut missing = of.missing();
+    if missing.is_empty() {
+        missing.extend(api.actors.missing());
+    }
     if missing.is_empty() {
         return empty(StatusCode::NO_CONTENT);
     }
@@ -94,7 +98,7 @@ fn metadata(api: &Api) -> Response<Body> {
     });
     let names = api.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
     let endpoints: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
-    let actors = api.actors.status();
+    let actors = api.actors.status(facts.is_connected());
     let counted = |(kind, count): &(String, usize)| json!({ "type": kind, "count": count });
     let counts = actors.counts.iter().map(counted).collect::<Vec<_>>();
     let refused = actors.refused.iter().map(|(kind, problem)| {
@@ -145,12 +149,28 @@ fn metadata(api: &Api) -> Response<Body> {
     json_answer(StatusCode::OK, &answer)
 }
 
-/// A duration in Go's format, in seconds or milliseconds.
+/// A duration in Go's format, such as `1h0m0.5s` or `250ms`.
 pub(crate) fn in_words(time: Duration) -> String {
-    match (time.as_secs(), time.subsec_millis()) {
-        (seconds, 0) => format!("{seconds}s"),
-        (0, milliseconds) => format!("{milliseconds}ms"),
-        (seconds, milliseconds) => format!("{seconds}.{milliseconds:03}s"),
+    let whole_and_part = |nanoseconds: u128, unit: u128| {
+        let (whole, part) = (nanoseconds / unit, nanoseconds % unit);
+        let digits = unit.ilog10() as usize;
+        let part = format!(".{part:0digits$}");
+        format!("{whole}{}", part.trim_end_matches('0').trim_end_matches('.'))
+    };
+    let nanoseconds = time.as_nanos();
+    match nanoseconds {
+        0 => return "0s".to_owned(),
+        1..=999 => return format!("{nanoseconds}ns"),
+        1_000..=999_999 => return format!("{}µs", whole_and_part(nanoseconds, 1_000)),
+        1_000_000..=999_999_999 => return format!("{}ms", whole_and_part(nanoseconds, 1_000_000)),
+        _ => {}
+    }
+    let seconds = whole_and_part(nanoseconds % 60_000_000_000, 1_000_000_000);
+    let minutes = time.as_secs() / 60;
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => format!("{seconds}s"),
+        (0, minutes) => format!("{minutes}m{seconds}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
     }
 }
 
@@ -218,4 +238,27 @@ pub(crate) fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_go_writes_them() {
+        for (nanoseconds, expected) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_500, "1.5µs"),
+            (250_000_000, "250ms"),
+            (100_000, "100µs"),
+            (1_000_000_000, "1s"),
+            (1_050_000_000, "1.05s"),
+            (90_000_000_000, "1m30s"),
+            (3_600_500_000_000, "1h0m0.5s"),
+            (86_400_000_000_000, "24h0m0s"),
+        ] {
+            assert_eq!(in_words(Duration::from_nanos(nanoseconds)), expected);
+        }
+    }
 }

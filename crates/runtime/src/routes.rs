@@ -82,8 +82,12 @@ pub const ROUTES: &[Route] = &[
     ),
     app(WRITE, "/v1.0/actors/{type}/{id}/state", Endpoint::Actor(ActorEndpoint::Transact)),
     app(GET, "/v1.0/actors/{type}/{id}/state/{*key}", Endpoint::Actor(ActorEndpoint::GetState)),
-    app(WRITE, "/v1.0/actors/{type}/{id}/timers/{*name}", Endpoint::Actor(ActorEndpoint::PutTimer)),
-    app(
+    both(
+        WRITE,
+        "/v1.0/actors/{type}/{id}/timers/{*name}",
+        Endpoint::Actor(ActorEndpoint::PutTimer),
+    ),
+    both(
         DELETE,
         "/v1.0/actors/{type}/{id}/timers/{*name}",
         Endpoint::Actor(ActorEndpoint::DeleteTimer),

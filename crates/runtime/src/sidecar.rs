@@ -98,6 +98,8 @@ impl Sidecar {
             }
             None => None,
         };
+        // Only there endpoints outside of the network are allowed.
+        let in_daprds_place = endpoints.is_some();
         let message_bytes = options.message_bytes.min(COLLECTED_BODY_BYTES);
         let resilience = options.resilience.clone();
         let metrics = options.dapr_metrics.clone();
@@ -147,6 +149,7 @@ impl Sidecar {
             actor_app: plane.actor_app(),
             announcer: plane.announcer(),
             metrics,
+            in_daprds_place,
         });
         let api = plane.take_api().map(|streams| {
             actors.start(plane.app_ready());

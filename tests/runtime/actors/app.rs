@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ struct Inner {
     is_ill: AtomicBool,
     /// How often its configuration was read.
     asked: AtomicUsize,
+    /// How long it takes to answer with its configuration, in milliseconds.
+    config_takes: AtomicU64,
     /// Whether turns of the method `held` may end.
     is_let_go: watch::Sender<bool>,
 }
@@ -78,6 +80,7 @@ impl ActorApp {
             sidecar: OnceLock::new(),
             is_ill: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
+            config_takes: AtomicU64::new(0),
             is_let_go: watch::Sender::new(false),
         });
         let served = Arc::clone(&inner);
@@ -108,6 +111,11 @@ impl ActorApp {
     /// Its answer to health probes from now on.
     pub(crate) fn be_ill(&self, is_ill: bool) {
         self.inner.is_ill.store(is_ill, Ordering::Relaxed);
+    }
+
+    /// Answers with its configuration so much later from now on.
+    pub(crate) fn delay_config(&self, time: Duration) {
+        self.inner.config_takes.store(time.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// How often its configuration was read.
@@ -190,6 +198,8 @@ impl Inner {
         let path = head.uri.path().to_owned();
         if path == "/dapr/config" {
             self.asked.fetch_add(1, Ordering::Relaxed);
+            let takes = self.config_takes.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(takes)).await;
         }
         match path.as_str() {
             "/dapr/config" if self.config.is_empty() => said(404, ""),
@@ -285,7 +295,7 @@ impl Inner {
                 tokio::time::sleep(Duration::from_millis(text.parse().unwrap())).await;
                 (200, self.ask("POST", &format!("{own}/timers/t"), &[], "{}").await)
             }
-            "fail" | "remind/fail" => (500, "broken".to_owned()),
+            "fail" | "remind/fail" | "timer/fail" => (500, "broken".to_owned()),
             "missing" => (404, "no such method".to_owned()),
             "soft" => (200, "not now".to_owned()),
             // A request to the API in the same turn: method, path below the own actor, body.

@@ -80,7 +80,12 @@ async fn apps_see_the_call_and_callers_the_answer() {
     }
     let cases = [
         ("fail", 500, "ERR_ACTOR_INVOKE_METHOD", "error from actor service: (500) broken"),
-        ("missing", 500, "ERR_ACTOR_INVOKE_METHOD", "actor method not found: no such method"),
+        (
+            "missing",
+            500,
+            "ERR_ACTOR_INVOKE_METHOD",
+            "actor method not found: actors/Cart/7/method/missing",
+        ),
     ];
     for (method, status, code, words) in cases {
         let (reported, text) = invoke(caller.http(), "Cart/7", method, "").await;

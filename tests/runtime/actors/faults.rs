@@ -70,7 +70,7 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     // the host; the turn's, that nothing was written.
     let (status, text) = paused.await.unwrap();
     let (word, message) = envelope(&text);
-    assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_INVOKE_METHOD"), "{text}");
+    assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_CUT_OFF"), "{text}");
     assert!(message.contains("the actor is at another host now"), "{message}");
     one.sidecar.process.signal(Signal::CONT).unwrap();
     let reported = Instant::now();

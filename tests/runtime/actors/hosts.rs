@@ -141,7 +141,7 @@ async fn turns_that_exceed_the_drain_time_of_the_app_are_called_off() {
             let (status, text) = call.await.unwrap();
             if status != 200 {
                 let (word, message) = envelope(&text);
-                assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_INVOKE_METHOD"), "{text}");
+                assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_CUT_OFF"), "{text}");
                 assert!(message.contains("had to move before the call had ended"), "{message}");
                 called_off += 1;
             }

@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod as_daprd;
 mod belonging;
 mod callers;
 mod calls;

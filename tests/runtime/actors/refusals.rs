@@ -51,7 +51,7 @@ async fn names_that_cannot_be_are_refused_on_both_apis() {
     assert_eq!(reserved, (403, "ERR_ACTOR_TYPE_RESERVED".to_owned()));
     // It has no app that could run actors.
     let timer = refused(caller.http(), "POST", "/v1.0/actors/Cart/7/timers/t").await;
-    assert_eq!(timer, (400, "ERR_ACTOR_NO_APP_CHANNEL".to_owned()));
+    assert_eq!(timer, (500, "ERR_ACTOR_TIMER_CREATE".to_owned()));
     let mut dapr = client(caller.grpc()).await;
     let request = InvokeActorRequest {
         actor_type: "Cart".into(),
@@ -73,7 +73,7 @@ async fn names_that_cannot_be_are_refused_on_both_apis() {
         ..RegisterActorTimerRequest::default()
     };
     let status = dapr.register_actor_timer(timer).await.unwrap_err();
-    assert_eq!(status.get_details_error_info().unwrap().reason, "ERR_ACTOR_NO_APP_CHANNEL");
+    assert_eq!(status.get_details_error_info().unwrap().reason, "ERR_ACTOR_TIMER_CREATE");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +141,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
         ..InvokeActorRequest::default()
     };
     let unknown = client(other.grpc()).await.invoke_actor(call).await.unwrap_err();
-    check(&unknown, Code::FailedPrecondition, "ERR_ACTOR_NO_PLACEMENT");
+    check(&unknown, Code::Unavailable, "ERR_ACTOR_NO_PLACEMENT");
     for (answered, code) in calls.into_iter().zip(codes) {
         // The caller gets its error when the lease ends, the turn when the time for an answer is
         // over.

@@ -50,8 +50,8 @@ fn a_method_that_fails_is_retried_by_the_rules_of_the_file() {
     assert!(status == 500 && reported.contains("ERR_ACTOR_INVOKE_METHOD"), "{reported}");
     assert_eq!(ruled.app.seen("b"), 4);
     // Others are not.
-    let (status, _) = ruled.call("actors/Other/1/method/fails/2/c", "");
-    assert_eq!(status, 404);
+    let (status, reported) = ruled.call("actors/Other/1/method/fails/2/c", "");
+    assert!(status == 500 && reported.contains("did not find address for actor"), "{reported}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod actor_rules;
 mod app;
 mod app_side;
 mod dapr_metrics;
-mod daprd;
+pub(crate) mod daprd;
 mod events;
 mod external_endpoints;
 mod ordinary;

@@ -318,7 +318,7 @@ catalogue! {
         "Give the type another name.";
     ActorNoAddress, "ERR_ACTOR_NO_ADDRESS", Actors, http(404, NotFound),
         [CallersSidecar],
-        "No app of the namespace offers the actor's type.",
+        "No app of the namespace offers the actor's type. In daprd's place this is ERR_ACTOR_INVOKE_METHOD, as in Dapr.",
         "Check the type's name, and that an app that has it in its `entities` runs and is ready.";
     ActorTypeTaken, "ERR_ACTOR_TYPE_TAKEN", Actors, http(403, PermissionDenied),
         [ControlPlane, CallersSidecar],
@@ -332,7 +332,7 @@ catalogue! {
         [ControlPlane],
         "Another process with the same instance name has become a host of actors since. Of an instance the process that was started last hosts actors.",
         "End one of the two processes, or give each an instance name of its own (`--instance`).";
-    ActorNoPlacement, "ERR_ACTOR_NO_PLACEMENT", Actors, http(400, FailedPrecondition),
+    ActorNoPlacement, "ERR_ACTOR_NO_PLACEMENT", Actors, http(400, Unavailable),
         [CallersSidecar],
         "The control plane has not sent yet which hosts run the actors of this type.",
         "Check that the control plane runs and is of a version that places actors; then try again.";
@@ -340,7 +340,7 @@ catalogue! {
         [CallersSidecar],
         "The actor had no host that could be reached, for longer than a change of hosts takes. The method was not called.",
         "Try again. If it persists, read the logs of the apps that offer the type and of their sidecars.";
-    ActorNoAppChannel, "ERR_ACTOR_NO_APP_CHANNEL", Actors, http(400, FailedPrecondition),
+    ActorNoAppChannel, "ERR_ACTOR_NO_APP_CHANNEL", Actors, http(400, Unavailable),
         [CallersSidecar],
         "The sidecar has no app that could run actors.",
         "Start the sidecar with the app's port (`--app-port`), or let the app open the stream of actor events.";
@@ -352,14 +352,18 @@ catalogue! {
         [CallersSidecar],
         "No state store of the app is for actors.",
         "Give one component `actorStateStore: \"true\"` in its metadata. Without any component file the network's store is used.";
-    ActorInstanceMissing, "ERR_ACTOR_INSTANCE_MISSING", Actors, http(400, FailedPrecondition),
+    ActorInstanceMissing, "ERR_ACTOR_INSTANCE_MISSING", Actors, http(400, Internal),
         [CallersSidecar],
-        "The state and the timers of an actor belong to a turn of it: it is not active in the app of this sidecar.",
-        "Read and write state from within the actor's own methods; call the actor from elsewhere.";
+        "The state of an actor is written by a turn of it: it is not active in the app of this sidecar.",
+        "Write state from within the actor's own methods; call the actor from elsewhere.";
     ActorInvoke, "ERR_ACTOR_INVOKE_METHOD", Actors, http(500, Internal),
         [CallersSidecar, CalleesSidecar],
         "The method was called and did not succeed, or its answer did not come. The message has the app's text.",
         "Look at the app's log. Call again only if that is harmless: the method may have been carried out.";
+    ActorCutOff, "ERR_ACTOR_CUT_OFF", Actors, http(500, Internal),
+        [CallersSidecar, CalleesSidecar],
+        "The actor had to move to another host before the call had ended, or its host was lost. In daprd's place the call has been made again at the new host, and was cut off each time.",
+        "Call again only if that is harmless: the method may have been carried out. For a longer time to end, raise `drainOngoingCallTimeout` in the app's configuration of actors.";
     ActorStackDepth, "ERR_ACTOR_STACK_DEPTH", Actors, http(500, ResourceExhausted),
         [CallersSidecar, CalleesSidecar],
         "A chain of calls has returned to one actor more often than its type allows. The method was not called.",

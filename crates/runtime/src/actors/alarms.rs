@@ -32,7 +32,8 @@ pub(crate) struct Alarm {
     pub(crate) event: Event,
     pub(crate) ttl: String,
     pub(crate) policy: FailurePolicy,
-    /// Rises with each registration of a reminder; 0 for a timer.
+    /// Rises with each registration of a reminder. Of a timer it is the epoch in which it was
+    /// registered: it ends with that epoch.
     pub(crate) version: u64,
 }
 
@@ -146,6 +147,14 @@ impl Alarms {
         keys.filter_map(|key| Some((key.clone(), inner.alarms.get(key)?.clone()))).collect()
     }
 
+    /// Removes the timers of epochs that are over.
+    pub(crate) fn remove_of_former_epochs(&self, host: &Host) {
+        let gone = |(key, alarm): &(Key, Arc<Alarm>)| !is_of_epoch(host, &key.0, alarm.version);
+        for (key, alarm) in self.all_of(|_| true).into_iter().filter(gone) {
+            self.remove_version(&key, alarm.version);
+        }
+    }
+
     /// Removes the alarms for which `goes` returns true.
     pub(crate) fn remove_where(&self, goes: impl Fn(&Key) -> bool) {
         let mut inner = self.inner();
@@ -234,7 +243,11 @@ impl Alarms {
     ) {
         let Due { key, ticket, .. } = due;
         let began = self.clock.wall();
-        let fired = fire_one(&key.0, what, &host, app).await;
+        let is_over = self.recorder.is_none() && !is_of_epoch(&host, &key.0, version);
+        let fired = match is_over {
+            true => Fired::Elsewhere,
+            false => fire_one(&key.0, what, &host, app).await,
+        };
         drop(permit);
         if let (Some(counted), Fired::Done { .. } | Fired::Failed) = (&self.counted, &fired) {
             counted(&key.0.actor_type, matches!(fired, Fired::Done { .. }));
@@ -295,6 +308,11 @@ impl Alarms {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a timer was registered in the epoch under which this host holds its actor.
+pub(super) fn is_of_epoch(host: &Host, actor: &Actor, version: u64) -> bool {
+    host.epoch(actor).is_some_and(|epoch| epoch.0 == version)
 }
 
 async fn fire_one(actor: &Actor, what: TurnKind, host: &Arc<Host>, app: Arc<dyn AppSide>) -> Fired {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::{Method, Response};
-use tollway_actors::placement::Shard;
+use tollway_actors::placement::{Actor, Shard};
 use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tollway_state::{Fence, MemoryStore, Op, Set, StateStore, Transaction, Value, actor_fence_key};
@@ -92,8 +92,9 @@ pub(super) fn check_error(
 const UPSERT: &str = r#"[{"operation":"upsert","request":{"key":"k","value":{"a":1}}}]"#;
 
 #[tokio::test(start_paused = true)]
-async fn state_is_that_of_an_active_actor() {
+async fn a7_state_is_written_by_an_active_actor_and_read_by_every_one() {
     let world = World::new();
+    assert_eq!(world.get("state/k").await, (204, String::new()));
     let missing = world.put("state", UPSERT).await;
     check_error(missing, 400, ErrorCode::ActorInstanceMissing, "actor instance is missing");
     world.activate("7").await;
@@ -103,6 +104,28 @@ async fn state_is_that_of_an_active_actor() {
     let delete = r#"[{"operation":"delete","request":{"key":"k"}}]"#;
     assert_eq!(world.put("state", delete).await.0, 204);
     assert_eq!(world.get("state/k").await.0, 204);
+    // Also where the actor is not here any more, or its type never was.
+    assert_eq!(world.put("state", UPSERT).await.0, 204);
+    world.test.host.obey(&give_back());
+    assert_eq!(world.get("state/k").await, (200, r#"{"a":1}"#.to_owned()));
+    let other = Actor { actor_type: "Other".into(), id: "7".into() };
+    assert!(world.actors.get_state(&other, "k").await.unwrap().is_none());
+    let get = GetActorStateRequest {
+        actor_type: "Cart".to_owned(),
+        actor_id: "7".to_owned(),
+        key: "k".to_owned(),
+    };
+    let read = world.actors.rpc_get_state(get).await.unwrap().into_inner();
+    assert_eq!(read.data, br#"{"a":1}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_the_state_of_an_inactive_actor_raises_no_fence() {
+    let world = World::new();
+    assert_eq!(world.get("state/k").await.0, 204);
+    let key = actor_fence_key("cart", "Cart", Shard::of("7").number());
+    let former = Transaction { ops: Vec::new(), fence: Some(Fence { key, number: 0 }) };
+    assert!(world.state.transact(former).await.is_ok(), "the shard has no fence yet");
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,15 +175,12 @@ async fn without_a_store_of_actors_state_is_not_configured() {
     let actors = super::testing::actors(loopback);
     let problem = actors.get_state(&actor("7"), "k").await.unwrap_err();
     assert_eq!(problem.code, ErrorCode::ActorRuntimeNotFound);
-    assert!(problem.text.contains("actorStateStore"));
+    assert!(problem.text.contains("actorStateStore value: \"true\""), "{}", problem.text);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timer_lives_as_long_as_its_actor_is_active() {
+async fn a5_a_timer_is_registered_whether_its_actor_is_active_or_not() {
     let world = World::new();
-    let refused = world.put("timers/t", r#"{"dueTime":"1h"}"#).await;
-    check_error(refused, 500, ErrorCode::ActorTimerCreate, "it is not active here");
-    world.activate("7").await;
     assert_eq!(world.put("timers/t", r#"{"dueTime":"1h","data":[1]}"#).await.0, 204);
     let name = || "t".to_owned();
     let get = || GetActorTimerRequest {
@@ -180,11 +200,40 @@ async fn a_timer_lives_as_long_as_its_actor_is_active() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timer_that_cannot_be_is_refused() {
+async fn a13_a_timer_that_cannot_be_is_refused_in_daprs_words() {
     let world = World::new();
-    world.activate("7").await;
-    let soon = world.put("timers/t", r#"{"dueTime":"soon"}"#).await;
-    check_error(soon, 500, ErrorCode::ActorTimerCreate, "error creating actor timer");
+    for (terms, text) in [
+        (
+            r#"{"dueTime":"soon"}"#,
+            "error parsing timer due time: unsupported time/duration format: soon",
+        ),
+        (r#"{"dueTime":"R2/PT1S"}"#, "error parsing timer due time: repetitions are not allowed"),
+        (
+            r#"{"period":"often"}"#,
+            "invalid timer period: parse error: unsupported duration format: often",
+        ),
+        (r#"{"period":"R0/PT1S"}"#, "invalid timer period: has zero repetitions"),
+        (
+            r#"{"ttl":"late","period":"1s"}"#,
+            "error parsing timer TTL: unsupported time/duration format: late",
+        ),
+        (r#"{"ttl":"0s","period":"1s"}"#, "timer has already expired: "),
+    ] {
+        let refused = world.put("timers/t", terms).await;
+        let text = format!("error creating actor timer: {text}");
+        check_error(refused, 500, ErrorCode::ActorTimerCreate, &text);
+    }
+    let bodies = BodyCollector::new(10_000, 1_000);
+    for (method, expected) in [(Method::PUT, 500), (Method::DELETE, 204)] {
+        let of_other = request(method, "/v1.0/actors/Other/7/timers/t", "");
+        let Ok(answer) = world.actors.answer(&bodies, of_other).await else {
+            panic!("about actors")
+        };
+        let (status, body) = read(answer).await;
+        assert_eq!(status, expected);
+        let text = "can't create timer for actor Other||7: actor type not registered";
+        assert_eq!(body.contains(text), status == 500, "{body}");
+    }
     let broken = world.put("timers/t", "{").await;
     check_error(broken, 400, ErrorCode::MalformedRequest, "failed deserializing HTTP body");
     for no_object in ["[]", "[\"1h\"]", "\"1h\"", "7", "true"] {
@@ -197,8 +246,36 @@ async fn a_timer_that_cannot_be_is_refused() {
         name: "a/b".to_owned(),
         ..RegisterActorTimerRequest::default()
     };
-    let status = world.actors.rpc_register_timer(register).unwrap_err();
-    assert!(status.message().contains("the timer name"), "{status}");
+    let status = world.actors.rpc_register_timer(register).await.unwrap_err();
+    let text = "invalid request: name contains forbidden character: \"a/b\"";
+    assert_eq!(status.message(), text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a5_a_timer_goes_to_the_host_of_its_actor() {
+    let world = World::with(|received| {
+        let answer = format!("{} {}", received.method, String::from_utf8_lossy(&received.body));
+        assert_eq!(received.path, "/v1.0/actors/Cart/7/timers/t", "{answer}");
+        assert_eq!(received.field("x-tollway-instance"), "a");
+        response(204, &[], "")
+    });
+    world.actors.directory.set("Cart", owners(Some(host("a"))));
+    world.test.host.obey(&give_back());
+    assert_eq!(world.put("timers/t", r#"{"dueTime":"1h"}"#).await.0, 204);
+    assert_eq!(world.ask(Method::DELETE, "timers/t", "").await.0, 204);
+    let register = RegisterActorTimerRequest {
+        actor_type: "Cart".to_owned(),
+        actor_id: "7".to_owned(),
+        name: "t".to_owned(),
+        ..RegisterActorTimerRequest::default()
+    };
+    world.actors.rpc_register_timer(register).await.unwrap();
+    let get = GetActorTimerRequest {
+        actor_type: "Cart".to_owned(),
+        actor_id: "7".to_owned(),
+        name: "t".to_owned(),
+    };
+    assert_eq!(world.actors.rpc_get_timer(get).unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +284,7 @@ async fn a_sidecar_that_ends_takes_no_timer() {
     world.activate("7").await;
     world.actors.end().await;
     let refused = world.put("timers/t", "").await;
-    check_error(refused, 503, ErrorCode::ActorRuntimeClosed, "about to end");
+    check_error(refused, 503, ErrorCode::ActorRuntimeClosed, "actor runtime is closed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,17 +345,17 @@ async fn state_over_grpc_is_that_over_http() {
 #[tokio::test(start_paused = true)]
 async fn the_metadata_show_the_state_of_actors() {
     let world = World::new();
-    let status = world.actors.status();
+    let status = world.actors.status(true);
     assert_eq!((status.status_word(), status.placement()), ("RUNNING", "placement: disconnected"));
     assert!(!status.is_ready());
     world.actors.connected.send_replace(true);
     world.activate("7").await;
-    let status = world.actors.status();
+    let status = world.actors.status(true);
     assert!(status.is_ready());
     assert_eq!(status.placement(), "placement: connected");
     assert_eq!(status.counts, [("Cart".to_owned(), 1)]);
     world.actors.set_hosting(None);
-    let status = world.actors.status();
+    let status = world.actors.status(true);
     assert_eq!((status.status_word(), status.placement()), ("DISABLED", ""));
     let call = super::call::Call {
         actor: actor("7"),
@@ -288,4 +365,27 @@ async fn the_metadata_show_the_state_of_actors() {
         caller: None,
     };
     assert!(matches!(world.actors.invoke_here(&call).await, super::call::Attempt::Elsewhere));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a11_in_daprds_place_an_app_without_types_is_a_client_that_runs() {
+    let loopback = Arc::new(ScriptedLoopback::new(|_| Ok(response(500, &[], ""))));
+    let actors = actors_with(loopback, |mut config| {
+        config.in_daprds_place = true;
+        config
+    });
+    actors.types_known.send_replace(false);
+    let status = actors.status(true);
+    assert_eq!(
+        (status.status_word(), status.is_ready(), status.placement()),
+        ("INITIALIZING", false, "")
+    );
+    actors.types_known.send_replace(true);
+    for (is_connected, placement) in
+        [(true, "placement: connected"), (false, "placement: disconnected")]
+    {
+        let status = actors.status(is_connected);
+        assert_eq!((status.status_word(), status.is_ready()), ("RUNNING", is_connected));
+        assert_eq!((status.placement(), status.counts.len()), (placement, 0));
+    }
 }

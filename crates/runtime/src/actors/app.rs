@@ -18,6 +18,7 @@ use tollway_proxy::{ERROR_FIELD, RuntimeRequest, RuntimeTarget, TurnLease, UNPRO
 use tonic::body::Body;
 
 use super::clock::Clock;
+use super::json_object;
 use super::problem::Problem;
 use crate::loopback::Loopback;
 
@@ -77,25 +78,26 @@ impl Data {
 }
 
 impl Event {
-    /// The document that the app gets over HTTP.
+    /// The document that the app gets over HTTP, to the byte as Dapr 1.18 writes it.
     fn document(&self, is_timer: bool) -> Bytes {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct Document<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
-            callback: Option<&'a str>,
             data: Option<&'a RawValue>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            callback: Option<&'a str>,
             due_time: &'a str,
             period: &'a str,
         }
         let data = self.data.as_ref().and_then(|data| serde_json::from_slice(&data.0).ok());
         let document = Document {
-            callback: is_timer.then_some(self.callback.as_str()),
             data,
+            callback: is_timer.then_some(self.callback.as_str()),
             due_time: &self.due_time,
             period: &self.period,
         };
-        serde_json::to_vec(&document).unwrap_or_default().into()
+        json_object::compact(&serde_json::to_vec(&document).unwrap_or_default()).into()
     }
 }
 
@@ -254,7 +256,14 @@ impl AppSide for HttpApp {
                 Ok(Answer { fields, body, cancels: cancels && is_event })
             }
             404 => {
-                let text = format!("actor method not found: {}", String::from_utf8_lossy(&body));
+                let Actor { actor_type, id } = &actor;
+                let method = match &what {
+                    TurnKind::Method { name, .. } => name.clone(),
+                    TurnKind::Timer { name, .. } => format!("timer/{name}"),
+                    TurnKind::Reminder { name, .. } => format!("remind/{name}"),
+                };
+                let text =
+                    format!("actor method not found: actors/{actor_type}/{id}/method/{method}");
                 Err(Problem::invoke(&text).into())
             }
             status => {

@@ -24,8 +24,8 @@ use tonic::body::Body;
 use super::app::{Answer, Turn, TurnKind, method_path, path_of, segment};
 use super::host::NotRun;
 use super::location::{
-    ActorLocation, OWNERS_WITHIN, PLACED_WITHIN, hosted_by_another, no_address,
-    not_hosted_by_caller, pause, split_remote_type, taken_over, unplaced, unplaced_remotely,
+    ActorLocation, OFFERED_WITHIN, OWNERS_WITHIN, PLACED_WITHIN, hosted_by_another, no_address,
+    pause, reminders_not_hosted, split_remote_type, taken_over, unplaced, unplaced_remotely,
 };
 use super::names::Work;
 use super::owners::KnownOwners;
@@ -37,6 +37,9 @@ use crate::rest;
 /// How long the response of a former host is waited for after another host has the actor.
 const LATE_ANSWER: Duration = Duration::from_millis(100);
 
+/// How often a call is made again in daprd's place that was cut off, as often as by Dapr.
+pub(super) const CUT_OFF_REPEATS: u32 = 5;
+
 /// Names the chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
@@ -46,11 +49,14 @@ const YES: HeaderValue = HeaderValue::from_static("1");
 impl Work {
     /// Method and path of the request from one sidecar to another.
     fn request(&self, actor: &Actor) -> (Method, String) {
+        let timers = |name: &str| format!("{}/timers{}", path_of(actor), segment(name));
         let reminders = |name: &str| format!("{}/reminders{}", path_of(actor), segment(name));
         match self {
             Self::Method { name, query } => {
                 (Method::PUT, method_path(actor, name, query.as_deref()))
             }
+            Self::PutTimer(name) => (Method::PUT, timers(name)),
+            Self::DeleteTimer(name) => (Method::DELETE, timers(name)),
             Self::PutReminder(name) => (Method::PUT, reminders(name)),
             Self::GetReminder(name) => (Method::GET, reminders(name)),
             Self::DeleteReminder(name) => (Method::DELETE, reminders(name)),
@@ -77,6 +83,30 @@ pub(crate) enum Attempt {
     Failed(Problem),
     /// The actor is not there, or its host cannot be reached. The call has not begun.
     Elsewhere,
+}
+
+/// How often a call may still be made again that was cut off.
+struct Repeats {
+    left: u32,
+}
+
+impl Repeats {
+    /// The outcome of an attempt. A call that was cut off looks for its actor again, from now on.
+    fn of(&mut self, attempt: Attempt, began: &mut Instant) -> Attempt {
+        let is_cut_off = match &attempt {
+            Attempt::Done(answer) => {
+                has_code(answer, &[ErrorCode::ActorCutOff, ErrorCode::ClosedEarly])
+            }
+            Attempt::Failed(problem) => problem.code == ErrorCode::ActorCutOff,
+            Attempt::Elsewhere => false,
+        };
+        if !is_cut_off || self.left == 0 {
+            return attempt;
+        }
+        self.left -= 1;
+        *began = Instant::now();
+        Attempt::Elsewhere
+    }
 }
 
 impl Actors {
@@ -109,9 +139,10 @@ impl Actors {
         call.actor.actor_type = actor_type;
         let lookup = RuntimeTarget::Actors(ActorLookup::ByCallee);
         let asked = RuntimeRequest { to: lookup, ..RuntimeRequest::default() };
-        let began = Instant::now();
+        let mut began = Instant::now();
+        let mut repeats = self.repeats_of(&call);
         loop {
-            match self.ask_there(&service, &asked, &call).await {
+            match repeats.of(self.ask_there(&service, &asked, &call).await, &mut began) {
                 Attempt::Done(answer) => return Ok(answer),
                 Attempt::Failed(problem) => return Err(problem),
                 Attempt::Elsewhere if began.elapsed() < PLACED_WITHIN => {}
@@ -125,9 +156,11 @@ impl Actors {
 
     /// Calls an actor of the own network and namespace, without Resiliency rules.
     async fn invoke_near(&self, call: Call) -> Result<Response<Body>, Problem> {
+        let mut began = Instant::now();
+        let mut repeats = self.repeats_of(&call);
         // An actor of this host needs no lookup.
         if self.hosting().is_some_and(|hosting| hosting.host.epoch(&call.actor).is_some()) {
-            match self.invoke_here(&call).await {
+            match repeats.of(self.invoke_here(&call).await, &mut began) {
                 Attempt::Done(answer) => return Ok(answer),
                 Attempt::Failed(problem) => return Err(problem),
                 Attempt::Elsewhere => {}
@@ -138,11 +171,16 @@ impl Actors {
             return Err(Problem::new(ErrorCode::Overloaded, text));
         };
         let shard = Shard::of(&call.actor.id);
-        let began = Instant::now();
         loop {
             let location = ActorLocation::of(&known.borrow_and_update(), shard);
             let patience = match &location {
-                ActorLocation::NotOffered => return Err(no_address(&call.actor)),
+                ActorLocation::NotOffered => {
+                    let patience = self.patience_for_an_offer(&call);
+                    if began.elapsed() >= patience {
+                        return Err(no_address(&call.actor));
+                    }
+                    patience
+                }
                 ActorLocation::Unknown => OWNERS_WITHIN,
                 ActorLocation::At(owner) => {
                     let attempt = match owner {
@@ -156,7 +194,7 @@ impl Actors {
                         Some(owner) => self.ask_owner(owner, &call, known.clone()).await,
                         None => Attempt::Elsewhere,
                     };
-                    match attempt {
+                    match repeats.of(attempt, &mut began) {
                         Attempt::Done(answer) => return Ok(answer),
                         Attempt::Failed(problem) => return Err(problem),
                         Attempt::Elsewhere => PLACED_WITHIN,
@@ -173,10 +211,36 @@ impl Actors {
         }
     }
 
+    /// How long a call waits for a host where none offers the type.
+    fn patience_for_an_offer(&self, call: &Call) -> Duration {
+        let actor_type = &call.actor.actor_type;
+        let may_be_own = !*self.types_known.borrow() || self.offers(actor_type);
+        match call.caller {
+            None if may_be_own => PLACED_WITHIN,
+            None if self.is_repeated(call) => OFFERED_WITHIN,
+            None | Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Whether a call of the own app is made again where Dapr makes it again. Where rules apply to the
+    /// type, they say how often that is.
+    fn is_repeated(&self, call: &Call) -> bool {
+        let rules = || self.resiliency.as_ref()?.of_actor(&call.actor.actor_type);
+        self.in_daprds_place && call.caller.is_none() && rules().is_none()
+    }
+
+    fn repeats_of(&self, call: &Call) -> Repeats {
+        let is_method = matches!(call.work, Work::Method { .. });
+        let left = if is_method && self.is_repeated(call) { CUT_OFF_REPEATS } else { 0 };
+        Repeats { left }
+    }
+
     /// Invokes an actor of this host.
     pub(crate) async fn invoke_here(&self, call: &Call) -> Attempt {
         match &call.work {
             Work::Method { name, query } => self.turn_here(call, name, query.as_ref()).await,
+            Work::PutTimer(name) => self.put_timer_here(call, name),
+            Work::DeleteTimer(name) => self.delete_timer_here(call, name),
             Work::PutReminder(_)
             | Work::GetReminder(_)
             | Work::DeleteReminder(_)
@@ -230,7 +294,9 @@ impl Actors {
             }
         };
         match attempt {
-            Attempt::Done(answer) if is_silent(&answer) => Attempt::Failed(lost(call, owner)),
+            Attempt::Done(answer) if has_code(&answer, &[ErrorCode::Silent]) => {
+                Attempt::Failed(lost(call, owner))
+            }
             attempt @ (Attempt::Done(_) | Attempt::Failed(_) | Attempt::Elsewhere) => attempt,
         }
     }
@@ -331,11 +397,13 @@ impl Actors {
         match &call.work {
             Work::Method { .. } if self.offers(&call.actor.actor_type) => Ok(()),
             Work::Method { .. } => Err(no_address(&call.actor)),
-            Work::PutReminder(_)
+            Work::PutTimer(_)
+            | Work::DeleteTimer(_)
+            | Work::PutReminder(_)
             | Work::GetReminder(_)
             | Work::DeleteReminder(_)
             | Work::ListReminders
-            | Work::DeleteReminders => Err(not_hosted_by_caller(&call.actor.actor_type)),
+            | Work::DeleteReminders => Err(reminders_not_hosted()),
         }
     }
 
@@ -346,7 +414,7 @@ impl Actors {
         actor_type: &str,
         caller: Option<&ActorCaller>,
     ) -> Result<(), Problem> {
-        let refused = || not_hosted_by_caller(actor_type);
+        let refused = reminders_not_hosted;
         let caller = caller.ok_or_else(refused)?.service();
         if caller == self.me.service {
             return Ok(());
@@ -372,10 +440,10 @@ impl Actors {
     }
 }
 
-/// Whether the data loop reports that the callee did not respond.
-fn is_silent(answer: &Response<Body>) -> bool {
+/// Whether a response is the error of one of these codes.
+fn has_code(answer: &Response<Body>, codes: &[ErrorCode]) -> bool {
     let word = answer.headers().get(ERROR_FIELD);
-    word.is_some_and(|word| word == ErrorCode::Silent.word())
+    word.is_some_and(|word| codes.iter().any(|code| word == code.word()))
 }
 
 /// For the runtime of this host and no other.
@@ -397,7 +465,7 @@ fn lost(call: &Call, former: &ActorHost) -> Problem {
         "the actor is at another host now, and {former} has not answered; the call may have been \
          carried out"
     );
-    Problem::invoke(&text)
+    Problem::new(ErrorCode::ActorCutOff, format!("error invoke actor method: {text}"))
 }
 
 /// The response to a sidecar that must look up the actor's host again.
@@ -417,13 +485,14 @@ pub(crate) fn not_run(why: NotRun) -> Option<Problem> {
             Some(Problem::new(ErrorCode::Overloaded, text))
         }
         NotRun::No(NoTurn::TooDeep { limit }) => {
-            let text = format!("maximum stack depth exceeded: {limit}");
+            tracing::debug!(limit, "a call has come back to its actor too often");
+            let text = "maximum stack depth exceeded";
             Some(Problem::new(ErrorCode::ActorStackDepth, text))
         }
         NotRun::CalledOff => {
-            let text =
-                "the actor had to move before the call had ended; it may have been carried out";
-            Some(Problem::invoke(text))
+            let text = "error invoke actor method: the actor had to move before the call had \
+                        ended; it may have been carried out";
+            Some(Problem::new(ErrorCode::ActorCutOff, text))
         }
     }
 }

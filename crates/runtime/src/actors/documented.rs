@@ -6,8 +6,9 @@ use tollway_testkit::{check_limit, grouped};
 
 use super::TYPES_WITHIN;
 use super::host::ACTOR_TURNS_WAITING;
-use super::location::{OWNERS_WITHIN, PLACED_WITHIN};
+use super::location::{OFFERED_WITHIN, OWNERS_WITHIN, PLACED_WITHIN};
 use super::names::ACTOR_NAME_BYTES;
+use super::stream::ACTOR_STREAMS;
 use super::timers::ACTOR_TIMERS;
 use crate::body_collector::MESSAGE_BYTES;
 use crate::metadata::{METADATA_ENTRIES, METADATA_VALUE_BYTES};
@@ -22,6 +23,7 @@ fn limits_of_the_runtime_are_documented() {
     };
     for (name, limit) in [
         ("ACTOR_NAME_BYTES", ACTOR_NAME_BYTES),
+        ("ACTOR_STREAMS", ACTOR_STREAMS),
         ("ACTOR_TIMERS", ACTOR_TIMERS),
         ("ACTOR_TURNS_WAITING", ACTOR_TURNS_WAITING),
         ("ACTOR_TYPE_LIMIT_BYTES", ACTOR_TYPE_LIMIT_BYTES),
@@ -37,9 +39,10 @@ fn limits_of_the_runtime_are_documented() {
     ] {
         check_limit(PAGE, name, &grouped(limit as u64));
     }
-    let times: [(&str, Duration); 3] = [
+    let times: [(&str, Duration); 4] = [
         ("PLACED_WITHIN", PLACED_WITHIN),
         ("OWNERS_WITHIN", OWNERS_WITHIN),
+        ("OFFERED_WITHIN", OFFERED_WITHIN),
         ("TYPES_WITHIN", TYPES_WITHIN),
     ];
     for (name, time) in times {

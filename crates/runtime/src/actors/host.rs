@@ -75,6 +75,8 @@ struct Inner {
     running: HashMap<u64, CancellationToken>,
     /// The number of the present lease.
     lease: u64,
+    /// The control plane has admitted the host, now or earlier.
+    has_entered: bool,
     /// Types that the app offers and that are not hosted here, with the reason.
     refused: BTreeMap<String, Problem>,
 }
@@ -126,6 +128,7 @@ impl Host {
             asked: HashMap::new(),
             running: HashMap::new(),
             lease: another_lease(),
+            has_entered: false,
             refused: BTreeMap::new(),
         };
         let (inner, sooner) = (Mutex::new(inner), Notify::new());

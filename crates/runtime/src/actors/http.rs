@@ -45,14 +45,14 @@ impl Actors {
         let answered = match asked {
             ActorRequest::Transact => self.change_state(&actor, &held.bytes).await,
             ActorRequest::GetState(key) => self.get_state(&actor, &key).await.map(entry_answer),
-            ActorRequest::PutTimer(name) => self.put_timer(&actor, &name, &held.bytes),
-            ActorRequest::DeleteTimer(name) => {
-                self.delete_timer(&actor, &name).map(|()| empty(StatusCode::NO_CONTENT))
-            }
             ActorRequest::Host(work) => {
                 let work = with_query(work, head.uri.query());
                 let (fields, body) = (head.headers, std::mem::take(&mut held.bytes).into());
-                self.ask(Call { actor, work, fields, body, caller: None }).await
+                let asked = self.ask(Call { actor, work, fields, body, caller: None }).await;
+                asked.map_err(|problem| match self.lookup_failed(&problem) {
+                    Some(text) => Problem::invoke(&text),
+                    None => problem,
+                })
             }
         };
         Ok(answered.unwrap_or_else(|problem| problem.response()))

@@ -18,6 +18,9 @@ use super::problem::Problem;
 pub(crate) const PLACED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a call waits until the control plane has sent the hosts of a type.
 pub(super) const OWNERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long a call waits in daprd's place for a host that offers the type. Dapr asks five times more, a
+/// second apart.
+pub(super) const OFFERED_WITHIN: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between two attempts while the known location does not change.
 const SHORTEST_WAIT: Duration = Duration::from_millis(5);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
@@ -99,10 +102,8 @@ pub(super) fn hosted_by_another(actor: &Actor, owner: &ActorHost) -> Problem {
 }
 
 /// Reminders are asked for by an app that does not host the type of their actors.
-pub(super) fn not_hosted_by_caller(actor_type: &str) -> Problem {
-    let text = format!(
-        "operations on actor reminders are only possible on hosted actor types; the caller does not host '{actor_type}'"
-    );
+pub(super) fn reminders_not_hosted() -> Problem {
+    let text = "operations on actor reminders are only possible on hosted actor types";
     Problem::new(ErrorCode::ActorReminderNotHosted, text)
 }
 

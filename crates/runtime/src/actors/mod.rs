@@ -47,15 +47,17 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Method};
 use tokio::sync::watch;
 use tollway_actors::placement::Actor;
+use tollway_model::ErrorCode;
 use tollway_proxy::{ActorApp, Announcer};
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};
 use tollway_wire::ActorHost;
 
 use self::alarms::{Alarms, Counted};
-use self::app::{AppSide, HttpApp, NoAnswer, TurnKind};
+use self::app::{AppSide, Event, HttpApp, NoAnswer, TurnKind};
 pub(crate) use self::clock::Clock;
 use self::host::Host;
+use self::location::PLACED_WITHIN;
 use self::owners::Directory;
 pub(crate) use self::problem::Problem;
 use self::reminder_store::ControlReminders;
@@ -63,6 +65,7 @@ use self::reminders::Reminders;
 use self::session::Session;
 use self::settings::Types;
 pub(crate) use self::state::ActorStore;
+use self::stream::Streams;
 pub(crate) use self::stream::ToAppStream;
 use crate::control_link::ControlLink;
 use crate::loopback::Loopback;
@@ -103,7 +106,12 @@ pub(crate) struct Actors {
     announcer: Option<Announcer>,
     /// Metrics under Dapr's names.
     metrics: Option<Arc<DaprMetrics>>,
+    in_daprds_place: bool,
+    /// Those of an app that hosts its actors over streams.
+    streams: Arc<Streams>,
     hosting: RwLock<Option<Hosting>>,
+    /// Whether the app has been asked which types it offers, and they are hosted.
+    types_known: watch::Sender<bool>,
     /// Whether the host's conversation with the control plane is open.
     connected: watch::Sender<bool>,
     /// Set when the sidecar ends.
@@ -129,14 +137,27 @@ pub(crate) struct ActorsConfig {
     pub(crate) announcer: Option<Announcer>,
     /// Set where actors are counted under Dapr's names.
     pub(crate) metrics: Option<Arc<DaprMetrics>>,
+    /// Calls wait for a type that no host offers, and are made again where an actor had to move before
+    /// they had ended.
+    pub(crate) in_daprds_place: bool,
+}
+
+/// How far the actors of an app are, in the words of the metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ActorPhase {
+    /// It is not known yet which types the app offers.
+    Initializing,
+    /// The app offers no types.
+    Disabled,
+    /// It offers types; in daprd's place also where it offers none.
+    Running,
 }
 
 /// The state of actors, as the metadata of the sidecar show it.
 pub(crate) struct ActorStatus {
-    /// The app offers types.
-    pub(crate) is_hosting: bool,
+    pub(crate) phase: ActorPhase,
     /// The control plane has answered.
-    pub(crate) is_connected: bool,
+    is_connected: bool,
     /// Active actors by type that is hosted here.
     pub(crate) counts: Vec<(String, usize)>,
     /// The types that the app offers and that are not hosted here, with the reason.
@@ -146,20 +167,24 @@ pub(crate) struct ActorStatus {
 impl ActorStatus {
     /// The status in the words of the metadata.
     pub(crate) fn status_word(&self) -> &'static str {
-        if self.is_hosting { "RUNNING" } else { "DISABLED" }
+        match self.phase {
+            ActorPhase::Initializing => "INITIALIZING",
+            ActorPhase::Disabled => "DISABLED",
+            ActorPhase::Running => "RUNNING",
+        }
     }
 
     /// Whether turns can run here.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_hosting && self.is_connected
+        self.phase == ActorPhase::Running && self.is_connected
     }
 
     /// The state of the connection to the control plane, in the words of the metadata.
     pub(crate) fn placement(&self) -> &'static str {
-        match (self.is_hosting, self.is_connected) {
-            (true, true) => "placement: connected",
-            (true, false) => "placement: disconnected",
-            (false, _) => "",
+        match (self.phase, self.is_connected) {
+            (ActorPhase::Running, true) => "placement: connected",
+            (ActorPhase::Running, false) => "placement: disconnected",
+            (ActorPhase::Initializing | ActorPhase::Disabled, _) => "",
         }
     }
 }
@@ -171,6 +196,7 @@ impl Actors {
             Arc::new(HttpApp { loopback: Arc::clone(&loopback), clock, message_bytes })
         });
         let counted = metrics.clone();
+        let types_known = watch::Sender::new(http_app.is_none());
         let actors = Arc::new(Self {
             me: config.me,
             control: config.control,
@@ -184,7 +210,10 @@ impl Actors {
             actor_app: config.actor_app,
             announcer: config.announcer,
             metrics,
+            in_daprds_place: config.in_daprds_place,
+            streams: Streams::new(),
             hosting: RwLock::new(None),
+            types_known,
             connected: watch::Sender::new(false),
             ending: watch::Sender::new(false),
             tasks: Mutex::default(),
@@ -240,17 +269,51 @@ impl Actors {
         }
     }
 
-    pub(crate) fn status(&self) -> ActorStatus {
+    /// The state of actors, where the sidecar is connected to the control plane or not.
+    pub(crate) fn status(&self, is_connected: bool) -> ActorStatus {
         let hosting = self.hosting();
+        let phase = match &hosting {
+            Some(_) => ActorPhase::Running,
+            None if !self.in_daprds_place => ActorPhase::Disabled,
+            None if *self.types_known.borrow() => ActorPhase::Running,
+            None => ActorPhase::Initializing,
+        };
         let refused = hosting.as_ref().map(|hosting| hosting.host.refused()).unwrap_or_default();
         let mut counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
         counts.retain(|(actor_type, _)| !refused.contains_key(actor_type));
         ActorStatus {
-            is_hosting: hosting.is_some(),
-            is_connected: *self.connected.borrow(),
+            phase,
+            is_connected: hosting.map_or(is_connected, |_| *self.connected.borrow()),
             counts,
             refused,
         }
+    }
+
+    /// What is missing until the app's actors can be called; `None` if nothing is.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        if !*self.types_known.borrow() {
+            return Some("actor types");
+        }
+        // An app over a stream may open it at any time, and calls wait for it.
+        let hosting = self.http_app.as_ref().and_then(|_| self.hosting())?;
+        (!hosting.host.has_entered()).then_some("actor placement")
+    }
+
+    /// Waits until it is known which types the app offers, for at most [`PLACED_WITHIN`].
+    async fn until_types_known(&self) {
+        let mut known = self.types_known.subscribe();
+        let known = known.wait_for(|known| *known);
+        // A request that comes sooner is answered by what is known then.
+        let _ = tokio::time::timeout(PLACED_WITHIN, known).await;
+    }
+
+    /// In daprd's place, Dapr's text where no host offers the type of an actor.
+    fn lookup_failed(&self, problem: &Problem) -> Option<String> {
+        let is_unfound = self.in_daprds_place && problem.code == ErrorCode::ActorNoAddress;
+        is_unfound.then(|| {
+            let text = &problem.text;
+            format!("failed to lookup actor: api error: code = FailedPrecondition desc = {text}")
+        })
     }
 
     /// Whether the sidecar ends.
@@ -269,6 +332,7 @@ impl Actors {
     /// Hosts the types that the app offers, whenever the app is ready.
     async fn host_when_ready(self: Arc<Self>, app: Arc<HttpApp>, mut ready: watch::Receiver<bool>) {
         let mut ending = self.ending.subscribe();
+        let mut has_failed = false;
         loop {
             tokio::select! {
                 // The end comes first, even if the app is ready.
@@ -276,20 +340,25 @@ impl Actors {
                 _ = is_set(&mut ending) => return,
                 is_ready = is_set(&mut ready) => if !is_ready { return },
             }
+            if !has_failed {
+                self.types_known.send_replace(false);
+            }
             let types = ask_types(&app).await;
+            has_failed = types.is_err();
             match &types {
                 Ok(types) => self.actor_app.set(!types.is_empty()),
                 Err(NoTypes::NotUnderstood(_)) => self.actor_app.set(false),
                 Err(NoTypes::NoAnswer(_)) => {}
             }
             match types {
-                Ok(types) if types.is_empty() => {}
+                Ok(types) if types.is_empty() => drop(self.types_known.send_replace(true)),
                 Ok(types) => {
                     let app: Arc<dyn AppSide> = app.clone();
                     self.host(types, app, ready.clone()).await;
                     continue;
                 }
                 Err(why) => {
+                    self.types_known.send_replace(true);
                     tracing::warn!(reason = %why, "what the app says of its actors cannot be used");
                     tokio::time::sleep(ASK_AGAIN).await;
                     continue;
@@ -326,7 +395,11 @@ impl Actors {
         let fired = self.counted(Runtime::reminder_fired);
         let reminders = Reminders::new(Arc::clone(&host), store, fired);
         let as_timer = |name, event| TurnKind::Timer { name, event };
-        let as_reminder = |name, event| TurnKind::Reminder { name, event };
+        // As Dapr 1.18 fires them: with their data alone.
+        let as_reminder = |name, Event { data, .. }| TurnKind::Reminder {
+            name,
+            event: Event { data, ..Event::default() },
+        };
         let fire = |alarms: &Arc<Alarms>, what| {
             let (alarms, host, app) = (Arc::clone(alarms), Arc::clone(&host), Arc::clone(&app));
             tokio::spawn(alarms.run(host, app, what))
@@ -337,6 +410,7 @@ impl Actors {
             tokio::spawn(Arc::clone(&reminders).follow(granted)),
         ];
         self.set_hosting(Some(Hosting { host: Arc::clone(&host), app, timers, reminders }));
+        self.types_known.send_replace(true);
         let (retire, retired) = watch::channel(false);
         let session = Session {
             control: Arc::clone(&self.control),

@@ -13,6 +13,10 @@ use crate::routes::{self, ActorEndpoint, Endpoint, From};
 
 /// Longest id of an actor, and longest name of a timer, in bytes.
 pub(crate) const ACTOR_NAME_BYTES: usize = 512;
+/// What Dapr's refusals of a type and of an id begin with; those of a name begin with nothing.
+const ACTOR_TYPE: &str = "invalid actorType: ";
+const ACTOR_ID: &str = "invalid actorId: ";
+const NAME: &str = "";
 /// Prefix of Dapr's own types.
 const RESERVED: &str = "dapr.internal.";
 
@@ -23,8 +27,6 @@ pub(crate) enum ActorRequest {
     Host(Work),
     Transact,
     GetState(String),
-    PutTimer(String),
-    DeleteTimer(String),
 }
 
 /// A request for the host of an actor.
@@ -35,6 +37,8 @@ pub(crate) enum Work {
         name: String,
         query: Option<String>,
     },
+    PutTimer(String),
+    DeleteTimer(String),
     PutReminder(String),
     GetReminder(String),
     DeleteReminder(String),
@@ -56,8 +60,8 @@ pub(crate) fn asked(
         ActorEndpoint::Method => |name| ActorRequest::Host(Work::Method { name, query: None }),
         ActorEndpoint::Transact => |_| ActorRequest::Transact,
         ActorEndpoint::GetState => ActorRequest::GetState,
-        ActorEndpoint::PutTimer => ActorRequest::PutTimer,
-        ActorEndpoint::DeleteTimer => ActorRequest::DeleteTimer,
+        ActorEndpoint::PutTimer => |name| ActorRequest::Host(Work::PutTimer(name)),
+        ActorEndpoint::DeleteTimer => |name| ActorRequest::Host(Work::DeleteTimer(name)),
         ActorEndpoint::PutReminder => |name| ActorRequest::Host(Work::PutReminder(name)),
         ActorEndpoint::GetReminder => |name| ActorRequest::Host(Work::GetReminder(name)),
         ActorEndpoint::DeleteReminder => |name| ActorRequest::Host(Work::DeleteReminder(name)),
@@ -66,13 +70,13 @@ pub(crate) fn asked(
     };
     let (actor_type, id) = (*parts.first()?, *parts.get(1)?);
     let name = parts.get(2).copied().unwrap_or_default();
-    let decoded = |part: &'static str, text: &str| {
+    let decoded = |of: &'static str, text: &str| {
         let decoded = percent_decode_str(text).decode_utf8();
-        decoded.map(String::from).map_err(|_| bad(part, text, "is no UTF-8"))
+        decoded.map(String::from).map_err(|_| bad(&format!("{of}name is no UTF-8: {text:?}")))
     };
     let read = || {
-        let actor = actor(&decoded("actor type", actor_type)?, &decoded("actor id", id)?)?;
-        let asked = what(decoded("name", name)?);
+        let actor = actor(&decoded(ACTOR_TYPE, actor_type)?, &decoded(ACTOR_ID, id)?)?;
+        let asked = what(decoded(NAME, name)?);
         Ok((actor, checked(asked)?))
     };
     Some(read())
@@ -83,10 +87,12 @@ pub(crate) fn asked(
 /// # Errors
 /// [`Problem`] when one of them is not valid.
 pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
-    check("actor type", actor_type, tollway_wire::ACTOR_TYPE_LIMIT_BYTES)?;
-    check("actor id", id, ACTOR_NAME_BYTES)?;
+    check(ACTOR_TYPE, actor_type, tollway_wire::ACTOR_TYPE_LIMIT_BYTES)?;
+    check(ACTOR_ID, id, ACTOR_NAME_BYTES)?;
     if actor_type.starts_with(RESERVED) {
-        let text = format!("actor type '{actor_type}' is reserved");
+        let text = format!(
+            "actor type {actor_type:?} is reserved for the Dapr workflow runtime; direct actor API access is not permitted"
+        );
         return Err(Problem::new(ErrorCode::ActorTypeReserved, text));
     }
     Ok(Actor { actor_type: Arc::from(actor_type), id: Arc::from(id) })
@@ -96,35 +102,28 @@ pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
 fn checked(asked: ActorRequest) -> Result<ActorRequest, Problem> {
     match asked {
         ActorRequest::Host(work) => Ok(ActorRequest::Host(work.checked()?)),
-        ActorRequest::PutTimer(name) => Ok(ActorRequest::PutTimer(timer_name(name)?)),
-        asked @ (ActorRequest::Transact
-        | ActorRequest::GetState(_)
-        | ActorRequest::DeleteTimer(_)) => Ok(asked),
+        asked @ (ActorRequest::Transact | ActorRequest::GetState(_)) => Ok(asked),
     }
 }
 
-/// Checks the name of a timer.
-///
-/// # Errors
-/// [`Problem`] when it is not valid.
-pub(crate) fn timer_name(name: String) -> Result<String, Problem> {
-    check("timer name", &name, ACTOR_NAME_BYTES)?;
-    Ok(name)
-}
-
 impl Work {
-    /// Checks the name of a reminder, and normalizes the path of a method.
+    /// Checks the name of a timer or reminder, and normalizes the path of a method.
     ///
     /// # Errors
     /// [`Problem`] when it is not valid.
     pub(crate) fn checked(self) -> Result<Self, Problem> {
         match self {
             Self::Method { name, query } => Ok(Self::Method { name: method(&name)?, query }),
+            Self::PutTimer(name) => {
+                check(NAME, &name, ACTOR_NAME_BYTES)?;
+                Ok(Self::PutTimer(name))
+            }
             Self::PutReminder(name) => {
-                check("reminder name", &name, REMINDER_NAME_BYTES)?;
+                check(NAME, &name, REMINDER_NAME_BYTES)?;
                 Ok(Self::PutReminder(name))
             }
-            work @ (Self::GetReminder(_)
+            work @ (Self::DeleteTimer(_)
+            | Self::GetReminder(_)
             | Self::DeleteReminder(_)
             | Self::ListReminders
             | Self::DeleteReminders) => Ok(work),
@@ -134,8 +133,8 @@ impl Work {
 
 /// The path of a method without `.`, `..` and empty parts.
 fn method(name: &str) -> Result<String, Problem> {
-    if let Some(wrong) = name.chars().find(|c| c.is_control() || matches!(c, '#' | '?')) {
-        return Err(bad("method", name, &format!("has {wrong:?}, which no method can have")));
+    if let Some(why) = wrong_character(name, &['#', '?']) {
+        return Err(bad(&format!("method {why}")));
     }
     let mut parts = Vec::new();
     for part in name.split('/') {
@@ -145,29 +144,38 @@ fn method(name: &str) -> Result<String, Problem> {
             part => parts.push(part),
         }
     }
-    if parts.is_empty() { Err(bad("method", name, "is empty")) } else { Ok(parts.join("/")) }
+    if parts.is_empty() { Err(bad("method is empty")) } else { Ok(parts.join("/")) }
 }
 
-fn check(part: &str, text: &str, limit: usize) -> Result<(), Problem> {
-    let wrong = |c: char| c.is_control() || matches!(c, '#' | '?' | '/' | '\\');
+/// Checks a type, an id, or a name; `of` says which, as Dapr does.
+fn check(of: &str, text: &str, limit: usize) -> Result<(), Problem> {
+    let invalid = |why: &str| Err(bad(&format!("{of}name {why}")));
     if text.is_empty() {
-        return Err(bad(part, text, "is empty"));
+        return invalid("is empty");
     }
     if text.len() > limit {
-        return Err(bad(part, "", &format!("has {} bytes; it may have {limit}", text.len())));
+        return invalid(&format!("has {} bytes; it may have {limit}", text.len()));
+    }
+    if let Some(why) = wrong_character(text, &['#', '?', '/', '\\']) {
+        return invalid(&why);
     }
     if matches!(text, "." | "..") {
-        return Err(bad(part, text, "means another position in a path"));
+        return invalid(&format!("is a path traversal sequence: {text:?}"));
     }
-    match text.chars().find(|c| wrong(*c)) {
-        Some(c) => Err(bad(part, text, &format!("has {c:?}, which it cannot have"))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-fn bad(part: &str, text: &str, why: &str) -> Problem {
-    let text = if text.is_empty() { String::new() } else { format!(" {text:?}") };
-    Problem::new(ErrorCode::ActorBadName, format!("the {part}{text} {why}"))
+/// What is wrong with a text that has one of these characters, or a control character.
+fn wrong_character(text: &str, forbidden: &[char]) -> Option<String> {
+    if text.contains(|c| c == '\0' || forbidden.contains(&c)) {
+        return Some(format!("contains forbidden character: {text:?}"));
+    }
+    let at = text.find(|c: char| c.is_control())?;
+    Some(format!("contains control character at position {at}: {text:?}"))
+}
+
+fn bad(why: &str) -> Problem {
+    Problem::new(ErrorCode::ActorBadName, format!("invalid request: {why}"))
 }
 
 #[cfg(test)]
@@ -197,11 +205,11 @@ mod tests {
         assert_eq!(read(&get, "/v1.0/actors/Cart/7/state/n"), cart(ActorRequest::GetState(name())));
         assert_eq!(
             read(&post, "/v1.0/actors/Cart/7/timers/n"),
-            cart(ActorRequest::PutTimer(name()))
+            cart(ActorRequest::Host(Work::PutTimer(name())))
         );
         assert_eq!(
             read(&delete, "/v1.0/actors/Cart/7/timers/n"),
-            cart(ActorRequest::DeleteTimer(name()))
+            cart(ActorRequest::Host(Work::DeleteTimer(name())))
         );
         let reminder = "/v1.0/actors/Cart/7/reminders/n";
         assert_eq!(read(&post, reminder), cart(ActorRequest::Host(Work::PutReminder(name()))));
@@ -236,15 +244,32 @@ mod tests {
     fn names_that_would_be_read_as_something_else_are_refused() {
         let bad = ErrorCode::ActorBadName;
         for id in ["%2e%2e", ".", "a%2Fb", "a%5Cb", "a%23b", "a%3Fb", "a%00b", "a%0Ab", "%ff"] {
-            check_refused(&format!("/v1.0/actors/Cart/{id}/method/m"), bad, "the actor id");
-            check_refused(&format!("/v1.0/actors/{id}/7/method/m"), bad, "the actor type");
+            check_refused(
+                &format!("/v1.0/actors/Cart/{id}/method/m"),
+                bad,
+                "invalid request: invalid actorId: name ",
+            );
+            check_refused(
+                &format!("/v1.0/actors/{id}/7/method/m"),
+                bad,
+                "invalid request: invalid actorType: name ",
+            );
         }
-        check_refused("/v1.0/actors/Cart/7/method/a%3Fb", bad, "method");
+        let text = "invalid request: method contains forbidden character: \"a?b\"";
+        check_refused("/v1.0/actors/Cart/7/method/a%3Fb", bad, text);
         check_refused("/v1.0/actors/Cart/7/method/..", bad, "is empty");
-        check_refused("/v1.0/actors/Cart/7/timers/a%2Fb", bad, "the timer name");
+        check_refused(
+            "/v1.0/actors/Cart/7/timers/a%2Fb",
+            bad,
+            "name contains forbidden character: \"a/b\"",
+        );
         let long = "i".repeat(ACTOR_NAME_BYTES + 1);
         check_refused(&format!("/v1.0/actors/Cart/{long}/method/m"), bad, "513 bytes");
         let reserved = "/v1.0/actors/dapr.internal.a/7/method/m";
-        check_refused(reserved, ErrorCode::ActorTypeReserved, "reserved");
+        check_refused(
+            reserved,
+            ErrorCode::ActorTypeReserved,
+            "\"dapr.internal.a\" is reserved for the",
+        );
     }
 }

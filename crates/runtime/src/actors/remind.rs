@@ -22,13 +22,15 @@ use tonic::{Response as Reply, Status};
 use super::Actors;
 use super::app::{Data, segment};
 use super::call::{Attempt, Call, at, elsewhere};
-use super::location::OWNERS_WITHIN;
+use super::json_object;
+use super::location::{OWNERS_WITHIN, reminders_not_hosted};
 use super::names::{Work, actor};
 use super::owners::KnownOwners;
 use super::problem::Problem;
 use super::reminder_document::{ReminderRecord, document, message, policy_document, registration};
 use super::reminders::{Refused, Reminders};
 use super::rpc::envelope_status;
+use super::timers::not_registered;
 use crate::rest::empty;
 use crate::routes::{self, Endpoint, From};
 
@@ -36,7 +38,7 @@ use crate::routes::{self, Endpoint, From};
 const ANSWER_BYTES: usize = 64 << 20;
 
 fn json(of: &impl Serialize) -> Response<Body> {
-    let text = serde_json::to_vec(of).unwrap_or_default();
+    let text = json_object::compact(&serde_json::to_vec(of).unwrap_or_default());
     let mut answer = Response::new(Body::new(Full::from(text)));
     let kind = hyper::header::HeaderValue::from_static("application/json");
     answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
@@ -44,22 +46,41 @@ fn json(of: &impl Serialize) -> Response<Body> {
 }
 
 fn not_found(name: &str) -> Problem {
-    let text = format!("the actor has no reminder {name:?}");
+    let text = format!("actor reminder not found: {name}");
     Problem::new(ErrorCode::ActorReminderNotFound, text)
 }
 
 impl Actors {
-    /// Asks the host of an actor. Only apps that offer the type may ask for reminders.
+    /// Asks the host of an actor. Only apps that offer the type may ask for timers and reminders.
     pub(crate) async fn ask(&self, call: Call) -> Result<Response<Body>, Problem> {
+        let actor_type = &call.actor.actor_type;
         let (code, what) = match &call.work {
             Work::Method { .. } => return self.invoke(call).await,
-            Work::PutReminder(_) => (ErrorCode::ActorReminderCreate, "creating"),
-            Work::GetReminder(_) | Work::ListReminders => (ErrorCode::ActorReminderGet, "getting"),
+            Work::PutTimer(_) => {
+                self.check_offered(actor_type, || not_registered(&call.actor)).await?;
+                (ErrorCode::ActorTimerCreate, "creating actor timer")
+            }
+            Work::DeleteTimer(_) => {
+                let offered = self.check_offered(actor_type, || not_registered(&call.actor)).await;
+                // Nothing is to be deleted.
+                return match offered {
+                    Ok(()) => self.invoke(call).await,
+                    Err(_) => Ok(empty(StatusCode::NO_CONTENT)),
+                };
+            }
+            Work::PutReminder(_) => {
+                self.check_offered(actor_type, reminders_not_hosted).await?;
+                (ErrorCode::ActorReminderCreate, "creating actor reminder")
+            }
+            Work::GetReminder(_) | Work::ListReminders => {
+                self.check_offered(actor_type, reminders_not_hosted).await?;
+                (ErrorCode::ActorReminderGet, "getting actor reminder")
+            }
             Work::DeleteReminder(_) | Work::DeleteReminders => {
-                (ErrorCode::ActorReminderDelete, "deleting")
+                self.check_offered(actor_type, reminders_not_hosted).await?;
+                (ErrorCode::ActorReminderDelete, "deleting actor reminder")
             }
         };
-        self.check_offered(&call.actor.actor_type)?;
         let asked = self.invoke(call).await;
         asked.map_err(|problem| {
             // The host serves reminders as Dapr's scheduler does: without it the operation fails.
@@ -68,21 +89,22 @@ impl Actors {
             if !is_away {
                 return problem;
             }
-            Problem::new(code, format!("error {what} actor reminder: {}", problem.text))
+            Problem::new(code, format!("error {what}: {}", problem.text))
         })
     }
 
-    fn check_offered(&self, actor_type: &str) -> Result<(), Problem> {
+    /// Whether the app offers a type, once that is known.
+    async fn check_offered(
+        &self,
+        actor_type: &str,
+        refused: impl FnOnce() -> Problem,
+    ) -> Result<(), Problem> {
+        self.until_types_known().await;
         if self.offers(actor_type) {
             return Ok(());
         }
-        if let Some(refusal) = self.hosting().and_then(|it| it.host.refusal(actor_type)) {
-            return Err(refusal);
-        }
-        let text = format!(
-            "operations on actor reminders are only possible on hosted actor types; this app does not offer '{actor_type}'"
-        );
-        Err(Problem::new(ErrorCode::ActorReminderNotHosted, text))
+        let taken = self.hosting().and_then(|hosting| hosting.host.refusal(actor_type));
+        Err(taken.unwrap_or_else(refused))
     }
 
     /// Handles a request about the reminders of an actor of this host.
@@ -188,7 +210,7 @@ impl Actors {
     }
 
     /// Asks the host of an actor for a client over gRPC. Returns the body of the response.
-    async fn rpc_ask(
+    pub(super) async fn rpc_ask(
         &self,
         actor_type: &str,
         actor_id: &str,
@@ -247,7 +269,8 @@ impl Actors {
                 self.rpc_ask(&actor_type, &id, Work::DeleteReminders, Bytes::new()).await?;
             }
             None => {
-                self.check_offered(&actor_type).map_err(|problem| problem.status())?;
+                let offered = self.check_offered(&actor_type, reminders_not_hosted).await;
+                offered.map_err(|problem| problem.status())?;
                 let deleted = self.of_type(Method::DELETE, &actor_type).await;
                 deleted.map_err(|problem| problem.status())?;
             }
@@ -278,7 +301,8 @@ impl Actors {
                 vec![self.rpc_ask(&actor_type, &id, Work::ListReminders, Bytes::new()).await?]
             }
             None => {
-                self.check_offered(&actor_type).map_err(|problem| problem.status())?;
+                let offered = self.check_offered(&actor_type, reminders_not_hosted).await;
+                offered.map_err(|problem| problem.status())?;
                 let found = self.of_type(Method::GET, &actor_type).await;
                 found.map_err(|problem| problem.status())?
             }
@@ -311,7 +335,9 @@ async fn done(reminders: &Reminders, call: &Call) -> Result<Response<Body>, Refu
             return Ok(json(&documents.collect::<Vec<_>>()));
         }
         Work::DeleteReminders => reminders.delete_of(actor).await?,
-        Work::Method { .. } => return Err(Refused::Elsewhere),
+        Work::Method { .. } | Work::PutTimer(_) | Work::DeleteTimer(_) => {
+            return Err(Refused::Elsewhere);
+        }
     }
     Ok(empty(StatusCode::NO_CONTENT))
 }

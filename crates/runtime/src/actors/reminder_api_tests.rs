@@ -21,17 +21,17 @@ use crate::body_collector::BodyCollector;
 use crate::testing::{read, request, response};
 
 #[tokio::test(start_paused = true)]
-async fn reminders_are_registered_read_and_deleted_at_their_host() {
+async fn a13_reminders_are_registered_read_and_deleted_in_daprs_words() {
     let world = World::new();
     let body = r#"{"dueTime":"1h","period":"R2/PT1H","ttl":"3h","data":{"a": 1}}"#;
     assert_eq!(world.put("reminders/n", body).await, (204, String::new()));
-    let document = r#"{"actorID":"7","actorType":"Cart","dueTime":"1h","period":"R2/PT1H","ttl":"3h","data":{"a": 1}}"#;
+    let document = r#"{"actorID":"7","actorType":"Cart","data":{"a":1},"dueTime":"1h","period":"@every 1h0m0s"}"#;
     assert_eq!(world.get("reminders/n").await, (200, document.to_owned()));
     let again = world.put("reminders/n", r#"{"dueTime":"2h","overwrite":false}"#).await;
-    check_error(again, 409, ErrorCode::ActorReminderExists, "already");
+    check_error(again, 409, ErrorCode::ActorReminderExists, "actor reminder already exists: n");
     assert_eq!(world.ask(Method::DELETE, "reminders/n", "").await.0, 204);
     let gone = world.get("reminders/n").await;
-    check_error(gone, 404, ErrorCode::ActorReminderNotFound, "no reminder \"n\"");
+    check_error(gone, 404, ErrorCode::ActorReminderNotFound, "actor reminder not found: n");
     assert_eq!(world.reminders.len(), 0);
 }
 
@@ -46,6 +46,8 @@ async fn a_registration_that_is_no_object_is_malformed() {
     assert_eq!(world.put("reminders/n", "").await, (204, String::new()));
 }
 
+const NOT_HOSTED: &str = "operations on actor reminders are only possible on hosted actor types";
+
 #[tokio::test(start_paused = true)]
 async fn reminders_are_for_types_that_the_app_offers() {
     let world = World::new();
@@ -53,11 +55,11 @@ async fn reminders_are_for_types_that_the_app_offers() {
     let put = request(Method::PUT, "/v1.0/actors/Other/7/reminders/n", "{}");
     let Ok(answer) = world.actors.answer(&bodies, put).await else { panic!("about actors") };
     let refused = read(answer).await;
-    check_error(refused, 403, ErrorCode::ActorReminderNotHosted, "does not offer 'Other'");
+    check_error(refused, 403, ErrorCode::ActorReminderNotHosted, NOT_HOSTED);
     let of_type =
         UnregisterActorRemindersByTypeRequest { actor_type: "Other".to_owned(), actor_id: None };
     let status = world.actors.rpc_unregister_reminders_by_type(of_type).await.unwrap_err();
-    assert!(status.message().contains("does not offer"));
+    assert_eq!(status.message(), NOT_HOSTED);
 }
 
 #[tokio::test(start_paused = true)]

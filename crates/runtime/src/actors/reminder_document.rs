@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollway_actors::placement::Actor;
-use tollway_actors::schedule::{FailurePolicy, Terms};
+use tollway_actors::schedule::{FailurePolicy, Moment, Terms};
 use tollway_wire::dapr::proto::common::v1::JobFailurePolicy;
 use tollway_wire::dapr::proto::common::v1::job_failure_policy::Policy;
 use tollway_wire::dapr::proto::runtime::v1::ActorReminder;
@@ -16,6 +16,7 @@ use super::app::Data;
 use super::json_object;
 use super::problem::Problem;
 use super::reminders::ReminderTerms;
+use crate::rest::in_words;
 
 /// A reminder in the form in which an app registers it and in which it is sent.
 #[derive(Default, Serialize, Deserialize)]
@@ -27,14 +28,19 @@ pub(super) struct ReminderDocument<'a> {
     actor_id: &'a str,
     #[serde(default, skip_deserializing)]
     actor_type: &'a str,
-    #[serde(default)]
-    due_time: String,
-    #[serde(default)]
-    period: String,
-    #[serde(default)]
-    ttl: String,
-    #[serde(default, borrow)]
+    #[serde(
+        default,
+        borrow,
+        deserialize_with = "json_object::given",
+        skip_serializing_if = "Option::is_none"
+    )]
     data: Option<&'a RawValue>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    due_time: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    period: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    ttl: String,
     #[serde(default, skip_serializing)]
     overwrite: Option<bool>,
     #[serde(default, alias = "failure_policy", skip_serializing)]
@@ -72,7 +78,13 @@ pub(super) struct ReminderRecord {
     period: String,
     #[serde(default)]
     ttl: String,
+    #[serde(default, deserialize_with = "kept")]
     data: Option<Box<RawValue>>,
+}
+
+/// Reads data of `null` as such.
+fn kept<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
 }
 
 impl PolicyDocument {
@@ -102,7 +114,8 @@ pub(super) fn registration(body: &[u8]) -> Result<ReminderTerms, Problem> {
     })
 }
 
-/// A reminder as a document. `name` is empty where the request has named it.
+/// A reminder as a document, in the words of Dapr 1.18: a period is one of its scheduler, and of ends
+/// only moments are shown. `name` is empty where the request has named it.
 pub(super) fn document<'a>(
     name: &'a str,
     actor: &'a Actor,
@@ -114,10 +127,22 @@ pub(super) fn document<'a>(
         actor_id: &actor.id,
         actor_type: &actor.actor_type,
         due_time: alarm.event.due_time.clone(),
-        period: alarm.event.period.clone(),
-        ttl: alarm.ttl.clone(),
+        period: scheduled(&alarm.event.period),
+        // No duration has a colon.
+        ttl: if alarm.ttl.contains(':') { alarm.ttl.to_string() } else { String::new() },
         data: data.and_then(|data| serde_json::from_slice(&data.0).ok()),
         ..ReminderDocument::default()
+    }
+}
+
+/// A period as Dapr's scheduler writes it, such as `@every 1m0s`; one with months, which it does not
+/// have, stays as it is.
+fn scheduled(period: &str) -> String {
+    let schedule = Terms::new("", period, "").read(Moment::MIN);
+    let read = schedule.ok().and_then(|schedule| schedule.period);
+    match read.filter(|read| read.months() == 0) {
+        Some(read) => format!("@every {}", in_words(read.time())),
+        None => period.to_owned(),
     }
 }
 
@@ -220,21 +245,45 @@ mod tests {
             callback: String::new(),
             data: Some(Data::of_bytes(b"hello")),
         };
-        let alarm =
-            Alarm { event, ttl: "1h".to_owned(), policy: FailurePolicy::default(), version: 3 };
+        let alarm = Alarm {
+            event,
+            ttl: "2030-01-02T15:00:00Z".to_owned(),
+            policy: FailurePolicy::default(),
+            version: 3,
+        };
         let text = serde_json::to_string(&document("daily", &actor("7"), &alarm)).unwrap();
         assert_eq!(
             text,
-            "{\"name\":\"daily\",\"actorID\":\"7\",\"actorType\":\"Cart\",\"dueTime\":\"1s\",\
-             \"period\":\"\",\"ttl\":\"1h\",\"data\":\"aGVsbG8=\"}"
+            "{\"name\":\"daily\",\"actorID\":\"7\",\"actorType\":\"Cart\",\"data\":\"aGVsbG8=\",\
+             \"dueTime\":\"1s\",\"ttl\":\"2030-01-02T15:00:00Z\"}"
         );
         let record: ReminderRecord = serde_json::from_str(&text).unwrap();
         assert_eq!(record.name, "daily");
         let message = message(record);
         assert_eq!((message.actor_type.as_str(), message.actor_id.as_str()), ("Cart", "7"));
         assert_eq!(message.due_time.as_deref(), Some("1s"));
-        assert_eq!((message.period, message.ttl.as_deref()), (None, Some("1h")));
+        assert_eq!((message.period, message.ttl.as_deref()), (None, Some("2030-01-02T15:00:00Z")));
         assert_eq!(message.data, Some(alarm.event.data.unwrap().any()));
+    }
+
+    #[test]
+    fn a13_a_period_is_shown_as_daprs_scheduler_has_it() {
+        for (given, shown) in [
+            ("1s", "@every 1s"),
+            ("R5/PT1M30S", "@every 1m30s"),
+            ("100ms", "@every 100ms"),
+            ("P1Y2M", "P1Y2M"),
+            ("", ""),
+        ] {
+            assert_eq!(scheduled(given), shown);
+        }
+    }
+
+    #[test]
+    fn a19_data_of_null_differ_from_none() {
+        let data = |text: &[u8]| registration(text).unwrap().data.map(|data| data.0);
+        assert_eq!(data(b"{}"), None);
+        assert_eq!(data(b"{\"data\":null}"), Some(Bytes::from_static(b"null")));
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Reminders {
             ReminderResult::Done { version, .. } => version,
             ReminderResult::Fenced => return Err(Refused::Elsewhere),
             ReminderResult::Exists | ReminderResult::NotFound => {
-                let text = format!("the actor has a reminder {name:?} already");
+                let text = format!("actor reminder already exists: {name}");
                 return Err(Problem::new(ErrorCode::ActorReminderExists, text).into());
             }
             ReminderResult::Excess { what, found, limit } => {

@@ -33,7 +33,11 @@ impl Actors {
         };
         let (actor, work) = read().map_err(|problem: Problem| problem.status())?;
         let call = Call { actor, work, fields: fields(metadata), body: data.into(), caller: None };
-        let answer = self.invoke(call).await.map_err(|problem| problem.status())?;
+        let answer =
+            self.invoke(call).await.map_err(|problem| match self.lookup_failed(&problem) {
+                Some(text) => Status::failed_precondition(text),
+                None => problem.status(),
+            })?;
         let (head, body) = answer.into_parts();
         let body = body
             .collect()

@@ -56,6 +56,11 @@ impl ActorStore {
         self.store.get(&self.key(actor, key), Consistency::Strong).await
     }
 
+    /// Reads an entry without a right to the actor: its host may change it at the same time.
+    async fn look_up(&self, actor: &Actor, key: &str) -> Result<Option<Entry>, StateError> {
+        self.store.get(&self.key(actor, key), Consistency::Strong).await
+    }
+
     async fn transact(&self, actor: &Actor, epoch: Epoch, ops: Vec<Op>) -> Result<(), StateError> {
         let fence = Some(self.fence(actor, epoch));
         self.store.transact(Transaction { ops, fence }).await?;
@@ -75,7 +80,8 @@ impl ActorStore {
 }
 
 impl Actors {
-    /// Reads an entry of the state of an actor that is active at this host.
+    /// Reads an entry of the state of an actor: of one that is active at this host as its turns see
+    /// it, of every other one as the store has it under the key of this app.
     ///
     /// # Errors
     /// [`Problem`].
@@ -84,8 +90,12 @@ impl Actors {
         actor: &Actor,
         key: &str,
     ) -> Result<Option<Entry>, Problem> {
-        let (store, epoch) = self.may_touch(actor)?;
-        let found = store.get(actor, epoch, key).await;
+        let store = self.actor_store()?;
+        let epoch = self.hosting().and_then(|hosting| hosting.host.may_write(actor));
+        let found = match epoch {
+            Some(epoch) => store.get(actor, epoch, key).await,
+            None => store.look_up(actor, key).await,
+        };
         found.map_err(|error| {
             let text = format!("error getting actor state: {}", chain(&error));
             Problem::new(ErrorCode::ActorStateGet, text)
@@ -98,7 +108,9 @@ impl Actors {
     /// # Errors
     /// [`Problem`].
     pub(crate) async fn transact(&self, actor: &Actor, ops: Vec<Op>) -> Result<(), Problem> {
-        let (store, epoch) = self.may_touch(actor)?;
+        let store = self.actor_store()?;
+        let epoch = self.hosting().and_then(|hosting| hosting.host.may_write(actor));
+        let epoch = epoch.ok_or_else(Problem::instance_missing)?;
         let ops = ops.into_iter().map(|op| keyed(op, |key| store.key(actor, key))).collect();
         let done = store.transact(actor, epoch, ops).await;
         done.map_err(|error| {
@@ -112,14 +124,13 @@ impl Actors {
         })
     }
 
-    fn may_touch(&self, actor: &Actor) -> Result<(&ActorStore, Epoch), Problem> {
-        let Some(store) = &self.store else {
-            let text = "the state store is not configured to use the actor runtime: no component \
-                        has `actorStateStore` set to \"true\" in its metadata";
-            return Err(Problem::new(ErrorCode::ActorRuntimeNotFound, text));
-        };
-        let epoch = self.hosting().and_then(|hosting| hosting.host.may_write(actor));
-        Ok((store, epoch.ok_or_else(Problem::instance_missing)?))
+    fn actor_store(&self) -> Result<&ActorStore, Problem> {
+        self.store.as_ref().ok_or_else(|| {
+            let text = "the state store is not configured to use the actor runtime. Have you set \
+                        the - name: actorStateStore value: \"true\" in your state store component \
+                        file?";
+            Problem::new(ErrorCode::ActorRuntimeNotFound, text)
+        })
     }
 }
 

@@ -1,14 +1,20 @@
 //! An app that hosts actors over a gRPC stream that it opens itself (`SubscribeActorEventsAlpha1`).
 //! It needs no port of its own.
+//!
+//! An app may have several streams at once. A turn goes to the newest one that offers its type, so a
+//! stream without types takes none, and those of an earlier one go on there until it ends.
+
+mod streams;
 
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::Stream;
 use tollway_actors::placement::Actor;
@@ -29,14 +35,26 @@ use tonic::{Response, Status, Streaming};
 
 use super::Actors;
 use super::app::{Answer, AppSide, Event, Turn, TurnKind, Unanswered};
+use super::call::REENTRANCY;
 use super::clock::Clock;
 use super::problem::Problem;
 use super::settings::{Reentrancy, TypeSettings, Types, types};
+
+pub(super) use self::streams::Streams;
+
+/// Most streams of one app.
+pub(super) const ACTOR_STREAMS: usize = 32;
 
 /// Messages that the app has not accepted yet.
 const MESSAGES: usize = 64;
 /// Time for the first message.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The name of the chain of calls among the metadata of a message, where the case of letters counts.
+const CHAIN: &str = "Dapr-Reentrancy-Id";
+
+/// In a response: it is an error of the actor.
+const ACTOR_ERROR: HeaderName = HeaderName::from_static("x-daprerrorresponseheader");
 
 /// The gRPC code of an app that does not have the method.
 const NOT_FOUND: u32 = 5;
@@ -171,6 +189,10 @@ impl AppSide for StreamApp {
         let Turn { actor, what, fields, body } = turn;
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let metadata = metadata(&fields);
+        let called = match &what {
+            TurnKind::Method { name, .. } => Some(name.clone()),
+            TurnKind::Timer { .. } | TurnKind::Reminder { .. } => None,
+        };
         let answered = match what {
             TurnKind::Method { name: method, .. } => {
                 let data = body.to_vec();
@@ -209,7 +231,7 @@ impl AppSide for StreamApp {
                 self.ask(by, |id| ToApp::ReminderRequest(message(id))).await?
             }
         };
-        Ok(answer(answered)?)
+        Ok(answer(answered, called.as_deref())?)
     }
 
     async fn deactivate(&self, actor: &Actor) {
@@ -222,17 +244,17 @@ impl AppSide for StreamApp {
     }
 }
 
-fn answer(said: FromApp) -> Result<Answer, Problem> {
+/// What a message of the app means for a turn: of this method, or a firing.
+fn answer(said: FromApp, method: Option<&str>) -> Result<Answer, Problem> {
     match said {
         FromApp::InvokeResponse(answer) => {
             let read =
                 |(name, value): (String, String)| Some((name.parse().ok()?, value.parse().ok()?));
+            let mut fields = answer.metadata.into_iter().filter_map(read).collect::<HeaderMap>();
             if answer.error {
-                // The same error as of a status 500 over HTTP.
-                let words = String::from_utf8_lossy(&answer.data);
-                return Err(Problem::invoke(&format!("error from actor service: (500) {words}")));
+                // As an app over HTTP marks it: the error is the answer.
+                fields.insert(ACTOR_ERROR, HeaderValue::from_static("true"));
             }
-            let fields = answer.metadata.into_iter().filter_map(read).collect::<HeaderMap>();
             Ok(Answer { fields, body: answer.data.into(), cancels: false })
         }
         FromApp::ReminderResponse(answer) | FromApp::TimerResponse(answer) => {
@@ -240,9 +262,9 @@ fn answer(said: FromApp) -> Result<Answer, Problem> {
         }
         FromApp::DeactivateResponse(_) => Ok(Answer::default()),
         FromApp::RequestFailed(failed) => {
-            let text = match failed.code {
-                NOT_FOUND => format!("actor method not found: {}", failed.message),
-                code => format!("error from actor service: ({code}) {}", failed.message),
+            let text = match method.filter(|_| failed.code == NOT_FOUND) {
+                Some(method) => format!("actor method not found: {method}"),
+                None => format!("error from actor service: {}", failed.message),
             };
             Err(Problem::invoke(&text))
         }
@@ -250,10 +272,12 @@ fn answer(said: FromApp) -> Result<Answer, Problem> {
     }
 }
 
-/// Fields as metadata. Values that are not text are left out.
+/// Fields as metadata, the chain of calls by the name that Dapr gives it. Values that are not text are
+/// left out.
 fn metadata(fields: &HeaderMap) -> HashMap<String, String> {
-    let read = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
-        Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+    let read = |(name, value): (&HeaderName, &HeaderValue)| {
+        let name = if name == REENTRANCY { CHAIN } else { name.as_str() };
+        Some((name.to_owned(), value.to_str().ok()?.to_owned()))
     };
     fields.iter().filter_map(read).collect()
 }
@@ -320,28 +344,56 @@ impl Actors {
         let outgoing =
             ToAppStream { messages: receiver, waiting: Arc::clone(&waiting), clock: self.clock };
         let app = Arc::new(StreamApp { messages: sender, waiting, last: AtomicU64::new(1) });
-        let (here, is_here) = watch::channel(true);
-        let actors = Arc::clone(self);
-        let announcer = self.announcer.clone();
+        let opened = self.streams.enter(types, Arc::clone(&app)).ok_or_else(|| {
+            let text = format!("the app has {ACTOR_STREAMS} streams of actor events; end others");
+            Status::resource_exhausted(text)
+        })?;
+        if opened.is_to_be_hosted {
+            tokio::spawn(Arc::clone(self).host_streams());
+        }
+        let streams = Arc::clone(&self.streams);
         tokio::spawn(async move {
-            if let Some(announcer) = &announcer {
-                announcer.announce(true);
-            }
-            let side: Arc<dyn AppSide> = app.clone();
-            let hosting = tokio::spawn(async move { actors.host(types, side, is_here).await });
             let why = app.listen(&mut messages).await;
             if let Some(why) = why {
                 let _ = app.messages.send(Err(why).into()).await;
             }
             app.waiting.lock().clear();
-            here.send_replace(false);
-            // A panic was logged where it happened.
-            let _ = hosting.await;
-            if let Some(announcer) = &announcer {
-                announcer.announce(false);
-            }
+            streams.leave(opened.number);
         });
         Ok(Response::new(outgoing))
+    }
+
+    /// Hosts the types of all open streams until there is none.
+    async fn host_streams(self: Arc<Self>) {
+        if let Some(announcer) = &self.announcer {
+            announcer.announce(true);
+        }
+        let mut offered = self.streams.offered();
+        loop {
+            let types = offered.borrow_and_update().clone();
+            if types.is_empty() {
+                // Another stream may have come at this moment.
+                if self.streams.end_hosting() { break } else { continue }
+            }
+            let (here, is_here) = watch::channel(true);
+            let side: Arc<dyn AppSide> = Arc::clone(&self.streams) as Arc<dyn AppSide>;
+            let mut hosting = pin!(self.host(types.clone(), side, is_here));
+            // The sender lives as long as the streams do.
+            let changed = async { drop(offered.wait_for(|now| *now != types).await) };
+            tokio::select! {
+                () = &mut hosting => {}
+                () = changed => {
+                    here.send_replace(false);
+                    hosting.await;
+                }
+            }
+            if self.is_ending() {
+                break;
+            }
+        }
+        if let Some(announcer) = &self.announcer {
+            announcer.announce(false);
+        }
     }
 }
 

@@ -290,6 +290,7 @@ pub(super) fn actors_with(
         actor_app: Arc::default(),
         announcer: None,
         metrics: None,
+        in_daprds_place: false,
     }))
 }
 

@@ -1,34 +1,35 @@
-//! Timers: they are in the memory of the host's sidecar while their actor is active.
+//! Timers: they are in the memory of the sidecar that hosts their actor. They end when the actor is
+//! deactivated or moves. One of an actor that is not active makes it active when it fires.
 
 use bytes::Bytes;
-use hyper::{Response, StatusCode};
-use serde::Deserialize;
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
-use tollway_actors::placement::Actor;
-use tollway_actors::schedule::{FailurePolicy, Terms};
+use tollway_actors::placement::{Actor, Epoch};
+use tollway_actors::schedule::{FailurePolicy, Field, TermProblem, Terms, TermsError};
 use tollway_model::{ErrorCode, chain};
 use tollway_wire::dapr::proto::runtime::v1::{
     ActorTimer, GetActorTimerRequest, GetActorTimerResponse, ListActorTimersRequest,
     ListActorTimersResponse, NamedActorTimer, RegisterActorTimerRequest,
     UnregisterActorTimerRequest,
 };
-use tonic::body::Body;
 use tonic::{Response as Reply, Status};
 
-use super::Actors;
 use super::alarms::{Alarm, Alarms};
 use super::app::{Data, Event, no_app};
+use super::call::{Attempt, Call};
 use super::json_object;
-use super::names::{actor, timer_name};
+use super::names::{Work, actor};
 use super::problem::Problem;
+use super::{Actors, Hosting};
 use crate::rest::empty;
 
 /// Most timers of the actors of one app.
 pub(crate) const ACTOR_TIMERS: usize = 100_000;
 
-/// The body of a request over HTTP.
-#[derive(Default, Deserialize)]
+/// A timer in the form in which it is registered.
+#[derive(Default, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), rename_all = "camelCase")]
 struct Document<'a> {
     #[serde(default)]
@@ -39,31 +40,34 @@ struct Document<'a> {
     ttl: String,
     #[serde(default)]
     callback: String,
-    #[serde(default, borrow)]
+    #[serde(
+        default,
+        borrow,
+        deserialize_with = "json_object::given",
+        skip_serializing_if = "Option::is_none"
+    )]
     data: Option<&'a RawValue>,
 }
 
 impl Actors {
-    /// Registers a timer over HTTP.
-    pub(super) fn put_timer(
-        &self,
-        actor: &Actor,
-        name: &str,
-        body: &[u8],
-    ) -> Result<Response<Body>, Problem> {
-        let document: Document<'_> = json_object::read(body)?;
-        let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
-        let Document { due_time, period, ttl, callback, .. } = document;
-        let event = Event { due_time, period, callback, data };
-        self.register_timer(actor, name, event, ttl)?;
-        Ok(empty(StatusCode::NO_CONTENT))
+    /// Registers a timer of an actor of this host, which need not be active.
+    pub(super) fn put_timer_here(&self, call: &Call, name: &str) -> Attempt {
+        let Some(hosting) = self.hosting() else { return Attempt::Elsewhere };
+        let Some(epoch) = hosting.host.timer_epoch(&call.actor) else { return Attempt::Elsewhere };
+        match self.register_timer(&hosting, epoch, call, name) {
+            Ok(()) => Attempt::Done(empty(StatusCode::NO_CONTENT)),
+            Err(problem) => Attempt::Failed(problem),
+        }
     }
 
-    /// Removes a timer. Succeeds if there is none.
-    pub(super) fn delete_timer(&self, actor: &Actor, name: &str) -> Result<(), Problem> {
-        let key = (actor.clone(), Arc::from(name));
-        self.timers()?.remove(&key);
-        Ok(())
+    /// Removes a timer of an actor of this host. Succeeds if there is none.
+    pub(super) fn delete_timer_here(&self, call: &Call, name: &str) -> Attempt {
+        let Some(hosting) = self.hosting() else { return Attempt::Elsewhere };
+        if hosting.host.epoch(&call.actor).is_none() {
+            return Attempt::Elsewhere;
+        }
+        hosting.timers.remove(&(call.actor.clone(), Arc::from(name)));
+        Attempt::Done(empty(StatusCode::NO_CONTENT))
     }
 
     fn timers(&self) -> Result<Arc<Alarms>, Problem> {
@@ -72,69 +76,61 @@ impl Actors {
 
     fn register_timer(
         &self,
-        actor: &Actor,
+        hosting: &Hosting,
+        epoch: Epoch,
+        call: &Call,
         name: &str,
-        event: Event,
-        ttl: String,
     ) -> Result<(), Problem> {
-        let failed = |why: String| {
-            let text = format!("error creating actor timer: {why}");
-            Problem::new(ErrorCode::ActorTimerCreate, text)
-        };
-        let hosting = self.hosting().ok_or_else(no_app)?;
+        let document: Document<'_> = json_object::read(&call.body)?;
+        let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
+        let Document { due_time, period, ttl, callback, .. } = document;
         if self.is_ending() {
-            let text = "the sidecar is about to end";
+            let text = "actor runtime is closed";
             return Err(Problem::new(ErrorCode::ActorRuntimeClosed, text));
         }
-        let Actor { actor_type, id } = actor;
-        if hosting.host.may_write(actor).is_none() {
-            let text =
-                format!("can't create timer for actor '{actor_type}||{id}': it is not active here");
-            return Err(failed(text));
+        let Hosting { host, timers, .. } = hosting;
+        let terms = Terms::new(&due_time, &period, &ttl).read(self.clock.wall());
+        let schedule = terms.map_err(|error| not_created(&reason(&error)))?;
+        if timers.len() >= ACTOR_TIMERS {
+            timers.remove_of_former_epochs(host);
         }
-        let terms = Terms::new(&event.due_time, &event.period, &ttl);
-        let schedule = terms.read(self.clock.wall()).map_err(|error| failed(chain(&error)))?;
-        if hosting.timers.len() >= ACTOR_TIMERS {
+        if timers.len() >= ACTOR_TIMERS {
             let text = format!("the actors of this app have {ACTOR_TIMERS} timers already");
-            return Err(failed(text));
+            return Err(not_created(&text));
         }
-        let key = (actor.clone(), Arc::from(name));
-        let alarm = Alarm { event, ttl, policy: FailurePolicy::default(), version: 0 };
-        hosting.timers.insert(key, schedule, alarm);
-        if hosting.host.may_write(actor).is_none() {
-            // The actor was deactivated meanwhile, and its timers were removed.
-            hosting.timers.forget(actor);
-        }
+        let event = Event { due_time, period, callback, data };
+        // A firing that fails counts as one.
+        let alarm = Alarm { event, ttl, policy: FailurePolicy::Drop, version: epoch.0 };
+        timers.insert((call.actor.clone(), Arc::from(name)), schedule, alarm);
         Ok(())
     }
 
-    pub(crate) fn rpc_register_timer(
+    pub(crate) async fn rpc_register_timer(
         &self,
         request: RegisterActorTimerRequest,
     ) -> Result<Reply<()>, Status> {
-        let RegisterActorTimerRequest { actor_type, actor_id, name, ttl, .. } = &request;
-        let register = || {
-            let actor = actor(actor_type, actor_id)?;
-            let name = &timer_name(name.clone())?;
-            let data = (!request.data.is_empty()).then(|| Data::of_bytes(&request.data));
-            let event = Event {
-                due_time: request.due_time.clone(),
-                period: request.period.clone(),
-                callback: request.callback.clone(),
-                data,
-            };
-            self.register_timer(&actor, name, event, ttl.clone())
+        let RegisterActorTimerRequest { actor_type, actor_id, name, .. } = request;
+        let data = (!request.data.is_empty()).then(|| Data::of_bytes(&request.data));
+        let document = Document {
+            due_time: request.due_time,
+            period: request.period,
+            ttl: request.ttl,
+            callback: request.callback,
+            data: data.as_ref().and_then(|data| serde_json::from_slice(&data.0).ok()),
         };
-        register().map(Reply::new).map_err(|problem: Problem| problem.status())
+        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let work = Work::PutTimer(name).checked().map_err(|problem| problem.status())?;
+        self.rpc_ask(&actor_type, &actor_id, work, body.into()).await?;
+        Ok(Reply::new(()))
     }
 
-    pub(crate) fn rpc_unregister_timer(
+    pub(crate) async fn rpc_unregister_timer(
         &self,
-        request: &UnregisterActorTimerRequest,
+        request: UnregisterActorTimerRequest,
     ) -> Result<Reply<()>, Status> {
-        let removed = actor(&request.actor_type, &request.actor_id)
-            .and_then(|actor| self.delete_timer(&actor, &request.name));
-        removed.map(Reply::new).map_err(|problem| problem.status())
+        let UnregisterActorTimerRequest { actor_type, actor_id, name } = request;
+        self.rpc_ask(&actor_type, &actor_id, Work::DeleteTimer(name), Bytes::new()).await?;
+        Ok(Reply::new(()))
     }
 
     pub(crate) fn rpc_get_timer(
@@ -176,6 +172,40 @@ impl Actors {
             }),
         };
         Ok(Reply::new(ListActorTimersResponse { timers: found.into_iter().map(named).collect() }))
+    }
+}
+
+fn not_created(why: &str) -> Problem {
+    Problem::new(ErrorCode::ActorTimerCreate, format!("error creating actor timer: {why}"))
+}
+
+/// The app does not offer the type of the actor.
+pub(super) fn not_registered(Actor { actor_type, id }: &Actor) -> Problem {
+    not_created(&format!(
+        "can't create timer for actor {actor_type}||{id}: actor type not registered"
+    ))
+}
+
+/// What is wrong with the terms of a timer, in Dapr's words where it has some.
+fn reason(error: &TermsError) -> String {
+    let TermsError { field, given, problem } = error;
+    let field = match field {
+        Field::Period => "invalid timer period: ",
+        Field::DueTime => "error parsing timer due time: ",
+        Field::Ttl if *problem == TermProblem::Over => "timer has already expired: ",
+        Field::Ttl => "error parsing timer TTL: ",
+        Field::Interval => "",
+    };
+    match (error.field, problem) {
+        (Field::Period, TermProblem::Unreadable) => {
+            format!("{field}parse error: unsupported duration format: {given}")
+        }
+        (_, TermProblem::Unreadable) => {
+            format!("{field}unsupported time/duration format: {given}")
+        }
+        (Field::Period, TermProblem::RepetitionCount) => format!("{field}has zero repetitions"),
+        (_, TermProblem::Repetitions) => format!("{field}repetitions are not allowed"),
+        _ => format!("{field}{}", chain(error)),
     }
 }
 

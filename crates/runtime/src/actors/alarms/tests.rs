@@ -260,3 +260,31 @@ async fn alarms_are_listed_and_removed_by_actor() {
     assert_eq!(alarms.len(), 1);
     assert!(alarms.remove(&key("2", "c")) && !alarms.remove(&key("2", "c")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a5_a_timer_fires_in_the_epoch_of_its_registration_alone() {
+    let (test, app) = (TestHost::granted(types(None)), Arc::new(ScriptedApp::echo()));
+    let timers = Alarms::new(None, None, Clock::tokio());
+    let what = |name, event| TurnKind::Timer { name, event };
+    let side: Arc<dyn AppSide> = Arc::clone(&app) as Arc<dyn AppSide>;
+    tokio::spawn(Arc::clone(&timers).run(Arc::clone(&test.host), side, what));
+    let schedule = Terms::new("1s", "1s", "").read(Clock::tokio().wall()).unwrap();
+    let of = |version| Alarm {
+        event: Event::default(),
+        ttl: String::new(),
+        policy: FailurePolicy::Drop,
+        version,
+    };
+    // The host holds the shard under epoch 1; the actors are not active.
+    timers.insert(key("1", "former"), schedule, of(0));
+    timers.insert(key("1", "present"), schedule, of(1));
+    assert!(test.host.may_write(&actor("1")).is_none());
+    tokio::time::sleep(SECOND + BIT).await;
+    let fired: Vec<_> = app.turns().into_iter().map(|turn| turn.what).collect();
+    assert_eq!(fired, [what("present".to_owned(), Event::default())]);
+    assert!(test.host.may_write(&actor("1")).is_some(), "the firing has made it active");
+    assert!(timers.get(&key("1", "former")).is_none());
+    timers.insert(key("2", "former"), schedule, of(0));
+    timers.remove_of_former_epochs(&test.host);
+    assert_eq!(timers.len(), 1);
+}

@@ -65,7 +65,7 @@ async fn a_method_goes_to_the_app_with_fields_body_and_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timers_and_reminders_are_documents_of_their_routes() {
+async fn a19_timers_and_reminders_are_documents_of_their_routes() {
     let (app, loopback) = app(|_| response(200, &[], ""));
     let timer = TurnKind::Timer { name: "a/b".to_owned(), event: event(Some(r#"{"n": 1.0}"#)) };
     let reminder = TurnKind::Reminder { name: "r".to_owned(), event: event(None) };
@@ -74,10 +74,10 @@ async fn timers_and_reminders_are_documents_of_their_routes() {
     let [timer, reminder] = &loopback.received()[..] else { panic!("two requests") };
     assert_eq!(timer.path, "/actors/Cart/a%20b/method/timer/a%2Fb");
     assert_eq!(timer.field("content-type"), "application/json");
-    let document = r#"{"callback":"tick","data":{"n": 1.0},"dueTime":"1s","period":"2s"}"#;
+    let document = r#"{"data":{"n":1.0},"callback":"tick","dueTime":"1s","period":"2s"}"#;
     assert_eq!(timer.body, document);
     assert_eq!(reminder.path, "/actors/Cart/a%20b/method/remind/r");
-    assert_eq!(reminder.body, r#"{"data":null,"dueTime":"1s","period":"2s"}"#);
+    assert_eq!(reminder.body, r#"{"dueTime":"1s","period":"2s"}"#);
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,9 +96,9 @@ async fn only_the_answer_to_a_fire_can_cancel() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_of_the_app_are_errors_in_daprs_words() {
+async fn a13_statuses_of_the_app_are_errors_in_daprs_words() {
     for (status, words) in [
-        (404, "actor method not found: sorry"),
+        (404, "actor method not found: actors/Cart/a b/method/m"),
         (500, "error from actor service: (500) sorry"),
         (302, "error from actor service: (302) sorry"),
     ] {

@@ -109,6 +109,48 @@ async fn a_type_that_no_host_offers_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a4_a_call_waits_for_a_type_that_the_own_app_has_not_offered_yet() {
+    let actors = actors(scripted(|_| response(200, &[], "")));
+    actors.directory.set("Cart", KnownOwners::NotOffered);
+    actors.types_known.send_replace(false);
+    let calling = Arc::clone(&actors);
+    let calling = tokio::spawn(async move { calling.invoke(call()).await });
+    tokio::time::sleep(PLACED_WITHIN - Duration::from_secs(1)).await;
+    assert!(!calling.is_finished());
+    actors.directory.set("Cart", owners(Some(host("a"))));
+    assert_eq!(read(calling.await.unwrap().unwrap()).await.0, 200);
+    // It is bounded, and ends when the types are known.
+    actors.directory.set("Cart", KnownOwners::NotOffered);
+    let began = Instant::now();
+    assert_eq!(actors.invoke(call()).await.unwrap_err().code, ErrorCode::ActorNoAddress);
+    let took = began.elapsed();
+    assert!(took >= PLACED_WITHIN && took < PLACED_WITHIN + LONGEST_ATTEMPT, "{took:?}");
+    actors.types_known.send_replace(true);
+    let began = Instant::now();
+    assert_eq!(actors.invoke(call()).await.unwrap_err().code, ErrorCode::ActorNoAddress);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a4_in_daprds_place_a_call_waits_for_a_host_that_offers_the_type() {
+    let loopback = scripted(|_| response(200, &[], ""));
+    let actors = actors_with(loopback, |mut config| {
+        config.in_daprds_place = true;
+        config
+    });
+    actors.directory.set("Cart", KnownOwners::NotOffered);
+    let began = Instant::now();
+    assert_eq!(actors.invoke(call()).await.unwrap_err().code, ErrorCode::ActorNoAddress);
+    let took = began.elapsed();
+    assert!(took >= OFFERED_WITHIN && took < OFFERED_WITHIN + LONGEST_ATTEMPT, "{took:?}");
+    let calling = Arc::clone(&actors);
+    let calling = tokio::spawn(async move { calling.invoke(call()).await });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    actors.directory.set("Cart", owners(Some(host("a"))));
+    assert_eq!(read(calling.await.unwrap().unwrap()).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_waits_five_seconds_for_a_control_plane_that_does_not_answer() {
     let actors = actors(scripted(|_| response(200, &[], "")));
     let began = Instant::now();
@@ -187,7 +229,7 @@ async fn a_call_to_a_former_host_is_called_off_a_moment_after_another_has_the_ac
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(loopback.called_off(), [0]);
     let problem = calling.await.unwrap().unwrap_err();
-    assert_eq!(problem.code, ErrorCode::ActorInvoke);
+    assert_eq!(problem.code, ErrorCode::ActorCutOff);
     assert!(problem.text.contains("workload a of cart.default.west has not answered"));
     assert_eq!(loopback.received().len(), 1, "it may have been carried out: it is not repeated");
 }
@@ -303,6 +345,50 @@ async fn rules_about_failures_hold_for_methods_and_not_for_reminders() {
     assert_eq!(loopback.received().len(), 4);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a15_in_daprds_place_a_call_that_a_rebalance_cuts_off_is_made_again() {
+    for (in_daprds_place, made) in [(true, CUT_OFF_REPEATS as usize + 1), (false, 1)] {
+        let cut_off = ErrorCode::ActorCutOff.word();
+        let loopback = scripted(move |received| match received.field("x-tollway-instance") {
+            "a" => response(500, &[(ERROR_FIELD, cut_off)], ""),
+            _ => response(200, &[], "b"),
+        });
+        let actors = actors_with(Arc::clone(&loopback), |mut config| {
+            config.in_daprds_place = in_daprds_place;
+            config
+        });
+        // Each time: bounded.
+        actors.directory.set("Cart", owners(Some(host("a"))));
+        let answer = actors.invoke(call()).await.unwrap();
+        assert_eq!(answer.headers()[ERROR_FIELD], cut_off);
+        assert_eq!(loopback.received().len(), made);
+        // Once, and then at the new host.
+        let calling = Arc::clone(&actors);
+        let calling = tokio::spawn(async move { calling.invoke(call()).await });
+        tokio::task::yield_now().await;
+        actors.directory.set("Cart", owners(Some(host("b"))));
+        let (status, _) = read(calling.await.unwrap().unwrap()).await;
+        assert_eq!(status, if in_daprds_place { 200 } else { 500 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a15_another_sidecar_leaves_it_to_the_caller_to_make_a_call_again() {
+    let word = ErrorCode::ActorCutOff.word();
+    let loopback = scripted(move |_| response(500, &[(ERROR_FIELD, word)], ""));
+    let actors = actors_with(Arc::clone(&loopback), |mut config| {
+        config.in_daprds_place = true;
+        config
+    });
+    let caller = looked_up(method());
+    actors.directory.set("Cart", owners(Some(host("a"))));
+    let answer = actors.invoke_near(caller).await.unwrap();
+    assert_eq!(
+        (answer.headers()[ERROR_FIELD].clone(), loopback.received().len()),
+        (HeaderValue::from_static(word), 1)
+    );
+}
+
 #[test]
 fn a_turn_that_did_not_run_is_an_error_unless_the_actor_is_elsewhere() {
     let problem = |why| not_run(why).map(|problem| (problem.code, problem.text));
@@ -313,8 +399,8 @@ fn a_turn_that_did_not_run_is_an_error_unless_the_actor_is_elsewhere() {
     assert_eq!(code, ErrorCode::Overloaded);
     assert!(text.starts_with("9 calls wait"), "{text}");
     let (code, text) = problem(NotRun::No(NoTurn::TooDeep { limit: 3 })).unwrap();
-    assert_eq!((code, &*text), (ErrorCode::ActorStackDepth, "maximum stack depth exceeded: 3"));
-    assert_eq!(problem(NotRun::CalledOff).unwrap().0, ErrorCode::ActorInvoke);
+    assert_eq!((code, &*text), (ErrorCode::ActorStackDepth, "maximum stack depth exceeded"));
+    assert_eq!(problem(NotRun::CalledOff).unwrap().0, ErrorCode::ActorCutOff);
     let failure = Problem::invoke("broken");
     assert_eq!(not_run(NotRun::Failed(failure.clone())), Some(failure));
 }

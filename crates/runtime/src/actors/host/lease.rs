@@ -28,6 +28,16 @@ impl Host {
         self.inner().turns.holdings().may_write(&actor.actor_type, shard, self.clock.now())
     }
 
+    /// The epoch under which a timer of an actor is kept here: the actor is active, or its next turn
+    /// would begin here. `None` if it is elsewhere, or about to be.
+    pub(crate) fn timer_epoch(&self, actor: &Actor) -> Option<Epoch> {
+        let (now, mut inner) = (self.clock.now(), self.inner());
+        inner.turns.may_write(actor, now).or_else(|| {
+            let shard = Shard::of(&actor.id);
+            inner.turns.holdings().may_begin(&actor.actor_type, shard, now).ok()
+        })
+    }
+
     /// Whether a grant is valid.
     pub(crate) fn holds(&self, actor_type: &str, shard: Shard, epoch: Epoch) -> bool {
         self.inner().turns.holdings().may_write(actor_type, shard, self.clock.now()) == Some(epoch)
@@ -67,9 +77,16 @@ impl Host {
     pub(crate) fn entered(&self, asked: Duration, lasts: Duration) {
         let mut inner = self.inner();
         inner.lease = another_lease();
+        inner.has_entered = true;
         inner.turns.holdings().entered(asked, lasts);
         drop(inner);
         self.sooner.notify_one();
+    }
+
+    /// Whether the control plane has admitted the host, now or earlier: calls of its types wait for
+    /// their actors.
+    pub(crate) fn has_entered(&self) -> bool {
+        self.inner().has_entered
     }
 
     /// The lease was renewed, by a request that was sent at `asked`.

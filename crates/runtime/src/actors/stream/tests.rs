@@ -157,13 +157,82 @@ async fn messages_out_of_place_end_the_stream() {
 fn failures_of_the_app_are_errors_in_daprs_words() {
     let failed = |code, message: &str| {
         let failed = Failed { id: "1".to_owned(), code, message: message.to_owned() };
-        answer(FromApp::RequestFailed(failed)).unwrap_err().text
+        answer(FromApp::RequestFailed(failed), Some("add")).unwrap_err().text
     };
-    assert!(failed(NOT_FOUND, "x").ends_with("actor method not found: x"));
-    assert!(failed(13, "x").ends_with("error from actor service: (13) x"));
+    assert!(failed(NOT_FOUND, "x").ends_with(": actor method not found: add"));
+    assert!(failed(13, "x").ends_with(": error from actor service: x"));
+    let of_timer = Failed { id: "1".to_owned(), code: NOT_FOUND, message: "x".to_owned() };
+    let text = answer(FromApp::RequestFailed(of_timer), None).unwrap_err().text;
+    assert!(text.ends_with(": error from actor service: x"), "{text}");
+}
+
+#[test]
+fn a3_an_answer_that_is_an_error_of_the_actor_is_handed_on() {
     let error = InvokeAnswer { error: true, data: b"no".to_vec(), ..InvokeAnswer::default() };
-    let text = answer(FromApp::InvokeResponse(error)).unwrap_err().text;
-    assert!(text.ends_with("error from actor service: (500) no"), "{text}");
+    let answer = answer(FromApp::InvokeResponse(error), Some("add")).unwrap();
+    assert_eq!(
+        (&answer.body[..], &answer.fields["x-daprerrorresponseheader"]),
+        (&b"no"[..], &HeaderValue::from_static("true"))
+    );
+}
+
+#[test]
+fn a3_the_chain_of_calls_is_in_the_metadata_as_dapr_names_it() {
+    let read = metadata(&fields(&[("dapr-reentrancy-id", "r"), ("x-mine", "1")]));
+    assert_eq!((&*read["Dapr-Reentrancy-Id"], &*read["x-mine"], read.len()), ("r", "1", 2));
+}
+
+/// The types of a stream with these names.
+fn of_types(names: &[&str]) -> Types {
+    let entities = names.iter().map(|&name| name.to_owned()).collect();
+    offered(Initial { entities, ..Initial::default() }).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a3_a_turn_goes_to_the_newest_stream_that_offers_its_type() {
+    let streams = Streams::new();
+    let (mut one, mut two) = (World::new(), World::new());
+    let first = streams.enter(of_types(&["Cart", "Shop"]), Arc::clone(&one.app)).unwrap();
+    assert!(first.is_to_be_hosted);
+    let offered = streams.offered();
+    // One without types, as an SDK opens it to find out whether there are such streams.
+    let probe = streams.enter(Types::new(), World::new().app).unwrap();
+    assert!(!probe.is_to_be_hosted && !offered.has_changed().unwrap());
+    let lease = || TurnLease { number: 1, until: Clock::tokio().now() + LONG };
+    let turn = |kind: &str| Turn {
+        actor: Actor { actor_type: kind.into(), id: "7".into() },
+        what: method("m"),
+        fields: HeaderMap::new(),
+        body: bytes::Bytes::new(),
+    };
+    let begin = |kind: &str| {
+        let (streams, turn) = (Arc::clone(&streams), turn(kind));
+        tokio::spawn(async move { streams.run(turn, lease()).await })
+    };
+    begin("Cart");
+    assert!(matches!(one.next().await, ToApp::InvokeRequest(_)));
+    streams.leave(probe.number);
+    assert!(!offered.has_changed().unwrap());
+    // A second one with types takes over; what it does not offer stays with the first.
+    let second = streams.enter(of_types(&["Cart"]), Arc::clone(&two.app)).unwrap();
+    assert!(!second.is_to_be_hosted && !offered.has_changed().unwrap());
+    begin("Cart");
+    assert!(matches!(two.next().await, ToApp::InvokeRequest(_)));
+    begin("Shop");
+    assert!(matches!(one.next().await, ToApp::InvokeRequest(_)));
+    // Each may end before the other.
+    streams.leave(second.number);
+    begin("Cart");
+    assert!(matches!(one.next().await, ToApp::InvokeRequest(_)));
+    assert!(!streams.end_hosting(), "types are offered");
+    streams.leave(first.number);
+    assert!(offered.borrow().is_empty() && streams.end_hosting());
+    assert!(streams.run(turn("Cart"), lease()).await.is_err());
+    assert!(streams.enter(of_types(&["Cart"]), Arc::clone(&one.app)).unwrap().is_to_be_hosted);
+    for _ in 1..ACTOR_STREAMS {
+        assert!(streams.enter(Types::new(), Arc::clone(&one.app)).is_some());
+    }
+    assert!(streams.enter(Types::new(), one.app).is_none());
 }
 
 #[test]
