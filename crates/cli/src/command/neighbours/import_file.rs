@@ -1,6 +1,8 @@
-//! Files of neighbours: JSON, one object a line, or CSV with a header. A file is read whole before
+//! Files of neighbours: JSON, one object a line, or CSV with a header, as spreadsheets and shells write
+//! it: with a byte order mark, quotes (RFC 4180), or `;` or tabs for commas. A file is read whole before
 //! anything of it is sent, so that one with a mistake changes nothing.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{BufRead, Read as _};
 use std::net::IpAddr;
@@ -10,6 +12,14 @@ use thiserror::Error;
 use tollway_model::neighbour::packed::{BATCH_RECORDS, pack};
 use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni, chain};
 
+/// What editors of text write first in a file of UTF-8.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+/// What PowerShell writes before the header.
+const TYPE_LINE: &str = "#TYPE ";
+/// What spreadsheets write before the header to name the delimiter.
+const DELIMITER_LINE: &str = "sep=";
+/// What is between values.
+const DELIMITERS: [char; 3] = [',', ';', '\t'];
 /// Longest line, in bytes.
 const LINE_BYTES: u64 = 4096;
 /// Mistakes of one file that are printed.
@@ -89,13 +99,13 @@ impl fmt::Display for Mistake {
 struct Line<'a> {
     vni: Option<u64>,
     #[serde(borrow)]
-    ip: Option<std::borrow::Cow<'a, str>>,
+    ip: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    mac: Option<std::borrow::Cow<'a, str>>,
+    mac: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    host_ip: Option<std::borrow::Cow<'a, str>>,
+    host_ip: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    host_mac: Option<std::borrow::Cow<'a, str>>,
+    host_mac: Option<Cow<'a, str>>,
     /// As `list --json` has it; ignored.
     #[serde(rename = "revision")]
     _revision: Option<u64>,
@@ -104,8 +114,14 @@ struct Line<'a> {
 /// How lines are read.
 enum Format {
     Json,
+    Csv(Csv),
+}
+
+/// How the lines of CSV are read.
+struct Csv {
+    delimiter: char,
     /// The place of each column.
-    Csv(Vec<Option<usize>>),
+    places: Vec<Option<usize>>,
 }
 
 /// Reads a file; `name` is for messages.
@@ -117,6 +133,7 @@ pub(super) fn read(
     let failed = |source| FileError::Read { file: name.to_owned(), source };
     let (mut contents, mut mistakes, mut more) = (Contents::default(), Vec::new(), 0);
     let (mut format, mut number, mut text) = (None, 0_u32, Vec::new());
+    let mut delimiter = None;
     loop {
         text.clear();
         let length =
@@ -127,9 +144,10 @@ pub(super) fn read(
         number = number.saturating_add(1);
         let read = match (line(&text), &format) {
             (Err(what), _) => Err(Mistake { line: number, field: None, what }),
-            (Ok(""), _) => continue,
-            (Ok(text), None) => match begin(text, purpose) {
-                Ok((begun, is_header)) => {
+            (Ok(text), _) if text.trim().is_empty() => continue,
+            (Ok(text), None) => match begin(text, &mut delimiter, purpose) {
+                Ok(None) => continue,
+                Ok(Some((begun, is_header))) => {
                     let record = (!is_header).then(|| record(&begun, text, purpose));
                     format = Some(begun);
                     match record {
@@ -201,19 +219,84 @@ fn line(bytes: &[u8]) -> Result<&str, String> {
     if bytes.len() as u64 == LINE_BYTES && bytes.last() != Some(&b'\n') {
         return Err(format!("the line has more than {LINE_BYTES} bytes"));
     }
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err("the file is UTF-16; save it as UTF-8".to_owned());
+    }
     let text = std::str::from_utf8(bytes).map_err(|_| "the line is not UTF-8".to_owned())?;
-    Ok(text.trim())
+    Ok(text.trim_matches([BYTE_ORDER_MARK, ' ', '\r', '\n']))
 }
 
-/// The format by the first line, and whether it is a header.
-fn begin(text: &str, purpose: Purpose) -> Result<(Format, bool), Mistake> {
-    if text.starts_with('{') {
-        return Ok((Format::Json, false));
+/// The values of a line of CSV (RFC 4180), without space around them.
+fn values(text: &str, delimiter: char) -> Result<Vec<Cow<'_, str>>, Mistake> {
+    let mut values = Vec::new();
+    let mut rest = text;
+    loop {
+        let begun = rest.trim_start_matches(' ');
+        let (value, behind) = match begun.strip_prefix('"') {
+            Some(quoted) => quoted_value(quoted)?,
+            None => {
+                let end = begun.find(delimiter).unwrap_or(begun.len());
+                (Cow::Borrowed(begun[..end].trim()), &begun[end..])
+            }
+        };
+        values.push(value);
+        let behind = behind.trim_start_matches(' ');
+        match behind.strip_prefix(delimiter) {
+            Some(more) => rest = more,
+            None if behind.is_empty() => return Ok(values),
+            None => {
+                let number = values.len();
+                return Err(Mistake::of(format!(
+                    "behind the quote of value {number} is more text"
+                )));
+            }
+        }
     }
+}
+
+/// A value behind its opening quote, and what follows the closing one.
+fn quoted_value(quoted: &str) -> Result<(Cow<'_, str>, &str), Mistake> {
+    let mut from = 0;
+    while let Some(at) = quoted[from..].find('"') {
+        let end = from + at;
+        if quoted[end + 1..].starts_with('"') {
+            from = end + 2;
+            continue;
+        }
+        let value = &quoted[..end];
+        let value = match value.contains('"') {
+            true => Cow::Owned(value.replace("\"\"", "\"").trim().to_owned()),
+            false => Cow::Borrowed(value.trim()),
+        };
+        return Ok((value, &quoted[end + 1..]));
+    }
+    Err(Mistake::of("a quote is not closed on its line"))
+}
+
+/// The format by the first line, and whether it is a header; `None` if what follows begins the file.
+fn begin(
+    text: &str,
+    named: &mut Option<char>,
+    purpose: Purpose,
+) -> Result<Option<(Format, bool)>, Mistake> {
+    if text.starts_with('{') {
+        return Ok(Some((Format::Json, false)));
+    }
+    if text.trim_start_matches('"').starts_with(TYPE_LINE) {
+        return Ok(None);
+    }
+    if let Some(delimiter) = text.strip_prefix(DELIMITER_LINE).and_then(|rest| rest.chars().next())
+    {
+        *named = Some(delimiter);
+        return Ok(None);
+    }
+    let used = DELIMITERS.into_iter().find(|delimiter| text.contains(*delimiter));
+    let delimiter = named.or(used).unwrap_or(DELIMITERS[0]);
     let mut places = vec![None; COLUMNS.len()];
-    for (place, name) in text.split(',').map(str::trim).enumerate() {
-        let Some(column) = COLUMNS.iter().position(|column| *column == name) else {
-            if name == "revision" {
+    for (place, name) in values(text, delimiter)?.iter().enumerate() {
+        let is_column = |column: &&str| column.eq_ignore_ascii_case(name);
+        let Some(column) = COLUMNS.iter().position(|column| is_column(&column)) else {
+            if name.eq_ignore_ascii_case("revision") {
                 continue;
             }
             return Err(Mistake::of(format!(
@@ -233,7 +316,7 @@ fn begin(text: &str, purpose: Purpose) -> Result<(Format, bool), Mistake> {
         Some(missing) => {
             Err(Mistake::of(format!("the header lacks the column `{}`", COLUMNS[missing])))
         }
-        None => Ok((Format::Csv(places), true)),
+        None => Ok(Some((Format::Csv(Csv { delimiter, places }), true))),
     }
 }
 
@@ -253,12 +336,11 @@ fn record(format: &Format, text: &str, purpose: Purpose) -> Result<NeighbourReco
             let wrong = tollway_model::neighbour::AddressError::Vni(line.vni.unwrap_or_default());
             neighbour(vni.ok_or_else(|| Mistake::in_field("vni", chain(&wrong)))?, fields, purpose)
         }
-        Format::Csv(places) => {
-            let values: Vec<_> = text.split(',').map(str::trim).collect();
+        Format::Csv(Csv { delimiter, places }) => {
+            let values = values(text, *delimiter)?;
             let value = |column: usize| {
-                places[column]
-                    .and_then(|place| values.get(place).copied())
-                    .filter(|v| !v.is_empty())
+                let value = places[column].and_then(|place| values.get(place));
+                value.map(|value| &**value).filter(|value| !value.is_empty())
             };
             let columns = places.iter().flatten().max().map_or(0, |last| last + 1);
             if values.len() < columns {
@@ -346,6 +428,45 @@ mod tests {
         assert_eq!((json.lines, csv.lines), (vec![2, 4], vec![2, 3]));
         let read = unpack(&json.batches[0]).unwrap();
         assert_eq!((read.len(), read[0].key.to_string()), (2, "vni 7, 10.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn csv_of_spreadsheets_and_shells_is_read_as_csv_of_ours() {
+        let ours = "vni,ip,mac,host_ip,host_mac\n\
+                    7,10.0.0.1,02:00:00:00:00:01,192.0.2.1,02:00:00:00:00:09\n";
+        let expected = read("f", ours.as_bytes(), Purpose::Write).unwrap();
+        let quoted = ours.replace('\n', "\"\n\"").replace(',', "\",\"");
+        let quoted = format!("\"{}", quoted.trim_end_matches('"'));
+        for text in [
+            format!("\u{feff}{}", ours.replace('\n', "\r\n")),
+            format!("\u{feff}{quoted}"),
+            quoted.replace(',', " , "),
+            format!("#TYPE System.Management.Automation.PSCustomObject\n{quoted}"),
+            format!("\"#TYPE X\"\n{quoted}"),
+            ours.replace(',', ";"),
+            ours.replace(',', "\t"),
+            format!("sep=;\r\n{}", ours.replace(',', ";")),
+            ours.replace("vni,ip", "VNI,Ip"),
+        ] {
+            let found = read("f", text.as_bytes(), Purpose::Write);
+            assert_eq!(found.map(|found| found.batches).unwrap(), expected.batches, "{text}");
+        }
+        let json = format!("\u{feff}{JSON}");
+        assert_eq!(read("f", json.as_bytes(), Purpose::Write).unwrap().batches, expected.batches);
+        let rest = ",10.0.0.1,02:00:00:00:00:01,192.0.2.1,02:00:00:00:00:09";
+        let header = "vni,ip,mac,host_ip,host_mac";
+        check_refused(&format!("{header}\n\"7{rest}"), "f:2: a quote is not closed on its line");
+        check_refused(
+            &format!("{header}\n\"7\"x{rest}"),
+            "f:2: behind the quote of value 1 is more text",
+        );
+        check_refused(
+            &format!("{header}\n\"7\"\"\"{rest}"),
+            "f:2: the field `vni`: `7\"` is not a vni; write a number from 0 to 16777215",
+        );
+        let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(b"v\0n\0".iter().copied()).collect();
+        let refused = read("f", &utf16[..], Purpose::Write).unwrap_err().to_string();
+        assert_eq!(refused, "f:1: the file is UTF-16; save it as UTF-8");
     }
 
     #[test]
