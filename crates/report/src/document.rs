@@ -29,6 +29,8 @@ pub(crate) struct RunFile {
     pub(crate) run: RunResult,
     /// Its latencies count from the send; it has no others.
     pub(crate) from_send: bool,
+    /// The times of what failed were among the others in the file.
+    pub(crate) failures_mixed: bool,
 }
 
 /// The program that wrote a file.
@@ -64,6 +66,9 @@ struct Envelope {
     schema: Option<String>,
     #[serde(rename = "RunType")]
     run_type: Option<serde::de::IgnoredAny>,
+    /// Nighthawk's output in Fortio's format has no kind.
+    #[serde(rename = "DurationHistogram")]
+    durations: Option<serde::de::IgnoredAny>,
 }
 
 impl Document {
@@ -71,13 +76,14 @@ impl Document {
     /// [`DocumentError`] when the text is of no kind that is read here, or broken.
     pub(crate) fn from_json(text: &str) -> Result<Self, DocumentError> {
         let envelope: Envelope = serde_json::from_str(text).map_err(DocumentError::Json)?;
-        if envelope.run_type.is_some() {
+        if envelope.run_type.is_some() || envelope.durations.is_some() {
             let imported = fortio::read(text).map_err(DocumentError::Fortio)?;
             return Ok(Self::Run(Box::new(RunFile {
                 label: imported.labels,
                 kind: Kind::Fortio,
                 run: imported.run,
                 from_send: imported.from_send,
+                failures_mixed: imported.failures_mixed,
             })));
         }
         match envelope.schema.as_deref() {
@@ -87,7 +93,13 @@ impl Document {
             Some(RUN_SCHEMA) => {
                 let run = RunResult::from_json(text).map_err(DocumentError::Run)?;
                 let (label, kind) = (String::new(), Kind::Load);
-                Ok(Self::Run(Box::new(RunFile { label, kind, run, from_send: false })))
+                Ok(Self::Run(Box::new(RunFile {
+                    label,
+                    kind,
+                    run,
+                    from_send: false,
+                    failures_mixed: false,
+                })))
             }
             Some(other) => Err(DocumentError::Schema(contents::clipped(other))),
             None => Err(DocumentError::Unknown),

@@ -133,6 +133,34 @@ pub(super) fn subtract(whole: &mut HistogramData, part: &HistogramData) {
     whole.max = whole.data.last().map_or(0.0, |last| whole.max.min(last.end));
 }
 
+/// Takes `n` samples out of `whole`, from each bucket its share.
+pub(super) fn take_share(whole: &mut HistogramData, n: u64) -> HistogramData {
+    let total: u64 = whole.data.iter().filter_map(|bucket| u64::try_from(bucket.count).ok()).sum();
+    let n = n.min(total);
+    let (mut seen, mut taken) = (0_u64, 0_u64);
+    let mut part = HistogramData { avg: whole.avg, ..HistogramData::default() };
+    for bucket in &mut whole.data {
+        seen += u64::try_from(bucket.count).unwrap_or_default();
+        let up_to_here = u128::from(seen) * u128::from(n) / u128::from(total.max(1));
+        let up_to_here = u64::try_from(up_to_here).unwrap_or(n);
+        let share = signed(up_to_here - taken);
+        taken = up_to_here;
+        bucket.count -= share;
+        part.data.push(Bucket { count: share, ..*bucket });
+    }
+    let rest = total - n;
+    for (side, count) in [(&mut *whole, rest), (&mut part, n)] {
+        side.data.retain(|bucket| bucket.count > 0);
+        side.count = signed(count);
+        side.sum = side.avg * count as f64;
+    }
+    part.min = part.data.first().map_or(0.0, |first| whole.min.max(first.start));
+    part.max = part.data.last().map_or(0.0, |last| last.end.min(whole.max));
+    whole.min = whole.data.first().map_or(0.0, |first| whole.min.max(first.start));
+    whole.max = whole.data.last().map_or(0.0, |last| whole.max.min(last.end));
+    part
+}
+
 /// Fortio's numbers are signed.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)

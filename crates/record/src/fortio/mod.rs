@@ -2,7 +2,8 @@
 //!
 //! [`write()`] writes what such a file can hold of a run, in seconds, with at most [`MAX_BUCKETS`]
 //! buckets; the whole result is added under [`OWN_KEY`], which other readers ignore. [`read()`]
-//! uses that if it is there, else the buckets. Fortio's own clock starts at the send, so a file of
+//! uses that if it is there, else the buckets. Nighthawk's output in this format is read as well: it
+//! has numbers as texts and names no kind of run. Fortio's own clock starts at the send, so a file of
 //! its making has service times; see [`Imported::from_send`].
 
 mod buckets;
@@ -31,6 +32,7 @@ pub const OWN_KEY: &str = "TollwayRun";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct HistogramData {
+    #[serde(deserialize_with = "whole")]
     count: i64,
     min: f64,
     max: f64,
@@ -52,6 +54,7 @@ struct Bucket {
     end: f64,
     /// Of all samples, those up to `end`.
     percent: f64,
+    #[serde(deserialize_with = "whole")]
     count: i64,
 }
 
@@ -91,6 +94,32 @@ where
     T: Deserialize<'de>,
 {
     Ok(Option::<Vec<T>>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A whole number, or a text of one: so JSON made of protobuf has those of 64 bits.
+#[derive(Clone, Copy, Default)]
+struct Whole(i64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Whole(i64),
+            Fraction(f64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Whole(number) => Ok(Self(number)),
+            // Nighthawk's times are floating-point numbers.
+            Written::Fraction(number) => Ok(Self(number as i64)),
+            Written::Text(text) => text.parse().map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+fn whole<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    Whole::deserialize(deserializer).map(|Whole(number)| number)
 }
 
 #[cfg(test)]

@@ -100,6 +100,88 @@ fn what_was_written_here_comes_back_whole() {
     assert_eq!(run, given);
 }
 
+/// A run's file with these codes and histograms, and nothing else that matters.
+fn file(run_type: &str, codes: &str, rest: &str) -> Imported {
+    let all = r#""DurationHistogram":{"Count":50,"Min":0.1,"Max":0.6,"Sum":15,"Avg":0.3,"Data":[
+        {"Start":0.1,"End":0.3,"Percent":60,"Count":30},{"Start":0.3,"End":0.6,"Percent":100,"Count":20}]}"#;
+    let kind =
+        if run_type.is_empty() { String::new() } else { format!(r#""RunType":"{run_type}","#) };
+    let text = format!(
+        r#"{{{kind}"RequestedQPS":"100","ActualQPS":100,"RetCodes":{{{codes}}},{all}{rest}}}"#
+    );
+    read(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// The harm: a run of which every request failed is shown with the rate of a good one. Files of
+/// Fortio before 2022, and Nighthawk's, have the failures in their codes alone.
+#[test]
+fn failures_that_stand_in_the_codes_alone_are_failures() {
+    for (run_type, codes, good, failed, mixed) in [
+        ("HTTP", r#""503":50"#, 0, 50, false),
+        ("HTTP", r#""200":40,"503":10"#, 40, 10, true),
+        ("HTTP", r#""200":40,"-1":10"#, 40, 10, true),
+        ("HTTP", r#""302":50"#, 0, 50, false),
+        ("HTTP", r#""200":25,"204":24,"418":1"#, 50, 0, false),
+        ("HTTP", r#""200":50"#, 50, 0, false),
+        ("", r#""200":40,"400":10"#, 40, 10, true),
+        // Requests of which there is no time.
+        ("HTTP", r#""200":50,"-1":7"#, 50, 7, false),
+        ("HTTP", r#""200":45,"503":5,"-1":7"#, 45, 12, true),
+        ("GRPC Health", r#""SERVING":40,"NOT_SERVING":6,"ERROR":4"#, 40, 10, true),
+        ("GRPC Ping", r#""1":40,"0":4,"2":3,"-1":3"#, 40, 10, true),
+        ("GRPC Ping Delay=10ms", r#""SERVING":50"#, 50, 0, false),
+        ("GRPC Health", r#""OK":50"#, 0, 50, false),
+        ("TCP", r#""OK":40,"read tcp: connection reset":10"#, 40, 10, true),
+        ("HTTP", "", 50, 0, false),
+    ] {
+        let Imported { run, failures_mixed, .. } = file(run_type, codes, "");
+        let traffic = &run.traffic;
+        assert_eq!((traffic.requests, traffic.errors), (good, failed), "{run_type} {codes}");
+        assert_eq!(failures_mixed, mixed, "{run_type} {codes}");
+        assert_eq!(traffic.latency_us.n, good, "{run_type} {codes}");
+        let kinds: u64 = traffic.errors_by_kind.values().sum();
+        assert_eq!(kinds, failed, "{run_type} {codes}: {:?}", traffic.errors_by_kind);
+        let rate = 100.0 * good as f64 / (good + failed) as f64;
+        assert!((traffic.achieved_rps - rate).abs() < 1e-6, "{codes}: {}", traffic.achieved_rps);
+        if mixed && run_type == "HTTP" {
+            // Both have their share of each bucket.
+            let p50_us = traffic.latency_us.p50.unwrap();
+            assert!((100_000.0..300_000.0).contains(&p50_us), "{p50_us}");
+        }
+    }
+    // Those that are apart are not taken out twice.
+    let apart = r#","ErrorsDurationHistogram":{"Count":10,"Min":0.3,"Max":0.6,"Sum":4.5,"Avg":0.45,
+        "Data":[{"Start":0.3,"End":0.6,"Percent":100,"Count":10}]}"#;
+    let Imported { run, failures_mixed, .. } = file("HTTP", r#""200":40,"503":10"#, apart);
+    assert_eq!((run.traffic.requests, run.traffic.errors, failures_mixed), (40, 10, false));
+    // A histogram of failures that has none, beside codes of them.
+    let none = r#","ErrorsDurationHistogram":{"Count":0,"Data":null}"#;
+    let Imported { run, .. } = file("HTTP", r#""503":50"#, none);
+    assert_eq!((run.traffic.requests, run.traffic.errors), (0, 50));
+}
+
+#[test]
+fn nighthawks_output_in_fortios_format_is_read() {
+    let text = r#"{"Labels":"Nighthawk","RequestedQPS":12,"ActualQPS":12.0002,"ActualDuration":4999900000.0,
+        "NumThreads":12,"DurationHistogram":{"Count":"48","Data":[
+        {"Start":0.055,"End":0.055,"Percent":0,"Count":"1"},
+        {"Start":0.055,"End":0.0843,"Percent":100,"Count":"47"},
+        {"Start":0.0843,"End":0.0843,"Percent":100,"Count":"0"}],
+        "Min":0.055,"Max":0.0843,"Sum":3.0,"Avg":0.0625,"StdDev":0.005,
+        "Percentiles":[{"Percentile":0.5,"Value":0.06}]},"RetCodes":{"200":"48"},
+        "URL":"http://127.0.0.1:10000/","Version":"0.0","Jitter":false,
+        "StartTime":"2019-10-16T00:30:12.911078318Z","RequestedDuration":"5s"}"#;
+    let Imported { labels, run_type, run, .. } = read(text).unwrap();
+    assert_eq!((labels.as_str(), run_type.as_str()), ("Nighthawk", "HTTP"));
+    let traffic = &run.traffic;
+    assert_eq!((traffic.requests, traffic.errors, run.connections), (48, 0, 12));
+    assert_eq!(traffic.requested_rps, Some(12.0));
+    assert!((traffic.duration_s - 4.9999).abs() < 1e-9, "{}", traffic.duration_s);
+    let failed = text.replace(r#""200":"48""#, r#""200":"30","400":"18""#);
+    let traffic = read(&failed).unwrap().run.traffic;
+    assert_eq!((traffic.requests, traffic.errors), (30, 18));
+}
+
 #[test]
 fn files_that_cannot_be_shown_are_refused_with_the_reason() {
     for (text, reason) in [

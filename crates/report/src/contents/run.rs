@@ -72,6 +72,10 @@ pub(crate) fn run_table(file: &RunFile) -> Table {
         add("whole stream", &streaming.stream_us);
     }
     let note = match file.from_send {
+        true if file.failures_mixed => {
+            "Fortio's clock starts at the send; the file has the times of failed requests among the \
+             others, and each bucket is divided by their share"
+        }
         true => "Fortio's clock starts at the send: waiting for a turn is in no figure",
         false => "response counts from the intended start, service from the send",
     };
