@@ -50,8 +50,8 @@ pub use tls::{
     AnyCertificate, ClientPair, Expected, GATEWAY_HERE_RECORD, KeyExchange, Refusal, RootsError,
     ServerNameRead, ServerNameReader, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
     UPSTREAM_FAILED_RECORD, app_config, bootstrap_config, bootstrap_config_at, client_config,
-    code_of, control_server_config, explain, public_config, roots_in_file, roots_in_pem,
-    server_config, span, system_roots,
+    code_of, control_server_config, explain, outside_provider, public_config, roots_in_file,
+    roots_in_pem, server_config, span, system_roots,
 };
 pub use token::{JoinToken, SecretHash, TokenError};
 

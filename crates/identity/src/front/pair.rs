@@ -154,19 +154,18 @@ fn certify(
     key: PrivateKeyDer<'static>,
 ) -> Result<CertifiedKey, PairError> {
     let key = provider().key_provider.load_private_key(key).map_err(PairError::Key)?;
-    let fits = |chain: Vec<CertificateDer<'static>>| {
-        let certified = CertifiedKey::new(chain, Arc::clone(&key));
-        match certified.keys_match() {
-            Ok(()) => Ok(certified),
-            // It is not known whether they fit: then they may.
-            Err(TlsError::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(certified),
-            Err(_) => Err(certified.cert),
+    // The certificate may be of any version: servers show those that the TLS library does not verify.
+    let fits = |certificate: &CertificateDer<'_>| match key.public_key() {
+        Some(public) => {
+            let read = X509Certificate::from_der(certificate);
+            read.is_ok_and(|(_, certificate)| certificate.public_key().raw == &*public)
         }
+        // It is not known whether they fit: then they may.
+        None => true,
     };
-    let chain = match fits(chain) {
-        Ok(certified) => return Ok(certified),
-        Err(chain) => chain,
-    };
-    let place = chain.iter().skip(1).position(|one| fits(vec![one.clone()]).is_ok());
-    Err(place.map_or(PairError::Mismatch, |at| PairError::Order { number: at + 2 }))
+    match chain.iter().position(fits) {
+        Some(0) => Ok(CertifiedKey::new(chain, key)),
+        Some(at) => Err(PairError::Order { number: at + 1 }),
+        None => Err(PairError::Mismatch),
+    }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustls::{ClientConfig, version};
 
 use super::any::AnyCertificate;
-use super::{TlsError, owned, provider};
+use super::outside::outside_provider;
+use super::{TlsError, owned};
 
 /// A client's configuration towards the app of a sidecar; it takes any certificate. Never use it for
 /// a peer that must be authenticated.
@@ -14,7 +15,7 @@ use super::{TlsError, owned, provider};
 /// # Errors
 /// [`TlsError::Library`].
 pub fn app_config(alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = provider();
+    let provider = outside_provider();
     let verifier = AnyCertificate::new(&provider);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])

@@ -2,14 +2,13 @@
 //! certificates, of an authority that the system or the user trusts.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, Error, RootCertStore};
 use thiserror::Error as ThisError;
 
+use super::outside::outside_provider;
 use super::owned;
 
 /// The certificate and key that a client shows.
@@ -69,7 +68,7 @@ pub fn public_config(
     alpn: &[&[u8]],
     pair: Option<ClientPair>,
 ) -> Result<ClientConfig, Error> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let builder = ClientConfig::builder_with_provider(outside_provider())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     let mut config = match pair {

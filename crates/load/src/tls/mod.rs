@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustls::client::{ResolvesClientCert, Resumption, UnbufferedClientConnection};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, SignatureScheme, SupportedProtocolVersion, version};
 use tollway_echo::pem::{self, PemError};
-use tollway_identity::{AnyCertificate, system_roots};
+use tollway_identity::{AnyCertificate, outside_provider, system_roots};
 
 pub(crate) use self::facts::{Handshake, Handshakes};
 use self::sessions::Sessions;
@@ -144,7 +144,7 @@ impl TlsVersions {
 }
 
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
+    outside_provider()
 }
 
 fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
