@@ -69,7 +69,7 @@ fn answer(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>, bool)> {
         }
     };
     input.drain(..consumed);
-    let mut decoder = BodyDecoder::new(response.body, &limits);
+    let mut decoder = BodyDecoder::of_response(response.body, &limits);
     let mut body = Vec::new();
     loop {
         let step = decoder.decode(&input).map_err(io::Error::other)?;

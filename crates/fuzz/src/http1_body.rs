@@ -1,4 +1,4 @@
-//! Chunked bodies.
+//! Chunked bodies, of requests and of responses.
 
 use tollway_http::Fields;
 use tollway_http::h1::{BodyDecoder, BodyLength, Limits, Refusal, write_chunk, write_last_chunk};
@@ -16,23 +16,36 @@ struct Read {
     trailers: Option<Fields>,
 }
 
+/// Makes the decoder of a role.
+type Role = fn(BodyLength, &Limits) -> BodyDecoder;
+
 pub(crate) fn run(data: &[u8]) {
     let Some((size, input)) = split(data) else { return };
+    let of_request = check(BodyDecoder::new, size, input);
+    let of_response = check(BodyDecoder::of_response, size, input);
+    if of_request.finished {
+        assert_eq!(of_request, of_response, "what is strict means the same in a response");
+    }
+}
+
+/// Reads the input in a role, and what is written of it as strictly as a request.
+fn check(role: Role, size: usize, input: &[u8]) -> Read {
     let limits = small();
-    let whole = read(input, input.len().max(1), &limits);
-    let in_pieces = read(input, size, &limits);
+    let whole = read(role, input, input.len().max(1), &limits);
+    let in_pieces = read(role, input, size, &limits);
     assert_eq!(whole, in_pieces, "the outcome depends on how the input was cut");
     assert!(whole.consumed <= input.len());
     if !whole.finished {
-        return;
+        return whole;
     }
     let mut out = Vec::new();
     write_chunk(&mut out, &whole.data);
     write_last_chunk(&mut out, whole.trailers.as_ref());
     // Written as everybody writes them, trailers may be longer.
-    let again = read(&out, size, &Limits::default());
+    let again = read(BodyDecoder::new, &out, size, &Limits::default());
     assert!(again.finished && again.consumed == out.len(), "{again:?}");
-    assert_eq!((again.data, again.trailers), (whole.data, whole.trailers));
+    assert_eq!((&again.data, &again.trailers), (&whole.data, &whole.trailers));
+    whole
 }
 
 /// Limits that a fuzzer reaches.
@@ -46,8 +59,8 @@ fn small() -> Limits {
     }
 }
 
-fn read(input: &[u8], size: usize, limits: &Limits) -> Read {
-    let mut decoder = BodyDecoder::new(BodyLength::Chunked, limits);
+fn read(role: Role, input: &[u8], size: usize, limits: &Limits) -> Read {
+    let mut decoder = role(BodyLength::Chunked, limits);
     let mut read =
         Read { data: Vec::new(), consumed: 0, finished: false, refused: None, trailers: None };
     for piece in input.chunks(size) {

@@ -62,6 +62,17 @@ impl Fields {
         }
     }
 
+    /// Appends ` more` to the value of the last field line, if there is one; `more` is a trimmed field
+    /// value.
+    pub fn extend_last(&mut self, more: &[u8]) {
+        let Some(line) = self.lines.last_mut() else { return };
+        if line.end > line.value_start {
+            self.bytes.push(b' ');
+        }
+        self.bytes.extend_from_slice(more);
+        line.end = offset(self.bytes.len());
+    }
+
     /// Appends a field line that must never enter a compression table (RFC 7541 section 7.1.3).
     pub fn push_sensitive(&mut self, name: &[u8], value: &[u8]) {
         self.push(name, value);

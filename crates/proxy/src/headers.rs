@@ -45,6 +45,9 @@ pub(crate) const PART: &[u8] = b"x-tollway-part";
 /// alone.
 const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 
+/// The host that a request named where it came in.
+const FORWARDED_HOST: &[u8] = b"x-forwarded-host";
+
 /// Fields that only the mesh writes begin so.
 pub const OWN_FIELDS: &str = "x-tollway-";
 
@@ -152,11 +155,24 @@ pub(crate) fn inbound_request(
     own
 }
 
-/// A request of this sidecar's runtime for the app beside it, which says by itself who calls.
-pub(crate) fn own_app_request(head: &mut RequestHead) {
+/// A request of this sidecar's runtime for the app beside it, which says by itself who calls. It names
+/// the app's own address as its host: many frameworks refuse hosts that they do not know.
+pub(crate) fn own_app_request(head: &mut RequestHead, host: &[u8]) {
+    head.authority.clear();
+    head.authority.extend_from_slice(host);
     head.fields.retain(|name, _| !is_own(name) || name == CALLER_IDENTITY);
     head.fields.remove(API_TOKEN);
     head.scheme = Scheme::Borrowed(b"http");
+}
+
+/// Names another host than the one that the request came with; that one stays in a field, where it is
+/// the only one.
+pub(crate) fn name_host(head: &mut RequestHead, host: &[u8]) {
+    if !head.authority.is_empty() && !head.fields.contains(FORWARDED_HOST) {
+        head.fields.push(FORWARDED_HOST, &head.authority);
+    }
+    head.authority.clear();
+    head.authority.extend_from_slice(host);
 }
 
 /// An app sees by the token that a request comes from its sidecar.
@@ -273,7 +289,7 @@ impl ResponseOrigin {
 /// the mesh has set, the caller gets what failed and where, and a runtime also whether its call of
 /// an actor was carried out; the others, which are for sidecars, are removed.
 pub(crate) fn response(head: &mut ResponseHead, origin: ResponseOrigin) {
-    h1::strip_hop_by_hop_and(&mut head.fields, |name| {
+    h1::strip_hop_by_hop_of_response(&mut head.fields, |name| {
         let is_for_caller = FOR_CALLERS.contains(&name) && origin != ResponseOrigin::App;
         let is_for_runtime = name == UNPROCESSED && origin == ResponseOrigin::MeshOfActors;
         is_own(name) && !is_for_caller && !is_for_runtime

@@ -3,6 +3,10 @@
 // `x-`, by name, their values in hexadecimal.
 //
 //	framing-app --ports-file FILE
+//
+// With --to it is Go's reverse proxy to that server instead.
+//
+//	framing-app --ports-file FILE --to 127.0.0.1:8080
 package main
 
 import (
@@ -12,6 +16,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"sort"
 	"strings"
@@ -19,14 +25,19 @@ import (
 
 func main() {
 	file := flag.String("ports-file", "", "where to write the address that it listens on")
+	to := flag.String("to", "", "the server to which requests are passed on")
 	flag.Parse()
+	handler := http.Handler(http.HandlerFunc(tell))
+	if *to != "" {
+		handler = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: *to})
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err == nil {
 		ports := fmt.Sprintf(`{"http": "%s"}`, listener.Addr())
 		err = os.WriteFile(*file, []byte(ports), 0o644)
 	}
 	if err == nil {
-		err = http.Serve(listener, http.HandlerFunc(tell))
+		err = http.Serve(listener, handler)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)

@@ -15,6 +15,7 @@ pub struct BodyDecoder {
     /// Made when the last chunk has come.
     trailers: Option<Box<TrailerSection>>,
     limits: Limits,
+    is_of_response: bool,
 }
 
 /// What one read of the input yields. With `data` empty, only framing was consumed.
@@ -49,7 +50,23 @@ impl BodyDecoder {
             BodyLength::Chunked => State::ChunkFraming,
             BodyLength::UntilClose => State::UntilClose,
         };
-        Self { state, framing: ChunkFraming::default(), trailers: None, limits: *limits }
+        Self {
+            state,
+            framing: ChunkFraming::default(),
+            trailers: None,
+            limits: *limits,
+            is_of_response: false,
+        }
+    }
+
+    /// Of a response, where space after chunk sizes, line ends without CR and folded trailers are taken.
+    #[must_use]
+    pub fn of_response(length: BodyLength, limits: &Limits) -> Self {
+        Self {
+            framing: ChunkFraming::of_response(),
+            is_of_response: true,
+            ..Self::new(length, limits)
+        }
     }
 
     /// Reads `input` up to the end of the next piece of data, of the message, or of the input.
@@ -121,7 +138,8 @@ impl BodyDecoder {
     }
 
     fn read_trailers(&mut self, input: &[u8]) -> Result<usize, Refusal> {
-        let section = self.trailers.get_or_insert_default();
+        let is_lenient = self.is_of_response;
+        let section = self.trailers.get_or_insert_with(|| TrailerSection::new(is_lenient).into());
         let read = section.read(input, &self.limits)?;
         if read.ends_section {
             self.state = State::Finished;

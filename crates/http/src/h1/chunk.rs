@@ -1,4 +1,7 @@
 //! Chunk framing: size lines and the line end after the data of each chunk.
+//!
+//! In a response, space after a size and line ends without CR are taken: servers write them, and what
+//! goes on is framed anew.
 
 use super::syntax::is_field_value;
 use super::{Limits, Refusal};
@@ -13,6 +16,8 @@ pub(super) struct ChunkFraming {
     line_bytes: usize,
     /// Bytes of all extensions so far.
     extension_bytes: usize,
+    /// Space behind a size and line ends of LF alone are taken.
+    is_lenient: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,12 +36,23 @@ enum Position {
 }
 
 impl ChunkFraming {
+    pub(super) fn of_response() -> Self {
+        Self { is_lenient: true, ..Self::default() }
+    }
+
     /// Takes the next byte; the size of the chunk that begins behind it, if it ends a size line.
     pub(super) fn take(&mut self, byte: u8, limits: &Limits) -> Result<Option<u64>, Refusal> {
         self.position = match (self.position, byte) {
-            (Position::Size, _) => self.take_size(byte, limits)?,
             (Position::Space, b' ' | b'\t') => self.count_extension(Position::Space, limits)?,
             (Position::Space, b';') => self.count_extension(Position::Extension, limits)?,
+            (Position::Space, b'\r') if self.is_lenient => Position::LineEnd,
+            (Position::Size, b'\n') if self.is_lenient && self.digits > 0 => {
+                return Ok(Some(self.end_line()));
+            }
+            (Position::Space | Position::Extension, b'\n') if self.is_lenient => {
+                return Ok(Some(self.end_line()));
+            }
+            (Position::Size, _) => self.take_size(byte, limits)?,
             (Position::Space, _) => return Err(Refusal::ChunkSize),
             (Position::Extension, b'\r') => Position::LineEnd,
             (Position::Extension, _) if is_field_value(&[byte]) => {
@@ -47,6 +63,7 @@ impl ChunkFraming {
             (Position::LineEnd, _) => return Err(Refusal::ChunkSize),
             (Position::DataEnd, b'\r') => Position::DataLineEnd,
             (Position::DataLineEnd, b'\n') => Position::Size,
+            (Position::DataEnd, b'\n') if self.is_lenient => Position::Size,
             (Position::DataEnd | Position::DataLineEnd, _) => return Err(Refusal::ChunkEnd),
         };
         Ok(None)

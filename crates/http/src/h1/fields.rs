@@ -13,7 +13,7 @@ pub(super) const CONNECTION_OPTIONS_MAX: usize = 64;
 /// Extra capacity (lines, bytes) for the fields that a proxy adds to a request.
 const FORWARDING: (usize, usize) = (8, 320);
 
-/// The lines of a head that the scanner has found whole: each ends in CR LF.
+/// The lines of a head that the scanner has found whole: each ends in CR LF, or LF in a response.
 pub(super) struct Lines<'a> {
     rest: &'a [u8],
     number: usize,
@@ -26,14 +26,15 @@ impl<'a> Lines<'a> {
 }
 
 impl<'a> Iterator for Lines<'a> {
-    /// Number from 1, and the line without CR LF.
+    /// Number from 1, and the line without its end.
     type Item = (usize, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (line, rest) = self.rest.split_at(memchr(b'\n', self.rest)? + 1);
         self.rest = rest;
         self.number += 1;
-        Some((self.number, line.strip_suffix(b"\r\n").unwrap_or(line)))
+        let line = &line[..line.len() - 1];
+        Some((self.number, line.strip_suffix(b"\r").unwrap_or(line)))
     }
 }
 
@@ -93,9 +94,14 @@ impl<'a> HeadFields<'a> {
 
     fn take(&mut self, name: &[u8], value: &'a [u8], is_request: bool) -> Result<(), Refusal> {
         match Known::of(name) {
-            Known::ContentLength => return self.framing.add_content_length(value),
-            Known::TransferEncoding => {
+            Known::ContentLength if is_request => return self.framing.add_content_length(value),
+            Known::ContentLength => return self.framing.add_content_lengths(value),
+            Known::TransferEncoding if is_request => {
                 self.framing.add_transfer_encoding(value);
+                return Ok(());
+            }
+            Known::TransferEncoding => {
+                self.framing.add_transfer_encoding_of_response(value);
                 return Ok(());
             }
             Known::Host if is_request => {

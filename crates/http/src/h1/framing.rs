@@ -27,8 +27,8 @@ pub(super) enum Declared {
 }
 
 impl Framing {
-    /// RFC 9112 section 6.3 lets equal repetitions pass; they are refused, as is a list, because
-    /// no sender has a reason for them and not every recipient agrees on them.
+    /// Of a request. RFC 9112 section 6.3 lets equal repetitions pass; they are refused, as is a list,
+    /// because no sender has a reason for them and not every recipient agrees on them.
     pub(super) fn add_content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
             return Err(Refusal::ContentLengthRepeated);
@@ -37,9 +37,34 @@ impl Framing {
         Ok(())
     }
 
+    /// Of a response, where the same number may come again: servers that pass on the fields of another
+    /// answer write it twice, and what goes on has it once. An empty value is none.
+    pub(super) fn add_content_lengths(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if value.is_empty() {
+            return Ok(());
+        }
+        for member in members(value) {
+            let length = parse_length(member).ok_or(Refusal::ContentLength)?;
+            if self.length.is_some_and(|other| other != length) {
+                return Err(Refusal::ContentLengthsDiffer);
+            }
+            self.length = Some(length);
+        }
+        Ok(())
+    }
+
+    /// Of a request. An empty member is no coding.
     pub(super) fn add_transfer_encoding(&mut self, value: &[u8]) {
         let codings = self.codings.get_or_insert_default();
         for member in members(value) {
+            codings.add(member);
+        }
+    }
+
+    /// Of a response, where empty members are passed over (RFC 9110 section 5.6.1.2).
+    pub(super) fn add_transfer_encoding_of_response(&mut self, value: &[u8]) {
+        let codings = self.codings.get_or_insert_default();
+        for member in members(value).filter(|member| !member.is_empty()) {
             codings.add(member);
         }
     }
@@ -56,6 +81,24 @@ impl Framing {
         }
         codings.judge()
     }
+
+    /// What a response declares. `transfer-encoding` overrides a length (RFC 9112 section 6.3), also in
+    /// HTTP/1.0.
+    pub(super) fn declared_of_response(&self, version: Version) -> Result<OfResponse, Refusal> {
+        let Some(codings) = self.codings else {
+            let declared = self.length.map_or(Declared::Nothing, Declared::Length);
+            return Ok(OfResponse { declared, is_doubtful: false });
+        };
+        let is_doubtful = self.length.is_some() || version == Version::Http10;
+        Ok(OfResponse { declared: codings.judge()?, is_doubtful })
+    }
+}
+
+/// The framing of a response's head, judged.
+pub(super) struct OfResponse {
+    pub(super) declared: Declared,
+    /// The server may mean another end: its connection must not carry another response.
+    pub(super) is_doubtful: bool,
 }
 
 impl Codings {
@@ -74,7 +117,7 @@ impl Codings {
     fn judge(self) -> Result<Declared, Refusal> {
         if self.malformed {
             Err(Refusal::TransferEncoding)
-        } else if self.unknown {
+        } else if self.unknown || !self.chunked {
             Err(Refusal::UnknownTransferEncoding)
         } else {
             Ok(Declared::Chunked)

@@ -13,20 +13,21 @@ use crate::Fields;
 /// proxy vouches for (forwarding, identity, tracing). What is added after stripping cannot be named
 /// by the peer; `host` and the framing fields are not among a head's fields at all.
 pub fn strip_hop_by_hop(fields: &mut Fields) {
-    strip_hop_by_hop_and(fields, |_| false);
-}
-
-/// Like [`strip_hop_by_hop`], and removes in one pass the fields for which `is_ours(name)` is true:
-/// the private fields of a proxy, which may neither come from nor go to others.
-pub fn strip_hop_by_hop_and(fields: &mut Fields, is_ours: impl Fn(&[u8]) -> bool) {
-    let named = named_in_connection(fields);
     let wants_trailers = fields.values(b"te").any(asks_for_trailers);
-    fields.retain(|name, _| {
-        !is_hop_by_hop(name) && !is_ours(name) && !named.iter().any(|option| option == name)
-    });
+    strip_hop_by_hop_of_response(fields, |_| false);
     if wants_trailers {
         fields.push(b"te", b"trailers");
     }
+}
+
+/// Like [`strip_hop_by_hop`], of a response, where `te` means nothing and is removed. Removes in the same
+/// pass the fields for which `is_ours(name)` is true: the private fields of a proxy, which may neither
+/// come from nor go to others.
+pub fn strip_hop_by_hop_of_response(fields: &mut Fields, is_ours: impl Fn(&[u8]) -> bool) {
+    let named = named_in_connection(fields);
+    fields.retain(|name, _| {
+        !is_hop_by_hop(name) && !is_ours(name) && !named.iter().any(|option| option == name)
+    });
 }
 
 /// Whether the field `name` is removed whether `connection` names it or not. Credentials for a proxy

@@ -10,13 +10,17 @@
 //!   head's fields: they become [`BodyLength`], and the writers produce them from it. `host`
 //!   becomes `authority`. Writers skip these names if a caller has added them, so a forwarded
 //!   message cannot have two different ends or two destinations.
-//! - **Refuse, never repair.** What two parsers could read differently (RFC 9112 section 11.2) is a
+//! - **Strict with requests.** What two parsers could read differently (RFC 9112 section 11.2) is a
 //!   [`Refusal`]; after one the connection is of no more use than to send an answer and close.
+//! - **Forgiving with responses.** What nginx, HAProxy and Go take, or most of them, is taken: a length
+//!   beside chunks (which win), the same length twice, LF line ends, folded lines, space behind chunk
+//!   sizes. The writers send on none of it. Where the server may mean another end, its connection
+//!   carries no other response.
 //! - **Bytes after the end are not checked.** Bytes after a request are the next request, unless
 //!   the former asks for an upgrade: then they wait until the final response is known. Unsolicited
 //!   bytes after a response mean that the connection must be discarded.
-//! - **Targets are not normalised.** `%00`, `%0d%0a`, `..` and malformed escapes pass through
-//!   unchanged; code that decides by path normalises first.
+//! - **Targets are not normalised.** `%00`, `%0d%0a`, `..`, `\` and malformed escapes pass through
+//!   unchanged; code that decides by path normalises first. Letters beyond ASCII become escapes.
 
 mod authority;
 mod body;
@@ -40,7 +44,7 @@ mod tests;
 
 pub use body::{BodyDecoder, Step};
 pub use check::{check_fields, check_request, check_request_line, check_response};
-pub use hop_by_hop::{strip_hop_by_hop, strip_hop_by_hop_and};
+pub use hop_by_hop::{strip_hop_by_hop, strip_hop_by_hop_of_response};
 pub use preface::{HTTP2_PREFACE, looks_like_http2};
 pub use refusal::Refusal;
 pub use request::{Request, parse_request, parse_request_into};

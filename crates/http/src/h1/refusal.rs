@@ -69,6 +69,8 @@ pub enum Refusal {
     ContentLength,
     #[error("content-length is given more than once")]
     ContentLengthRepeated,
+    #[error("content-length is given with two values")]
+    ContentLengthsDiffer,
     #[error("transfer-encoding and content-length are both given")]
     LengthAndEncoding,
     #[error("transfer-encoding is malformed, or `chunked` is not its only last coding")]
@@ -136,6 +138,7 @@ impl Refusal {
             | Self::HostMismatch
             | Self::ContentLength
             | Self::ContentLengthRepeated
+            | Self::ContentLengthsDiffer
             | Self::LengthAndEncoding
             | Self::TransferEncoding
             | Self::TransferEncodingInHttp10

@@ -75,14 +75,14 @@ fn read_request(
     let line = RequestLine::read(first, limits)?;
     let room = std::mem::take(&mut spare.fields);
     let fields = HeadFields::of_request(lines, head.fields, room)?;
-    let target = resolve(&line.method, line.target, fields.host, line.version)?;
+    let target = resolve(&line.method, line.target, fields.host, line.version, limits)?;
     let body = body_length(&line, &fields)?;
 
     let is_connect = line.method == Method::Connect;
     let is_current = line.version == Version::Http11;
     spare.scheme = scheme_of(target.scheme);
     spare.authority.extend_from_slice(target.authority);
-    target.path.write(&mut spare.path);
+    target.write_path(&mut spare.path);
     spare.method = line.method;
     spare.fields = fields.fields;
     Ok(Request {

@@ -1,7 +1,7 @@
 //! Response heads, and what status and request make of their framing (RFC 9112 section 6.3).
 
 use super::fields::{HeadFields, Lines};
-use super::framing::Declared;
+use super::framing::{Declared, OfResponse};
 use super::request::read_version;
 use super::scan::{Head, Role};
 use super::syntax::is_field_value;
@@ -63,27 +63,61 @@ pub fn parse_response(
 }
 
 fn read_response(lines: &[u8], head: &Head, context: ResponseContext) -> Result<Response, Refusal> {
+    if head.is_plain {
+        return read_lines(lines, head, context);
+    }
+    read_lines(&unfold(lines)?, head, context)
+}
+
+/// Lines that continue others become parts of these (RFC 9112 section 5.2).
+///
+/// # Errors
+/// [`Refusal::FoldedLine`] where there is no field to continue.
+fn unfold(lines: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut unfolded = lines.to_vec();
+    let mut is_status_line = true;
+    for end in memchr::memchr_iter(b'\n', lines) {
+        if matches!(lines.get(end + 1), Some(b' ' | b'\t')) {
+            if is_status_line {
+                return Err(Refusal::FoldedLine { line: 2 });
+            }
+            unfolded[end] = b' ';
+            if lines[..end].ends_with(b"\r") {
+                unfolded[end - 1] = b' ';
+            }
+        }
+        is_status_line = false;
+    }
+    Ok(unfolded)
+}
+
+fn read_lines(lines: &[u8], head: &Head, context: ResponseContext) -> Result<Response, Refusal> {
     let mut lines = Lines::new(lines);
     let (_, first) = lines.next().ok_or(Refusal::StatusLine)?;
     let (version, status) = read_status_line(first)?;
     let fields = HeadFields::of_response(lines, head.fields)?;
-    let framed = Framed::decide(status, context, fields.framing.declared(version)?)?;
+    let OfResponse { declared, is_doubtful } = fields.framing.declared_of_response(version)?;
+    let framed = Framed::decide(status, context, declared)?;
     Ok(Response {
         head: ResponseHead { status, fields: fields.fields },
         version,
         body: framed.body,
-        keep_alive: framed.reusable && fields.connection.persist(version),
+        keep_alive: framed.reusable && !is_doubtful && fields.connection.persist(version),
         upgrade: status == 101 || framed.is_tunnel,
         declared_length: framed.declared_length,
     })
 }
 
-/// The reason phrase is judged and dropped; it and the space before it may be missing, as many
-/// servers have it.
+/// The reason phrase is judged and dropped; it and the space before it may be missing, and there may be
+/// more than one space before the status, as many servers have it.
 fn read_status_line(line: &[u8]) -> Result<(Version, u16), Refusal> {
     let (version, rest) = line.split_first_chunk::<8>().ok_or(Refusal::StatusLine)?;
-    let version = read_version(version)?;
+    let version = read_version_of_response(version)?;
     let [b' ', digits @ ..] = rest else { return Err(Refusal::StatusLine) };
+    let digits = match digits {
+        [b' ', ..] => trim_spaces(digits),
+        _ => digits,
+    };
     let (digits, reason) = digits.split_first_chunk::<3>().ok_or(Refusal::StatusLine)?;
     let reason_is_good = reason.first().is_none_or(|&byte| byte == b' ') && is_field_value(reason);
     if digits[0] == b'0' || !digits.iter().all(u8::is_ascii_digit) || !reason_is_good {
@@ -91,6 +125,20 @@ fn read_status_line(line: &[u8]) -> Result<(Version, u16), Refusal> {
     }
     let status = digits.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
     Ok((version, status))
+}
+
+fn trim_spaces(bytes: &[u8]) -> &[u8] {
+    let spaces = bytes.iter().take_while(|byte| **byte == b' ').count();
+    &bytes[spaces..]
+}
+
+/// Servers name the version of another program's answer, or a later one, and then write HTTP/1.1. What
+/// is later than that counts as HTTP/1.1.
+fn read_version_of_response(version: &[u8; 8]) -> Result<Version, Refusal> {
+    match read_version(version) {
+        Err(Refusal::UnsupportedVersion) if version[5] != b'0' => Ok(Version::Http11),
+        read => read,
+    }
 }
 
 /// Where a response ends.

@@ -19,7 +19,7 @@ pub(super) enum Role {
 ///
 /// One per connection and direction. It restarts after a complete head, and when it is given fewer
 /// bytes than before; between two calls that are `Partial` the input only grows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HeadScanner {
     searched: usize,
     /// Where the head begins, behind a leading empty line.
@@ -27,17 +27,27 @@ pub struct HeadScanner {
     line_start: usize,
     /// Complete lines so far.
     lines: usize,
+    /// Every line so far ends in CR LF and none continues another.
+    is_plain: bool,
 }
 
 /// A complete head.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// Its lines, each with CR LF, without the closing empty line.
+    /// Its lines, each with its line end, without the closing empty line.
     pub(super) lines: Range<usize>,
     /// Where the bytes after the head begin.
     pub(super) end: usize,
     /// Number of its field lines.
     pub(super) fields: usize,
+    /// Each line ends in CR LF and none continues another: always so in a request.
+    pub(super) is_plain: bool,
+}
+
+impl Default for HeadScanner {
+    fn default() -> Self {
+        Self { searched: 0, start: 0, line_start: 0, lines: 0, is_plain: true }
+    }
 }
 
 impl HeadScanner {
@@ -73,6 +83,7 @@ impl HeadScanner {
                     lines: self.start..self.line_start,
                     end: self.searched,
                     fields: self.lines - 1,
+                    is_plain: self.is_plain,
                 };
                 *self = Self::default();
                 return Ok(Some(head));
@@ -115,9 +126,15 @@ impl HeadScanner {
     fn end_line(&mut self, input: &[u8], role: Role, limits: &Limits) -> Result<bool, Refusal> {
         let line = &input[self.line_start..self.searched];
         if !line.ends_with(b"\r\n") {
-            return Err(Refusal::BareLineFeed { line: self.lines + 1 });
+            if role == Role::Request {
+                return Err(Refusal::BareLineFeed { line: self.lines + 1 });
+            }
+            self.is_plain = false;
         }
-        if line.len() > 2 {
+        if role == Role::Response && self.lines > 0 && matches!(line, [b' ' | b'\t', ..]) {
+            self.is_plain = false;
+        }
+        if !matches!(line, b"\r\n" | b"\n") {
             self.lines += 1;
             self.line_start = self.searched;
             if self.lines > limits.fields.saturating_add(1) {

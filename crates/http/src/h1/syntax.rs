@@ -23,7 +23,7 @@ const fn classes() -> [u8; 256] {
 
 const fn class(byte: u8) -> u8 {
     let token = crate::bytes::is_token_byte(byte);
-    let target = byte.is_ascii_graphic() && byte != b'#' && byte != b'\\';
+    let target = byte.is_ascii_graphic() && byte != b'#';
     let name = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     (if token { TOKEN } else { 0 })
         | (if target { TARGET } else { 0 })
@@ -65,13 +65,33 @@ pub fn is_field_value(bytes: &[u8]) -> bool {
 }
 
 /// Whether `bytes` may be a [`path`](crate::RequestHead::path): `*`, or `/` followed by visible
-/// ASCII without `#` and `\`.
+/// ASCII without `#`.
 ///
-/// `"`, `<`, `>`, `[`, `]`, `^`, `` ` ``, `{`, `|` and `}` are accepted although RFC 3986 requires
-/// them to be escaped: clients send them, and no parser ends a target at them.
+/// `"`, `<`, `>`, `[`, `\`, `]`, `^`, `` ` ``, `{`, `|` and `}` are accepted although RFC 3986 requires
+/// them to be escaped: clients send them, and no parser ends a target at them. Some servers read `\` in a
+/// path as `/`, so code that decides by path judges both readings.
 #[must_use]
 pub fn is_path(bytes: &[u8]) -> bool {
     bytes == b"*" || (bytes.first() == Some(&b'/') && all(bytes, TARGET))
+}
+
+/// Appends `target` with each byte beyond ASCII as an escape (RFC 3987 section 3.1).
+pub(crate) fn push_escaped(out: &mut Vec<u8>, target: &[u8]) {
+    for &byte in target {
+        match byte {
+            0x80.. => {
+                let digit = |half: u8| b"0123456789ABCDEF"[usize::from(half & 15)];
+                out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Bytes of `target` when [escaped](push_escaped); `None` if what is beyond ASCII there is not UTF-8.
+pub(crate) fn escaped_length(target: &[u8]) -> Option<usize> {
+    std::str::from_utf8(target).ok()?;
+    Some(target.len() + 2 * target.iter().filter(|byte| !byte.is_ascii()).count())
 }
 
 /// Whether `bytes` is a host with an optional port: a name of letters, digits and `-._~`, an
@@ -159,7 +179,7 @@ mod tests {
                 visible || byte >= 0x80 || byte == b' ' || byte == b'\t',
                 "{byte:#x}"
             );
-            assert_eq!(is_path(&[b'/', byte]), visible && byte != b'#' && byte != b'\\');
+            assert_eq!(is_path(&[b'/', byte]), visible && byte != b'#');
         }
         assert!(!is_token(b""));
         assert!(is_field_value(b""));

@@ -92,8 +92,11 @@ fn body(length: BodyLength, input: &[u8]) -> String {
 }
 
 fn body_within(length: BodyLength, input: &[u8], limits: &Limits) -> String {
-    let mut decoder = BodyDecoder::new(length, limits);
-    let (data, left, outcome) = read_body(&mut decoder, input);
+    body_of(&mut BodyDecoder::new(length, limits), input)
+}
+
+fn body_of(decoder: &mut BodyDecoder, input: &[u8]) -> String {
+    let (data, left, outcome) = read_body(decoder, input);
     let data = data.escape_ascii();
     if let Err(refusal) = outcome {
         return format!("{data} {}", show_refusal(refusal));

@@ -2,7 +2,7 @@
 //!
 //! Whatever could mean something else once it is written as HTTP/1.1 is malformed here.
 
-use crate::h1::syntax::is_field_value;
+use crate::h1::syntax::{escaped_length, is_field_value, push_escaped};
 use crate::head::scheme_of;
 use crate::{Field, Fields, Method, RequestHead, ResponseHead};
 
@@ -81,6 +81,10 @@ impl RequestBuilder {
             b":path" if is_target(value) => {
                 first(&mut self.has_path)?;
                 head.path.extend_from_slice(value);
+            }
+            b":path" if is_target_with_letters(value) => {
+                first(&mut self.has_path)?;
+                push_escaped(&mut head.path, value);
             }
             b":protocol" if is_token(value) => {
                 return once(&mut head.protocol, || value.into());
@@ -303,6 +307,12 @@ fn is_authority(value: &[u8]) -> bool {
 /// A path and query, or `*`.
 fn is_target(value: &[u8]) -> bool {
     !value.is_empty() && value.iter().all(|&byte| is(byte, TARGET))
+}
+
+/// A path and query with letters beyond ASCII in UTF-8, which are sent on as escapes.
+fn is_target_with_letters(value: &[u8]) -> bool {
+    value.iter().all(|&byte| !byte.is_ascii() || is(byte, TARGET))
+        && escaped_length(value).is_some()
 }
 
 const TOKEN: u8 = 1;

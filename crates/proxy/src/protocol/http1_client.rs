@@ -93,7 +93,7 @@ fn begin_response(
     client.keep_alive = response.keep_alive;
     client.body = match response.body {
         BodyLength::None | BodyLength::Fixed(0) => None,
-        length => Some(BodyDecoder::new(length, &limits)),
+        length => Some(BodyDecoder::of_response(length, &limits)),
     };
     let ended = client.body.is_none();
     if ended {

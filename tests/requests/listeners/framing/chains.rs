@@ -40,6 +40,10 @@ pub(crate) struct Behind {
 
 impl Behind {
     pub(crate) fn start(way: Chain, alpn: &[u8], server: &Server) -> Self {
+        Self::start_to(way, alpn, server.address)
+    }
+
+    pub(crate) fn start_to(way: Chain, alpn: &[u8], server: SocketAddr) -> Self {
         let behind = match way {
             Chain::Front => Self::front(alpn, server),
             Chain::Mesh => Self::mesh(alpn, server),
@@ -50,15 +54,15 @@ impl Behind {
         behind
     }
 
-    fn front(alpn: &[u8], server: &Server) -> Self {
-        let (files, process) = front(tollway(), &format!("http://{}", server.address), &[]);
+    fn front(alpn: &[u8], server: SocketAddr) -> Self {
+        let (files, process) = front(tollway(), &format!("http://{server}"), &[]);
         let port = process.port("front").unwrap();
         let relay = |alpn| TlsRelay::start(port, FRONT, trusting(None, alpn)).unwrap();
         let relays = vec![relay(HTTP1), relay(alpn)];
         Self::of((None, vec![process]), relays, Some(files))
     }
 
-    fn mesh(alpn: &[u8], server: &Server) -> Self {
+    fn mesh(alpn: &[u8], server: SocketAddr) -> Self {
         let network = Network::start("west");
         let stock = stock(&network, server, &[]);
         let port = stock.port("inbound").unwrap();
@@ -85,7 +89,7 @@ impl Behind {
         }
     }
 
-    fn sidecars(server: &Server, options: &[&str]) -> Self {
+    fn sidecars(server: SocketAddr, options: &[&str]) -> Self {
         let network = Network::start("west");
         let stock = stock(&network, server, options);
         let web = network.sidecar("web", options);
@@ -101,8 +105,8 @@ impl Behind {
     }
 }
 
-fn stock(network: &Network, server: &Server, options: &[&str]) -> Process {
-    let (ip, port) = (server.address.ip().to_string(), server.address.port().to_string());
+fn stock(network: &Network, server: SocketAddr, options: &[&str]) -> Process {
+    let (ip, port) = (server.ip().to_string(), server.port().to_string());
     let app = ["--app-address", &ip, "--app-port", &port];
     network.sidecar("stock", &[&app, options].concat())
 }

@@ -76,6 +76,7 @@ pub(crate) fn corpus() -> Vec<Case> {
     targets(&mut cases);
     cases.iter_mut().for_each(|case| case.is_valid = true);
     evil_heads(&mut cases);
+    evil_letters(&mut cases);
     evil_bodies(&mut cases);
     cases
 }
@@ -154,6 +155,8 @@ fn targets(cases: &mut Vec<Case>) {
         ("double-slash", "//a///b"),
         ("semicolon", ";a=b"),
         ("quotes", "\"<>^`{|}"),
+        ("backslash-in-query", "?a\\b\\..\\c"),
+        ("backslash-in-path", "/a\\b"),
         ("long-target", &format!("/{}", "a".repeat(6000))),
     ] {
         cases.push(case(name, "GET", suffix, "", "", ""));
@@ -161,6 +164,16 @@ fn targets(cases: &mut Vec<Case>) {
     let absolute = case("absolute-form", "GET", "", "", "", "");
     let bytes = format!("GET http://{STOCK}/absolute-form HTTP/1.1\r\nhost: {STOCK}\r\n\r\n");
     cases.push(Case { bytes: bytes.into(), ..absolute });
+    let other = case("absolute-and-other-host", "GET", "", "", "", "");
+    let bytes = format!(
+        "GET http://{STOCK}/absolute-and-other-host HTTP/1.1\r\nhost: shop.example\r\n\r\n"
+    );
+    cases.push(Case { bytes: bytes.into(), ..other });
+    // Letters go on as escapes, which every server reads.
+    let letters = case("letters", "GET", "/gr%C3%B6%C3%9Fe?q=Zo%C3%AB", "", "", "");
+    let bytes =
+        format!("GET /letters/gr\u{f6}\u{df}e?q=Zo\u{eb} HTTP/1.1\r\nhost: {STOCK}\r\n\r\n");
+    cases.push(Case { bytes: bytes.into(), ..letters });
 }
 
 /// Heads that some reader somewhere takes for something else.
@@ -204,7 +217,24 @@ fn evil_heads(cases: &mut Vec<Case>) {
     raw("version-0-9", format!("GET /version-0-9\r\n{rest}"));
     raw("null-in-target", format!("GET /null-in-target\0 HTTP/1.1\r\n{rest}"));
     raw("fragment", format!("GET /fragment#x HTTP/1.1\r\n{rest}"));
+    raw(
+        "absolute-and-bad-host",
+        format!("GET http://{STOCK}/absolute-and-bad-host HTTP/1.1\r\nhost: a,b\r\n\r\n"),
+    );
+    raw(
+        "connect-and-other-host",
+        format!("CONNECT {STOCK}:80 HTTP/1.1\r\nhost: shop.example:80\r\n\r\n"),
+    );
     raw("chunked-in-1-0", format!("POST /chunked-in-1-0 HTTP/1.0\r\n{CHUNKED}{rest}0\r\n\r\n"));
+}
+
+/// Letters that are not UTF-8, and a slash in more bytes than it has.
+fn evil_letters(cases: &mut Vec<Case>) {
+    for (name, bytes) in [("letter-latin-1", &b"\xe9"[..]), ("letter-overlong", b"..\xc0\xaf..")] {
+        let line = [format!("GET /{name}/").as_bytes(), bytes, b" HTTP/1.1\r\nhost: "].concat();
+        let bytes = [&line[..], STOCK.as_bytes(), b"\r\n\r\n"].concat();
+        cases.push(Case { bytes, ..case(name, "GET", "", "", "", "") });
+    }
 }
 
 /// Lengths and chunks that are none, or two.

@@ -8,6 +8,7 @@
 //! write it again, set `TOLLWAY_WRITE_GOLDEN=1` and run one test at a time. What servers do alone
 //! is not ours to hold them to, and is compared with nothing.
 
+mod answers;
 mod chains;
 mod corpus;
 mod http2;

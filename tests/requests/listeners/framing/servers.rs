@@ -47,8 +47,18 @@ impl Server {
         Self { name, address, tells: Tells::Itself(process), done: Cell::new(0), _files: None }
     }
 
+    /// Go's reverse proxy.
+    pub(crate) fn go_to(program: &Path, app: SocketAddr) -> Self {
+        let process = Start::new(program).args(["--to", &app.to_string()]);
+        Self::itself("go", process.start_listening().unwrap())
+    }
+
     pub(crate) fn nginx(program: &Path) -> Self {
-        Self::proxy("nginx", |files, address, app| {
+        Self::behind(App::start(Script::new()), |app| Self::nginx_to(program, app))
+    }
+
+    pub(crate) fn nginx_to(program: &Path, app: SocketAddr) -> Self {
+        Self::proxy("nginx", app, |files, address, app| {
             let dir = files.path().display();
             let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"));
@@ -68,7 +78,11 @@ impl Server {
     }
 
     pub(crate) fn haproxy(program: &Path) -> Self {
-        Self::proxy("haproxy", |files, address, app| {
+        Self::behind(App::start(Script::new()), |app| Self::haproxy_to(program, app))
+    }
+
+    pub(crate) fn haproxy_to(program: &Path, app: SocketAddr) -> Self {
+        Self::proxy("haproxy", app, |files, address, app| {
             let config = format!(
                 "defaults\n mode http\n timeout client 30s\n timeout server 30s\n\
                  timeout connect 5s\n\
@@ -81,19 +95,28 @@ impl Server {
         })
     }
 
+    /// A proxy to an app that reports what the proxy passes on.
+    fn behind(app: App, start: impl Fn(SocketAddr) -> Self) -> Self {
+        let server = start(app.address);
+        match server.tells {
+            Tells::Itself(proxy) => Self { tells: Tells::Behind(app, proxy), ..server },
+            Tells::Behind(..) => server,
+        }
+    }
+
     fn proxy(
         name: &'static str,
+        app: SocketAddr,
         start: impl Fn(&TempDir, SocketAddr, SocketAddr) -> Start,
     ) -> Self {
-        let app = App::start(Script::new());
         let files = TempDir::new().unwrap();
         let address = free_address().unwrap();
-        let process = start(&files, address, app.address).start().unwrap();
+        let process = start(&files, address, app).start().unwrap();
         until_status(address, &format!("GET /up HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
         Self {
             name,
             address,
-            tells: Tells::Behind(app, process),
+            tells: Tells::Itself(process),
             done: Cell::new(0),
             _files: Some(files),
         }

@@ -1,7 +1,7 @@
 //! Bodies: items 6 (chunks) and 14 (trailers), and where a message ends.
 
 use super::super::{BodyDecoder, BodyLength, Limits, Refusal};
-use super::{body, body_within};
+use super::{body, body_of, body_within};
 
 fn check(length: BodyLength, input: &str, expected: &str) {
     assert_eq!(body(length, input.as_bytes()), expected, "for {input:?}");
@@ -36,6 +36,43 @@ fn chunk_sizes_are_plain_hexadecimal() {
     for size in ["", " 5", "-5", "+5", "0x5", "x5", "5x", "5 5", "5_0", "g", "5 ", "5\t", "\"5\""] {
         check_chunked(&format!("{size}\r\nhello\r\n0\r\n\r\n"), " 400 ChunkSize");
     }
+}
+
+#[test]
+fn chunks_of_a_response_may_have_space_behind_their_size_and_end_in_lf() {
+    let check = |input: &str, expected: &str| {
+        let mut decoder = BodyDecoder::of_response(BodyLength::Chunked, &Limits::default());
+        assert_eq!(body_of(&mut decoder, input.as_bytes()), expected, "for {input:?}");
+    };
+    for chunks in [
+        "5   \r\nhello\r\n0 \r\n\r\n",
+        "5\t\r\nhello\r\n0\t \r\n\r\n",
+        "5 ;a \r\nhello\r\n0\r\n\r\n",
+        "5\nhello\n0\n\n",
+        "5 \nhello\r\n0;a\n\r\n",
+        "5\r\nhello\n0\r\n\n",
+    ] {
+        check(&format!("{chunks}GET"), "hello end + GET");
+    }
+    check("0\nX: a\n b\nHost: c\n d\nY:\n e\n\n", " end | x: a b | y: e");
+    for (chunks, expected) in [
+        (" 5\r\nhello", " 400 ChunkSize"),
+        ("\nhello", " 400 ChunkSize"),
+        ("5 5\r\nhello", " 400 ChunkSize"),
+        ("0x5\r\nhello", " 400 ChunkSize"),
+        ("5\r\r\nhello", " 400 ChunkSize"),
+        ("5\rhello", " 400 ChunkSize"),
+        ("5;\0\r\nhello", " 400 ChunkExtension"),
+        ("5\r\nhello!\n", "hello 400 ChunkEnd"),
+        ("5\r\nhello\r0", "hello 400 ChunkEnd"),
+        ("0\r\n x\r\n\r\n", " 400 FoldedLine { line: 1 }"),
+        ("0\r\nX: a\r\n \0\r\n\r\n", " 400 FieldValue { line: 2 }"),
+        ("0\r\nX: a\rb\n\n", " 400 FieldValue { line: 1 }"),
+    ] {
+        check(chunks, expected);
+    }
+    let long = format!("5{}", " ".repeat(1 << 20));
+    check(&long, " 400 ChunkLineTooLong { limit: 256 }");
 }
 
 #[test]

@@ -40,8 +40,9 @@ fn status_lines_are_judged() {
         "HTTP/1.1 20 OK",
         "HTTP/1.1 2000 OK",
         "HTTP/1.1 2x0 OK",
-        "HTTP/1.1  200 OK",
         "HTTP/1.1\t200 OK",
+        "HTTP/1.1  20 OK",
+        "HTTP/1.1  ",
         "HTTP/1.1 200OK",
         "HTTP/1.1 200 O\0K",
         "HTTP/1.1 200 O\rK",
@@ -53,7 +54,12 @@ fn status_lines_are_judged() {
     ] {
         check_get(&format!("{line}\r\nContent-Length: 0\r\n\r\n"), "400 StatusLine");
     }
-    check_get("HTTP/2.0 200 OK\r\n\r\n", "505 UnsupportedVersion");
+    check_get("HTTP/1.1   200 \r\nContent-Length: 0\r\n\r\n", "200 1.1 fixed(0) keep");
+    for later in ["HTTP/1.2", "HTTP/2.0"] {
+        let head = format!("{later} 200 OK\r\nContent-Length: 0\r\n\r\n");
+        check_get(&head, "200 1.1 fixed(0) keep");
+    }
+    check_get("HTTP/0.9 200 OK\r\n\r\n", "505 UnsupportedVersion");
     check_get("HTTP 1.1 200 OK\r\n\r\n", "400 Version");
     check_get("\r\nHTTP/1.1 200 OK\r\n\r\n", "400 StatusLine");
     check_get("SSH-2.0", "400 StatusLine");
@@ -68,27 +74,96 @@ fn two_status_lines_are_no_response() {
 }
 
 #[test]
-fn framing_is_as_strict_as_in_requests() {
+fn what_two_recipients_would_frame_differently_is_refused() {
     for (fields, expected) in [
-        ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "400 LengthAndEncoding"),
-        ("Content-Length: 5\r\nContent-Length: 5\r\n", "400 ContentLengthRepeated"),
-        ("Content-Length: 5\r\nContent-Length: 6\r\n", "400 ContentLengthRepeated"),
-        ("Content-Length: 5, 5\r\n", "400 ContentLength"),
+        ("Content-Length: 5\r\nContent-Length: 6\r\n", "400 ContentLengthsDiffer"),
+        ("Content-Length: 5, 6\r\n", "400 ContentLengthsDiffer"),
+        ("Content-Length: 5,\r\n", "400 ContentLength"),
+        ("Content-Length: +5\r\n", "400 ContentLength"),
+        ("Transfer-Encoding:\r\n", "501 UnknownTransferEncoding"),
+        ("Transfer-Encoding: ,\r\n", "501 UnknownTransferEncoding"),
+        (
+            "Content-Length: 5\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n",
+            "400 ContentLengthsDiffer",
+        ),
         ("Transfer-Encoding: gzip\r\n", "501 UnknownTransferEncoding"),
         ("Transfer-Encoding: gzip, chunked\r\n", "501 UnknownTransferEncoding"),
+        ("Transfer-Encoding: identity\r\nContent-Length: 5\r\n", "501 UnknownTransferEncoding"),
         ("Transfer-Encoding: chunked, chunked\r\n", "400 TransferEncoding"),
         ("Content-Length : 5\r\n", "400 SpaceBeforeColon { line: 2 }"),
-        ("X: y\r\n Content-Length: 5\r\n", "400 FoldedLine { line: 3 }"),
-        ("X: y\nContent-Length: 5\r\n", "400 BareLineFeed { line: 2 }"),
+        (" Content-Length: 5\r\n", "400 FoldedLine { line: 2 }"),
+        (" \r\nContent-Length: 5\r\n", "400 FoldedLine { line: 2 }"),
+        ("X: y\rContent-Length: 5\r\n", "400 FieldValue { line: 2 }"),
+        ("X: y\r\r\n Content-Length: 5\r\n", "400 FieldValue { line: 2 }"),
+        ("X: y\0\r\n", "400 FieldValue { line: 2 }"),
+        ("X\r\n", "400 FieldName { line: 2 }"),
+        ("X\r\n : y\r\n", "400 SpaceBeforeColon { line: 2 }"),
     ] {
         for context in [TO_GET, TO_HEAD, TO_CONNECT] {
             check(context, &format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), expected);
         }
     }
+}
+
+#[test]
+fn chunks_win_over_a_length_and_end_the_connection() {
+    let chunks = "5\r\nhello\r\n";
+    for fields in [
+        "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        check_get(&head, "200 1.1 chunked");
+        check(TO_HEAD, &head, "200 1.1 none");
+    }
+    let old = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n";
     check_get(
-        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "400 TransferEncodingInHttp10",
+        &format!("{old}{chunks}"),
+        "200 1.0 chunked | connection: keep-alive + 5\\r\\nhello\\r\\n",
     );
+}
+
+#[test]
+fn the_same_length_again_is_one_length() {
+    for fields in [
+        "Content-Length: 5\r\nContent-Length: 5\r\n",
+        "Content-Length: 5, 5\r\n",
+        "Content-Length: 5,5\r\ncontent-length: 05\r\n",
+    ] {
+        check_get(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), "200 1.1 fixed(5) keep");
+    }
+    check_get("HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n", "200 1.1 until-close");
+    check_get("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked,\r\n\r\n", "200 1.1 chunked keep");
+}
+
+#[test]
+fn lines_may_end_in_lf_alone() {
+    let expected = "200 1.1 fixed(5) keep | x: y + hello";
+    for head in [
+        "HTTP/1.1 200 OK\nX: y\nContent-Length: 5\n\nhello",
+        "HTTP/1.1 200 OK\r\nX: y\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 5\r\n\nhello",
+        "HTTP/1.1 200 OK\nX: y \r\nContent-Length: 5\n\r\nhello",
+    ] {
+        check_get(head, expected);
+    }
+    check_get("\nHTTP/1.1 200 OK\n\n", "400 StatusLine");
+}
+
+#[test]
+fn a_folded_line_becomes_one() {
+    for (fields, value) in [
+        ("X: a\r\n b\r\n\tc\r\n", "a   b  \\tc"),
+        ("X:\n b\n", "b"),
+        ("X: a\r\n \r\n", "a"),
+        ("X: a\r\n Content-Length: 6\r\n", "a   Content-Length: 6"),
+    ] {
+        check_get(
+            &format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 5\r\n\r\n"),
+            &format!("200 1.1 fixed(5) keep | x: {value}"),
+        );
+    }
+    check_get("HTTP/1.1 200 OK\r\nContent-Length:\r\n 5\r\n\r\n", "200 1.1 fixed(5) keep");
 }
 
 #[test]

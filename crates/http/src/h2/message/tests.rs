@@ -63,6 +63,14 @@ fn malformed_requests_are_refused() {
     }
     let lengths = [("content-length", "5"), ("content-length", "6")];
     assert_eq!(request(&[&GET[..], &lengths].concat()), Err(Malformed));
+    let path = |path| [GET[0], GET[1], (":path", path), GET[3]];
+    for (sent, read) in [("/\u{eb}?\u{20ac}", "/%C3%AB?%E2%82%AC"), ("/a\\b", "/a\\b")] {
+        let (head, _) = request(&path(sent)).unwrap();
+        assert_eq!(String::from_utf8_lossy(&head.path), read);
+    }
+    for bad in ["/\u{eb}#", "/\u{eb} b", "\u{eb}"] {
+        assert_eq!(request(&path(bad)), Err(Malformed), "{bad}");
+    }
     let late = [&[("x", "y")], &GET[..]].concat();
     assert_eq!(request(&late), Err(Malformed));
     for missing in [":method", ":scheme", ":path"] {

@@ -112,7 +112,7 @@ impl Answer {
                 continue;
             }
             self.body = Some(Body {
-                decoder: BodyDecoder::new(meaning.body, &expectation.limits),
+                decoder: BodyDecoder::of_response(meaning.body, &expectation.limits),
                 meaning,
                 received: 0,
                 expected: expectation.echo.as_ref().map(Vec::len),
