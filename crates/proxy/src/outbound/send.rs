@@ -2,12 +2,14 @@
 
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail};
+use crate::exchange::{
+    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail,
+};
 use crate::headers;
 use crate::inbound::AppQueue;
 use crate::request_error::RequestError;
-use tollway_http::h1;
 use tollway_http::h2::StreamId;
+use tollway_http::{Method, h1};
 use tollway_routing::Failure;
 
 /// Sends the request on an open connection.
@@ -53,7 +55,7 @@ pub(crate) fn send(
                 None => h1::Connection::KeepAlive,
             };
             let options = h1::RequestOptions { connection, ..h1::RequestOptions::default() };
-            let framing = exchange.request_size.framing(true);
+            let framing = request_framing(exchange);
             client.sink = h1::write_request(conn.io.out(), &exchange.head, framing, &options);
             // Chunks have an end of their own, also where there are none.
             ended &= client.sink != h1::BodyLength::Chunked;
@@ -74,6 +76,22 @@ pub(crate) fn send(
     conns.mark_dirty(conn_key);
     if !ended {
         body::move_waiting(cx, conns, exchanges, key, Side::Request, usize::MAX);
+    }
+}
+
+/// How a request's body goes over HTTP/1.1. Where its method expects content, that there is none is
+/// written (RFC 9110 section 8.6): over HTTP/2 the end of the stream shows it, and servers answer a
+/// POST without length with 411.
+fn request_framing(exchange: &Exchange) -> h1::BodyLength {
+    let method = &exchange.head.method;
+    match exchange.request_size.framing(true) {
+        h1::BodyLength::None
+            if !exchange.is_upgrade
+                && matches!(method, Method::Post | Method::Put | Method::Patch) =>
+        {
+            h1::BodyLength::Fixed(0)
+        }
+        framing => framing,
     }
 }
 

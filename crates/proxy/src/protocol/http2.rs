@@ -115,6 +115,8 @@ struct Declared {
 impl Declared {
     fn size(&self) -> BodySize {
         match self.content_length {
+            // Servers ask for a length where there could be content.
+            Some(0) => BodySize::Fixed(0),
             _ if self.end => BodySize::None,
             Some(length) => BodySize::Fixed(length),
             None => BodySize::Unknown,
@@ -235,7 +237,11 @@ fn on_response(
     let declared = said.content_length.filter(|_| is_head || head.status == 304);
     // Whole by its head: a body that comes all the same has no meaning, for callers of either
     // version, and the codec ends its stream.
-    let said = Declared { end: said.end || (head.status >= 200 && (is_head || is_empty)), ..said };
+    let is_bodiless = head.status >= 200 && (is_head || is_empty);
+    let said = Declared {
+        end: said.end || is_bodiless,
+        content_length: said.content_length.filter(|_| !is_bodiless),
+    };
     if said.end {
         finish::release_upstream(cx, conns, exchanges, exchange);
     }
