@@ -14,6 +14,7 @@ pub mod h2_frames;
 pub mod load_command;
 pub mod mesh;
 pub mod metrics_page;
+pub mod names;
 pub mod network;
 pub mod pki;
 mod program;

@@ -60,7 +60,10 @@ pub(crate) const CRATES: &[Crate] = &[
     ),
     part("fabric", &["model", "net", "wire", "identity", "telemetry"]),
     part("echo", &["http", "record", "net"]),
-    part("load", &["model", "http", "record", "net", "echo", "wire", "identity", "telemetry"]),
+    part(
+        "load",
+        &["model", "http", "record", "net", "echo", "wire", "identity", "dial", "telemetry"],
+    ),
     part("lab", &["config", "model", "record", "net", "identity", "telemetry"]),
     part("report", &["model", "record"]),
     part("cli", &[]),

@@ -1,11 +1,12 @@
 //! Opens TCP connections for asynchronous tasks, with or without TLS, within a time limit, and makes
-//! gRPC channels of them.
+//! gRPC channels of them. Of a name with several addresses each is tried.
 //!
 //! What TLS trusts is a configuration of `tollway-identity`; other protocols inside, pools and
 //! retries are left to the callers. The data plane's event loop connects by itself, without tasks.
 
 #![forbid(unsafe_code)]
 
+mod race;
 mod wall;
 
 use std::io;
@@ -24,6 +25,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+pub use race::{ADDRESSES_LIMIT, ATTEMPT_EVERY, in_turn, race};
 pub use wall::wall_clock_reads;
 
 /// An open connection.
@@ -81,8 +83,8 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// Opens a connection to the first address of `to` that accepts one, with TLS inside if `tls` is
-/// given. Small writes go out at once (`TCP_NODELAY`). `within` is the time for the name, TCP and
+/// Opens a connection to the first address of `to` that accepts one ([`race`]), with TLS inside if `tls`
+/// is given. Small writes go out at once (`TCP_NODELAY`). `within` is the time for the name, TCP and
 /// TLS together.
 ///
 /// # Errors
@@ -96,10 +98,39 @@ pub async fn dial(
     opened.unwrap_or(Err(DialError::Timeout { within }))
 }
 
+/// Where a connection to `to` would go: the first address that accepts one within the time, else the
+/// first of all. A connection is opened only if there are several, and closed at once.
+///
+/// # Errors
+/// When there is no address.
+pub async fn reachable(to: impl ToSocketAddrs, within: Duration) -> io::Result<SocketAddr> {
+    let addresses = in_turn(tokio::net::lookup_host(to).await?);
+    let none = || io::Error::other("the name has no address");
+    let first = *addresses.first().ok_or_else(none)?;
+    if addresses.len() == 1 {
+        return Ok(first);
+    }
+    let connected = tokio::time::timeout(within, race(&addresses, TcpStream::connect)).await;
+    Ok(connected.ok().and_then(Result::ok).map_or(first, |(_, address)| address))
+}
+
+/// As [`reachable`], for threads without tasks.
+///
+/// # Errors
+/// When there is no address, or no thread or descriptor for the attempts.
+pub fn reachable_blocking(host: &str, port: u16, within: Duration) -> io::Result<SocketAddr> {
+    let to = (host.to_owned(), port);
+    // A thread of its own: the caller's may have tasks that cannot wait.
+    let attempts = std::thread::Builder::new().name("dial".to_owned()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(reachable((to.0.as_str(), to.1), within))
+    })?;
+    attempts.join().unwrap_or_else(|_| Err(io::Error::other("the attempts ended early")))
+}
+
 async fn open(to: impl ToSocketAddrs, tls: Option<Tls>) -> Result<Stream, DialError> {
-    let addresses = tokio::net::lookup_host(to).await.map_err(DialError::Resolve)?;
-    let addresses: Vec<SocketAddr> = addresses.collect();
-    let tcp = TcpStream::connect(&addresses[..]).await.map_err(DialError::Connect)?;
+    let addresses = in_turn(tokio::net::lookup_host(to).await.map_err(DialError::Resolve)?);
+    let (tcp, _) = race(&addresses, TcpStream::connect).await.map_err(DialError::Connect)?;
     tcp.set_nodelay(true).map_err(DialError::Connect)?;
     let Some(Tls { config, name }) = tls else { return Ok(Either::Left(tcp)) };
     match TlsConnector::from(config).connect(name, tcp).await {

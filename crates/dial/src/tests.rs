@@ -73,6 +73,23 @@ async fn a_server_that_is_not_trusted_differs_from_one_that_is_away() {
 }
 
 #[tokio::test]
+async fn each_address_is_tried_and_the_error_names_all() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let here = listener.local_addr().unwrap();
+    let closed = [(); 2].map(|()| tollway_testkit::free_address().unwrap());
+    let dialled = dial(&[closed[0], here][..], None, SOON).await.unwrap();
+    let Either::Left(tcp) = dialled else { panic!("TLS was not asked for") };
+    assert_eq!(tcp.peer_addr().unwrap(), here);
+    assert_eq!(reachable(&[closed[0], here][..], SOON).await.unwrap(), here);
+    assert_eq!(reachable(&closed[..], SOON).await.unwrap(), closed[0]);
+    assert_eq!(reachable_blocking("127.0.0.1", here.port(), SOON).unwrap(), here);
+    let away = io::Error::from(dial(&closed[..], None, SOON).await.unwrap_err());
+    assert_eq!(away.kind(), io::ErrorKind::ConnectionRefused);
+    let text = away.to_string();
+    assert!(closed.iter().all(|address| text.contains(&address.to_string())), "{text}");
+}
+
+#[tokio::test]
 async fn a_connection_that_breaks_in_the_handshake_was_not_refused() {
     let (_, roots) = echo_over_tls().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

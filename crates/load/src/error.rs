@@ -38,8 +38,6 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    #[error("{host} has no address")]
-    NoAddress { host: String },
     #[error(
         "none of {connections} connections to {address} could be opened; does the target listen \
          there and speak this protocol?"

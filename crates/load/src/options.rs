@@ -1,6 +1,7 @@
 //! The options of a run: target, arrivals, connections, limits, and the request itself.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Uri;
@@ -10,6 +11,7 @@ use crate::arrival::{Arrival, Extent, Profile, Spacing};
 use crate::clients::streams::StreamKind;
 use crate::error::LoadError;
 use crate::tls::TlsOptions;
+use tollway_dial::reachable_blocking;
 use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 
 /// Connections of one run; each costs a descriptor and a few KB.
@@ -22,6 +24,10 @@ const MAX_IN_FLIGHT: usize = 100_000;
 const MAX_PAYLOAD_BYTES: usize = 4 * 1024 * 1024 - 64;
 /// The largest window that HTTP/2 has.
 const MAX_WINDOW_BYTES: usize = (1 << 31) - 1;
+/// Why a URL is refused that names a port and has none.
+const NO_PORT: &str = "its port is not a number from 1 to 65535";
+/// Time in which one of a host's addresses is found that accepts connections.
+pub(crate) const FIND_WITHIN: Duration = Duration::from_secs(5);
 /// Default cap on requests released and not finished.
 pub(crate) const DEFAULT_MAX_INFLIGHT: usize = 100_000;
 
@@ -113,24 +119,22 @@ impl LoadOptions {
         within("max-inflight", self.max_inflight, usize::MAX)
     }
 
-    /// Where to connect: `connect_to`, else the first address of the target's host.
+    /// Where to connect: `connect_to`, else the first address of the target's host that accepts a
+    /// connection. Every connection of the run goes there.
     pub fn address(&self) -> Result<SocketAddr, LoadError> {
         self.target.address(self.connect_to)
     }
 }
 
 impl Target {
-    /// `connect_to`, else the first address of the host.
+    /// `connect_to`, else the address of the host that accepts a connection, if it has several.
     pub(crate) fn address(&self, connect_to: Option<SocketAddr>) -> Result<SocketAddr, LoadError> {
         if let Some(address) = connect_to {
             return Ok(address);
         }
         let Self { host, port, .. } = self;
-        (host.as_str(), *port)
-            .to_socket_addrs()
-            .map_err(|source| LoadError::Resolve { host: host.clone(), source })?
-            .next()
-            .ok_or_else(|| LoadError::NoAddress { host: host.clone() })
+        reachable_blocking(host, *port, FIND_WITHIN)
+            .map_err(|source| LoadError::Resolve { host: host.clone(), source })
     }
 }
 
@@ -224,15 +228,40 @@ impl Target {
         if host.is_empty() {
             return Err(refuse("it names no host"));
         }
+        let port = match authority.port_u16() {
+            Some(0) => return Err(refuse(NO_PORT)),
+            Some(port) => port,
+            None if authority.as_str().ends_with(authority.host()) => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            None => return Err(refuse(NO_PORT)),
+        };
         Ok(Self {
             authority: authority.to_string(),
             host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+            port,
+            path: escaped(uri.path_and_query().map_or("/", |path| path.as_str())),
             url: full,
             tls,
         })
     }
+}
+
+/// Letters beyond ASCII as the escapes that a request has for them.
+fn escaped(path: &str) -> String {
+    path.bytes().fold(String::with_capacity(path.len()), |mut escaped, byte| {
+        if byte.is_ascii() {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+        escaped
+    })
 }
 
 /// The request of an HTTP run, the same every time.
@@ -346,6 +375,8 @@ mod tests {
         let target = Target::http("stock.shop.east.mesh").unwrap();
         assert_eq!((target.host.as_str(), target.port), ("stock.shop.east.mesh", 80));
         assert_eq!(target.path, "/");
+        let target = Target::http("a/Zo\u{eb}?q=\u{20ac}").unwrap();
+        assert_eq!(target.path, "/Zo%C3%AB?q=%E2%82%AC");
         let target = Target::http("[::1]:9/").unwrap();
         assert_eq!((target.host.as_str(), target.authority.as_str()), ("::1", "[::1]:9"));
         let target = Target::grpc("grpc://10.0.0.1:5/p.S/M").unwrap();
@@ -366,9 +397,26 @@ mod tests {
             ("http://u:p@a/", "it carries a user name; send an authorization header instead"),
             ("http://", "it is not a valid URL"),
             ("http:// a/", "it is not a valid URL"),
+            ("http://127.0.0.1:70300/", NO_PORT),
+            ("https://a:65536", NO_PORT),
+            ("http://a:0/", NO_PORT),
+            ("http://a:/", NO_PORT),
+            ("http://a:80a/", "it is not a valid URL"),
+            ("http://a:-1/", "it is not a valid URL"),
+            ("http://[::1]:70300/", NO_PORT),
         ] {
             let error = Target::http(url).unwrap_err().to_string();
             assert!(error.ends_with(reason), "{url}: {error}");
+        }
+    }
+
+    /// The harm: a port that is mistyped sends the load to another server.
+    #[test]
+    fn a_port_that_is_none_is_refused_for_every_protocol() {
+        for url in ["a:70300", "a:0"] {
+            for refused in [Target::http(url), Target::grpc(url), Target::tcp(url)] {
+                assert!(refused.unwrap_err().to_string().ends_with(NO_PORT), "{url}");
+            }
         }
     }
 

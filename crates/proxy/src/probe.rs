@@ -1,11 +1,12 @@
 //! Examines whether the app takes connections, and reports it to the mesh.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tollway_dial::race;
 
+use crate::app_addresses::AppAddresses;
 use crate::fanout::Fanout;
 use crate::mesh::MeshClient;
 
@@ -15,7 +16,7 @@ const PROBE_READY: Duration = Duration::from_secs(1);
 
 /// Reports to the mesh whether the app accepts connections.
 pub(crate) struct Probe {
-    pub(crate) app: SocketAddr,
+    pub(crate) app: AppAddresses,
     pub(crate) mesh: Arc<MeshClient>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) ready: watch::Sender<bool>,
@@ -30,14 +31,32 @@ impl Probe {
     /// Runs until dropped.
     pub(crate) async fn run(mut self) {
         loop {
-            let takes = tokio::net::TcpStream::connect(self.app);
-            let takes = tokio::time::timeout(PROBE_READY, takes).await;
-            let takes = matches!(takes, Ok(Ok(_)));
+            let takes = self.app_takes().await;
             let ready = takes && self.is_healthy();
             if *self.ready.borrow() != ready {
                 self.on_change(ready).await;
             }
             self.pause(takes).await;
+        }
+    }
+
+    /// Whether the app takes a connection. Of several addresses the best is tried first, then each.
+    async fn app_takes(&self) -> bool {
+        let connect = tokio::net::TcpStream::connect;
+        let best = tokio::time::timeout(PROBE_READY, connect(self.app.best())).await;
+        if matches!(best, Ok(Ok(_))) {
+            return true;
+        }
+        if !self.app.are_several() {
+            return false;
+        }
+        let all: Vec<_> = self.app.all().collect();
+        match tokio::time::timeout(PROBE_READY, race(&all, connect)).await {
+            Ok(Ok((_, address))) => {
+                self.app.note_good(address);
+                true
+            }
+            Ok(Err(_)) | Err(_) => false,
         }
     }
 
@@ -73,7 +92,7 @@ impl Probe {
     }
 
     async fn on_change(&self, ready: bool) {
-        tracing::info!(app = %self.app, ready, "the app's state changed");
+        tracing::info!(app = %self.app.best(), ready, "the app's state changed");
         // The announcement is changed first: tasks that wait for `ready` find it made, or on its way.
         self.mesh.set_ready(ready);
         self.ready.send_replace(ready);

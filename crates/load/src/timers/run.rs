@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tollway_dial::reachable_blocking;
 use tollway_echo::actor_timer::{ActorTimer, FIRE_BYTES, TimerFire, micros, now_us};
 use tollway_echo::http_client::HttpClient;
 use tollway_record::record::Arrival;
@@ -15,7 +16,7 @@ use tollway_record::{RunResult, Traffic};
 
 use crate::clock::Clock;
 use crate::cost::Cost;
-use crate::options::Keep;
+use crate::options::{FIND_WITHIN, Keep, Target};
 use crate::progress::{Phase, Progress, Watch};
 use crate::recorder::{Call, Failure, Recorder};
 
@@ -155,11 +156,11 @@ struct Sidecar<'a> {
 impl<'a> Sidecar<'a> {
     fn new(options: &'a TimerOptions) -> Result<Self, TimersError> {
         let api = &options.api;
-        let host = api.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        let host = host.ok_or_else(|| TimersError::Api(api.clone()))?;
+        let target = Target::http(api).ok().filter(|target| !target.tls && target.path == "/");
+        let target = target.ok_or_else(|| TimersError::Api(api.clone()))?;
         let resolve = |source| TimersError::Resolve { api: api.clone(), source };
-        let mut found = host.to_socket_addrs().map_err(resolve)?;
-        let address = found.next().ok_or_else(|| TimersError::Api(api.clone()))?;
+        let found = reachable_blocking(&target.host, target.port, FIND_WITHIN);
+        let address = found.map_err(resolve)?;
         let bounds = |name, given, least, most| match (least..=most).contains(&given) {
             true => Ok(()),
             false => Err(TimersError::Bounds { name, given, least, most }),

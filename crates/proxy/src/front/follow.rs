@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::files::{FrontFiles, Served, Stamps};
-use super::target::FrontTarget;
+use super::target::{FrontTarget, find_best};
 use crate::dataplane::DataPlaneError;
 use crate::event_loop::{AppTarget, Command};
 use crate::fanout::Fanout;
@@ -65,7 +65,7 @@ impl Follower {
             let certificate = pair.certificate.display();
             tracing::warn!(%certificate, "no client can ask for this certificate: it has no DNS name");
         }
-        let app = to.resolve(None).await;
+        let app = to.resolve().await;
         let app = app.map_err(|source| DataPlaneError::App { app: to.to_string(), source })?;
         let status = Status { revision: 1, refused: 0, expires: unix_seconds(served.expires) };
         Ok(Self { files, to, reread, served, app, looked: taken.clone(), taken, status })
@@ -76,7 +76,7 @@ impl Follower {
     }
 
     pub(super) fn app(&self) -> AppTarget {
-        self.app
+        self.app.clone()
     }
 
     pub(super) fn status(&self) -> Status {
@@ -96,6 +96,8 @@ impl Follower {
                     self.taken = self.files.stamps();
                     self.reload(&fanout);
                 }
+                // A data thread could not connect: another address may take connections.
+                () = fanout.app_unreachable() => find_best(&self.app.addresses).await,
                 _ = look.tick() => {
                     if self.has_changed() {
                         self.reload(&fanout);
@@ -147,13 +149,13 @@ impl Follower {
     }
 
     async fn resolve(&mut self, fanout: &Fanout) {
-        match self.to.resolve(Some(self.app.address)).await {
+        match self.to.resolve().await {
             Ok(app) if app != self.app => {
-                tracing::info!(app = %self.to, address = %app.address, "the app's address is another");
+                tracing::info!(app = %self.to, address = %app.addresses.best(), "the app's address is another");
                 self.app = app;
-                fanout.send_to_all(|| Command::App(app));
+                fanout.send_to_all(|| Command::App(self.app.clone()));
             }
-            Ok(_) => {}
+            Ok(same) => self.app.addresses.note_good(same.addresses.best()),
             Err(error) => {
                 tracing::warn!(app = %self.to, %error, "the app's name cannot be resolved; its last address stays");
             }

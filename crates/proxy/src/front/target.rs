@@ -1,14 +1,20 @@
 //! The app behind a front: where it is, and what is spoken to it.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use http::Uri;
 use thiserror::Error;
+use tokio::net::TcpStream;
+use tollway_dial::{in_turn, race};
 use tollway_model::AppProtocol;
 
+use crate::app_addresses::AppAddresses;
 use crate::event_loop::AppTarget;
+
+/// Time in which one of an app's addresses is found that takes connections.
+const FIND_WITHIN: Duration = Duration::from_secs(2);
 
 /// `http://HOST:PORT` (HTTP/1.1) or `h2c://HOST:PORT` (HTTP/2 without TLS).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,22 +92,37 @@ impl FrontTarget {
         self.host.parse::<std::net::IpAddr>().is_err()
     }
 
-    /// Its address; `before` if that is still one of them.
+    /// Its addresses, the best of which takes connections if any does.
     ///
     /// # Errors
     /// When the system finds none.
-    pub(super) async fn resolve(&self, before: Option<SocketAddr>) -> std::io::Result<AppTarget> {
+    pub(super) async fn resolve(&self) -> std::io::Result<AppTarget> {
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
-        let found: Vec<SocketAddr> = found.collect();
-        let kept = before.filter(|before| found.contains(before));
+        let found = in_turn(found);
         let none = || std::io::Error::other("the name has no address");
-        let address = kept.or(found.first().copied()).ok_or_else(none)?;
-        Ok(AppTarget { address, protocol: self.protocol })
+        let addresses = AppAddresses::new(*found.first().ok_or_else(none)?, found);
+        find_best(&addresses).await;
+        let host = [].into();
+        Ok(AppTarget { addresses, protocol: self.protocol, host, names_host: false })
+    }
+}
+
+/// Finds which of an app's addresses takes connections, if there are several.
+pub(super) async fn find_best(addresses: &AppAddresses) {
+    if !addresses.are_several() {
+        return;
+    }
+    let all: Vec<_> = addresses.all().collect();
+    let found = tokio::time::timeout(FIND_WITHIN, race(&all, TcpStream::connect)).await;
+    if let Ok(Ok((_, address))) = found {
+        addresses.note_good(address);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -136,12 +157,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_still_right_stays() {
-        let target: FrontTarget = "http://localhost:81".parse().unwrap();
-        let first = target.resolve(None).await.unwrap().address;
-        assert_eq!(target.resolve(Some(first)).await.unwrap().address, first);
-        let elsewhere = "192.0.2.1:81".parse().unwrap();
-        assert_eq!(target.resolve(Some(elsewhere)).await.unwrap().address, first);
-        assert!(target.is_name() && !"http://[::1]:1".parse::<FrontTarget>().unwrap().is_name());
+    async fn a_name_has_the_address_at_which_the_app_listens() {
+        let target: FrontTarget = "http://127.0.0.1:81".parse().unwrap();
+        assert_eq!(
+            target.resolve().await.unwrap().addresses.best(),
+            "127.0.0.1:81".parse().unwrap()
+        );
+        let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+        let listens = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (away, here) = (app.unwrap(), listens.local_addr().unwrap());
+        let addresses = AppAddresses::new(away, [here]);
+        find_best(&addresses).await;
+        assert_eq!(addresses.best(), here);
+        assert!(
+            !target.is_name() && "http://localhost:1".parse::<FrontTarget>().unwrap().is_name()
+        );
     }
 }

@@ -13,8 +13,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tollway_dial::{DialError, dial};
 use tollway_model::{ErrorCode, MESH_SUFFIX};
 
 use super::body::{self, Body};
@@ -69,6 +68,14 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
 /// Time to connect to a sidecar that runs: elsewhere than here, packets may just be lost.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Why there is no connection, in words.
+fn reason(error: DialError) -> String {
+    match error {
+        DialError::Timeout { within } => format!("no connection within {} s", within.as_secs()),
+        other => io::Error::from(other).to_string(),
+    }
+}
+
 /// Sends it through the sidecar; returns with the head of the answer.
 pub(super) async fn send(
     sidecar: &SidecarAccess,
@@ -78,14 +85,8 @@ pub(super) async fn send(
         let what = format!("no sidecar answers at {}: {why}; check --sidecar", sidecar.address);
         Failure::new(ErrorCode::Unreachable, what)
     };
-    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(&sidecar.address)).await;
-    let stream = match connected {
-        Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
-        Err(_) => {
-            let within = CONNECT_TIMEOUT.as_secs();
-            return Err(unreachable(format!("no connection within {within} s")).into());
-        }
-    };
+    let dialled = dial(&sidecar.address, None, CONNECT_TIMEOUT).await;
+    let stream = dialled.map_err(|error| unreachable(reason(error)))?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .preserve_header_case(true)
         .handshake(TokioIo::new(stream))

@@ -9,8 +9,8 @@ use hyper::client::conn::http1::handshake;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tollway_dial::dial;
 
 use super::body::{self, Body};
 
@@ -54,7 +54,8 @@ async fn ask(address: &str) -> Result<(), String> {
 
 async fn status_of_health(address: &str) -> Result<StatusCode, String> {
     let failed = |error: &dyn std::error::Error| format!("a second connection failed: {error}");
-    let stream = TcpStream::connect(address).await.map_err(|error| failed(&error))?;
+    let stream = dial(address, None, SIGN_TIMEOUT).await;
+    let stream = stream.map_err(|error| failed(&std::io::Error::from(error)))?;
     let (mut sender, connection) =
         handshake::<_, Body>(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
     tokio::spawn(connection);

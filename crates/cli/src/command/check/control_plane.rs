@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::net::TcpStream;
+use tollway_dial::{DialError, dial};
 use tollway_model::ErrorCode;
 use tollway_proxy::mesh::{ControlCheck, MeshError, TokenSource, check_control};
 use tollway_settings::Listing;
@@ -63,14 +63,12 @@ pub(super) fn inspect_usual_address() -> Result<Option<Finding>> {
 /// Checks only whether something listens there: a control plane answers no unauthenticated peer.
 pub(super) fn inspect_without_token(control: &str) -> Result<Vec<Finding>> {
     // The timer is made inside the runtime that it needs.
-    let dialled = block_on(async {
-        tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(control)).await
-    })?;
+    let dialled = block_on(dial(control, None, CONNECT_TIMEOUT))?;
     Ok(vec![
         match dialled {
-            Ok(Ok(_)) => Finding::ok("control plane", format!("something listens at {control}")),
-            Ok(Err(error)) => unreachable(control, &error.kind().to_string()),
-            Err(_) => unreachable(control, "no answer in time"),
+            Ok(_) => Finding::ok("control plane", format!("something listens at {control}")),
+            Err(DialError::Timeout { .. }) => unreachable(control, "no answer in time"),
+            Err(error) => unreachable(control, &std::io::Error::from(error).kind().to_string()),
         }
         .at_most(Level::Warn),
     ])

@@ -1,14 +1,15 @@
 //! What a front would serve: its certificates, the authorities of its clients, its app.
 
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use tollway_dial::{DialError, dial};
 use tollway_identity::span;
 use tollway_model::ErrorCode;
 use tollway_proxy::{CheckedPair, FrontTarget};
 
 use super::finding::Finding;
+use crate::async_runtime::block_on;
 
 use crate::command::front::files;
 use tollway_settings::Listing;
@@ -82,15 +83,15 @@ fn app(to: &str) -> Finding {
             return Finding::fail("app", ErrorCode::BadConfiguration, error.to_string(), "");
         }
     };
-    let found = target.authority().to_socket_addrs().map(|mut found| found.next());
-    let Ok(Some(address)) = found else {
-        let what = format!("the address of {target} cannot be found");
-        return Finding::fail("app", ErrorCode::AppUnreachable, what, "check --to");
-    };
-    match TcpStream::connect_timeout(&address, APP_WITHIN) {
+    let dialled = block_on(dial(target.authority(), None, APP_WITHIN));
+    match dialled.unwrap_or_else(|error| Err(DialError::Connect(std::io::Error::other(error)))) {
         Ok(_) => Finding::ok("app", format!("{target} takes connections")),
+        Err(DialError::Resolve(_)) => {
+            let what = format!("the address of {target} cannot be found");
+            Finding::fail("app", ErrorCode::AppUnreachable, what, "check --to")
+        }
         Err(error) => {
-            let what = format!("{target} takes none: {}", error.kind());
+            let what = format!("{target} takes none: {}", std::io::Error::from(error).kind());
             Finding::warn(
                 "app",
                 what,
