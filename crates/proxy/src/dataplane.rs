@@ -19,6 +19,7 @@ use tollway_telemetry::{AdminFacts, DaprMetrics};
 
 use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
+use crate::app_addresses::AppAddresses;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
 use crate::event_loop::{ApiStream, AppTarget, AppTls, Command, LoopConfig, MeshProtocol};
@@ -33,6 +34,9 @@ use crate::probe::Probe;
 use crate::runtime_protocol::TurnLease;
 use crate::tokens::Tokens;
 use crate::web_pages::WebPages;
+
+/// Time in which one of a control plane's addresses is found that accepts connections.
+const CONTROL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -104,6 +108,12 @@ pub struct CommonOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AppOptions {
     pub address: SocketAddr,
+    /// Its further addresses, if it is given by a name that has several.
+    pub other_addresses: Vec<SocketAddr>,
+    /// The host that requests of the sidecar's own name to it: `HOST:PORT`.
+    pub host: String,
+    /// Calls of others name that host, too, as daprd has it; otherwise the name of the service.
+    pub names_host: bool,
     pub protocol: AppProtocol,
     /// It speaks that over TLS; its certificate is not checked.
     pub is_tls: bool,
@@ -120,6 +130,10 @@ impl AppOptions {
     #[must_use]
     pub fn has_actor_paths(&self) -> bool {
         self.asks_actors && matches!(self.protocol, AppProtocol::Http | AppProtocol::H2c)
+    }
+
+    pub(crate) fn addresses(&self) -> AppAddresses {
+        AppAddresses::new(self.address, self.other_addresses.iter().copied())
     }
 
     /// What it speaks, in Dapr's words.
@@ -258,8 +272,10 @@ impl Sidecar {
         let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
         let (mesh_protocol, tokens) = (options.mesh_protocol, options.tokens);
         let (api_rules, access) = (options.api_rules.map(Arc::new), options.access.map(Arc::new));
+        let addresses = app.as_ref().map(AppOptions::addresses);
         let role = Role {
             app: app.clone(),
+            app_addresses: addresses.clone(),
             app_tls,
             mesh_protocol,
             gateway: None,
@@ -273,13 +289,13 @@ impl Sidecar {
             dapr_metrics: options.dapr_metrics,
         };
         let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
-        let probe = app.map(|app| {
+        let probe = app.zip(addresses).map(|(app, addresses)| {
             let protocol = app.protocol;
             let announcement =
                 Announcement::Workload { address: advertise, protocol, ready: false };
             plane.mesh.register(announcement);
             let probe = Probe {
-                app: app.address,
+                app: addresses,
                 mesh: Arc::clone(&plane.mesh),
                 fanout: Arc::clone(&plane.plane.fanout),
                 ready: plane.app_ready.clone(),
@@ -433,8 +449,7 @@ async fn start_mesh(
 
 async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
     let failed = |source| DataPlaneError::Control { control: control.to_owned(), source };
-    let mut found = tokio::net::lookup_host(control).await.map_err(failed)?;
-    found.next().ok_or_else(|| failed(std::io::Error::other("the name has no address")))
+    tollway_dial::reachable(control, CONTROL_WITHIN).await.map_err(failed)
 }
 
 /// What a member of the mesh does there.
@@ -442,6 +457,7 @@ async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
 struct Role {
     /// A sidecar's, if it takes calls.
     app: Option<AppOptions>,
+    app_addresses: Option<AppAddresses>,
     app_tls: Option<AppTls>,
     mesh_protocol: MeshProtocol,
     /// Set in a gateway.
@@ -476,6 +492,7 @@ impl Member {
     ) -> Result<Self, DataPlaneError> {
         let Role {
             app,
+            app_addresses,
             app_tls,
             mesh_protocol,
             gateway,
@@ -489,10 +506,16 @@ impl Member {
             dapr_metrics,
         } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
+        let app_target = app.as_ref().zip(app_addresses).map(|(app, addresses)| AppTarget {
+            addresses,
+            protocol: app.protocol,
+            host: app.host.as_bytes().into(),
+            names_host: app.names_host,
+        });
         let config = LoopConfig {
             hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
-            app: app.as_ref().map(|app| AppTarget { address: app.address, protocol: app.protocol }),
+            app: app_target,
             app_tls,
             app_concurrency: app.as_ref().and_then(|app| app.max_concurrency),
             mesh_protocol,

@@ -9,6 +9,7 @@
 
 mod actor_paths;
 mod api_rules;
+mod app_addresses;
 mod bind;
 mod call_trace;
 mod cause;

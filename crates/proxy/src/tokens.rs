@@ -48,15 +48,21 @@ pub(crate) fn admit(
 
 /// Whether a request at the public port is answered.
 pub(crate) fn is_public(head: &RequestHead) -> bool {
-    asks_for_health(head) || (head.method == Method::Get && path(head) == METADATA)
+    asks_for_health(head) || (head.method == Method::Get && is_path(head, METADATA))
 }
 
 pub(crate) fn asks_for_health(head: &RequestHead) -> bool {
-    head.method == Method::Get && HEALTH.contains(&path(head))
+    head.method == Method::Get && HEALTH.iter().any(|path| is_path(head, path))
 }
 
-fn path(head: &RequestHead) -> &[u8] {
-    head.path.split(|byte| *byte == b'?').next().unwrap_or_default()
+/// Whether a request is for `path`. As for the router, several slashes are one, and one at the end is none.
+fn is_path(head: &RequestHead, path: &[u8]) -> bool {
+    let asked = head.path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    asked == path || parts(asked).eq(parts(path))
+}
+
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
 #[cfg(test)]
@@ -111,13 +117,19 @@ mod tests {
     fn only_the_sidecars_own_health_needs_no_token() {
         let check =
             |method, path, is_own| admitted(&ListenerKind::HttpApi, method, path, &[], is_own);
-        for path in ["/v1.0/healthz", "/v1.0/healthz?appid=web", "/v1.0/healthz/outbound"] {
+        for path in [
+            "/v1.0/healthz",
+            "/v1.0/healthz?appid=web",
+            "/v1.0/healthz/outbound",
+            "//v1.0/healthz",
+            "/v1.0//healthz/",
+        ] {
             assert!(check(Method::Get, path, true), "{path}");
             // A header may name an app for the same path.
             assert!(!check(Method::Get, path, false), "{path}");
             assert!(!check(Method::Post, path, true), "{path}");
         }
-        for path in ["/v1.0/healthz/", "/v1.0/healthzz", "/v1.0/metadata", "//v1.0/healthz"] {
+        for path in ["/v1.0/healthzz", "/v1.0/metadata", "/v1.0/healthz/a"] {
             assert!(!check(Method::Get, path, true), "{path}");
         }
     }

@@ -24,6 +24,8 @@ pub(crate) const TOKEN: &str = "dapr-api-token";
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
+    /// Further addresses, tried in turn.
+    others: Vec<SocketAddr>,
     pub(crate) protocol: AppProtocol,
     /// Set if the app's server has TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
@@ -36,7 +38,8 @@ impl App {
     pub(crate) fn new(options: &AppOptions, token: Option<SharedToken>) -> Result<Self, TlsError> {
         let alpn: &[u8] = if options.protocol == AppProtocol::Http { b"http/1.1" } else { b"h2" };
         let tls = if options.is_tls { Some(app_config(&[alpn])?) } else { None };
-        Ok(Self { address: options.address, protocol: options.protocol, tls, token })
+        let others = options.other_addresses.clone();
+        Ok(Self { address: options.address, others, protocol: options.protocol, tls, token })
     }
 }
 
@@ -46,7 +49,8 @@ impl App {
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         let name = ServerName::IpAddress(self.address.ip().into());
         let tls = self.tls.clone().map(|config| Tls { config, name });
-        Ok(tollway_dial::dial(self.address, tls, CONNECT_TIMEOUT).await?)
+        let all = [&[self.address], &self.others[..]].concat();
+        Ok(tollway_dial::dial(&all[..], tls, CONNECT_TIMEOUT).await?)
     }
 
     /// A gRPC connection. It is opened when it is first used, and again after it has ended.

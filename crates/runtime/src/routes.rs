@@ -155,12 +155,13 @@ pub(crate) fn find<'a>(
         .find_map(|route| Some((route.endpoint, parts(route.path, path)?)))
 }
 
-/// The parts of `path` that stand for those in braces. Several slashes before a fixed part, or at the
-/// end, are one.
+/// The parts of `path` that stand for those in braces. Several slashes before a part, or at the end, are
+/// one, as for Dapr.
 fn parts<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let mut rest = path.strip_prefix('/')?;
     let mut found = Vec::new();
     for part in pattern.split('/').skip(1) {
+        rest = rest.trim_start_matches('/');
         if part.starts_with("{*") {
             return (!rest.is_empty()).then(|| {
                 found.push(rest);
@@ -168,9 +169,6 @@ fn parts<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
             });
         }
         let is_fixed = !part.starts_with('{');
-        if is_fixed {
-            rest = rest.trim_start_matches('/');
-        }
         let (one, more) = rest.split_once('/').unwrap_or((rest, ""));
         match is_fixed {
             true if one != part => return None,

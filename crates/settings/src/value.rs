@@ -14,7 +14,7 @@ use tollway_routing::SamplingRatio;
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
-use crate::parts::{Egress, ReusedKeys};
+use crate::parts::{AppHost, Egress, ReusedKeys};
 use crate::store_location::StoreLocation;
 use crate::upstream::Upstream;
 
@@ -221,6 +221,7 @@ macro_rules! word_values {
 word_values! {
     MeshProtocol { Http1: "http1", ""; Http2: "http2", ""; }
     TraceProtocol { Grpc: "grpc", ""; Http: "http", ""; }
+    AppHost { Service: "service", "The name of the app's service"; Address: "address", "The app's own address"; }
     LogFormat { Text: "text", "For people"; Json: "json", "One JSON object a line"; }
     ReusedKeys {
         Bar: "bar", "The instance renews no more until it is enrolled again";

@@ -24,6 +24,7 @@ use super::sdk;
 use super::{call, client, invoke, message};
 use tollway_tests::foreign_program::printed;
 use tollway_tests::mesh::http::{get, runtime};
+use tollway_tests::names::Hosts;
 use tollway_tests::user::{PATIENCE, User};
 
 /// What `dapr init` leaves in a home.
@@ -51,8 +52,12 @@ fn program(user: &User) -> PathBuf {
 }
 
 fn start(user: &User, words: &[&str]) -> Process {
+    started(Start::new(program(user)), user, words)
+}
+
+fn started(program: Start, user: &User, words: &[&str]) -> Process {
     let home = user.directory().parent().unwrap().to_owned();
-    Start::new(program(user)).args(words).env("XDG_RUNTIME_DIR", home).start().unwrap()
+    program.args(words).env("XDG_RUNTIME_DIR", home).start().unwrap()
 }
 
 pub(crate) fn file(user: &User, name: &str, text: &str) -> String {
@@ -65,6 +70,15 @@ pub(crate) fn file(user: &User, name: &str, text: &str) -> String {
 impl Daprd {
     /// Beside an app at a port, if it has one.
     pub(crate) fn start(user: &User, id: &str, app: &[&str]) -> Self {
+        Self::start_by(Start::new(program(user)), user, id, app)
+    }
+
+    /// Where names have the addresses of `hosts`.
+    pub(crate) fn start_among(hosts: &Hosts, user: &User, id: &str, app: &[&str]) -> Self {
+        Self::start_by(hosts.start_program(&program(user)), user, id, app)
+    }
+
+    fn start_by(program: Start, user: &User, id: &str, app: &[&str]) -> Self {
         let [http, grpc, metrics] = [(); 3].map(|()| free_port().unwrap());
         let config = file(user, "config.yaml", CONFIGURATION);
         let store = file(user, "components/pubsub.yaml", STORE);
@@ -86,7 +100,7 @@ impl Daprd {
         ];
         let mut words = words.concat();
         words.extend(app);
-        Self { process: start(user, &words), http, grpc, metrics }
+        Self { process: started(program, user, &words), http, grpc, metrics }
     }
 
     /// Started, with its ports bound, so that no process that starts after it gets one of them.

@@ -34,6 +34,10 @@ const CONTROL_OPTION: &str = "--control-plane-address";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
+/// Time from a request to its answer, and for which a call may be silent. daprd has no limit; this one ends
+/// what nothing waits for any more. A timeout of Resiliency files is the user's.
+const LONGEST_CALL: Duration = Duration::from_secs(24 * 3600);
+
 /// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -128,7 +132,7 @@ async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
     local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await
 }
 
-/// Where the app is; of several addresses of a host one of IPv4, as most apps listen there.
+/// Where the app is; of several addresses of a host first one of IPv4, as most apps listen there.
 async fn app_of(daprd: &DaprdOptions) -> Result<Option<AppOptions>> {
     let Some(app) = &daprd.app else { return Ok(None) };
     let host = &app.host;
@@ -138,8 +142,12 @@ async fn app_of(daprd: &DaprdOptions) -> Result<Option<AppOptions>> {
     let mut found: Vec<SocketAddr> = found.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
     let address = found.first().copied().with_context(what)?;
+    let named = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     Ok(Some(AppOptions {
         address,
+        other_addresses: found.split_off(1),
+        host: format!("{named}:{}", app.port),
+        names_host: true,
         protocol: app.scheme.protocol,
         is_tls: app.scheme.is_tls,
         max_concurrency: app.max_concurrency,
@@ -171,7 +179,12 @@ fn options(
         admin_listen: daprd.metrics,
         threads: 1,
         limits,
-        timeouts: Timeouts { drain: daprd.drain, ..Timeouts::default() },
+        timeouts: Timeouts {
+            drain: daprd.drain,
+            request: LONGEST_CALL,
+            stream_idle: LONGEST_CALL,
+            ..Timeouts::default()
+        },
         ports_file: daprd.ports_file.clone(),
         live: Live::fixed(),
     };

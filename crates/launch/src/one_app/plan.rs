@@ -46,7 +46,10 @@ impl Plan {
     pub(super) async fn make(options: RunOptions, console: Console) -> Result<Self, LaunchError> {
         let RunOptions { app_id, namespace, listen, .. } = options;
         let app = match options.app {
-            Some(app) => Some(AppOptions { address: app_address(app.address).await?, ..app }),
+            Some(app) => {
+                let address = app_address(app.address).await?;
+                Some(AppOptions { address, host: address.to_string(), ..app })
+            }
             None => None,
         };
         let access = match options.control {

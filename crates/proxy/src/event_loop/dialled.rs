@@ -115,6 +115,9 @@ impl<V: Variant> Http<V> {
                 dialling.retain(|dialling| *dialling != key);
                 pools::back_off(cx, upstreams, &destination, address, until);
                 if destination == Destination::App {
+                    if let (Some(app), Some(address)) = (&cx.config.app, address) {
+                        app.addresses.note_failed(address);
+                    }
                     upstreams.report_app_unreachable();
                 }
                 let exchanges = &mut self.exchanges;

@@ -17,6 +17,7 @@ use tollway_wire::NetworkUpdate;
 
 use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
+use crate::app_addresses::AppAddresses;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
@@ -28,10 +29,23 @@ use crate::tokens::Tokens;
 use crate::web_pages::WebPages;
 
 /// The app beside a sidecar or behind a front.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AppTarget {
-    pub(crate) address: SocketAddr,
+    pub(crate) addresses: AppAddresses,
     pub(crate) protocol: AppProtocol,
+    /// The host that requests of the own runtime name to it.
+    pub(crate) host: Arc<[u8]>,
+    /// Calls of others name that host, too, and not the one that they came with.
+    pub(crate) names_host: bool,
+}
+
+#[cfg(test)]
+impl AppTarget {
+    pub(crate) fn at(address: SocketAddr, protocol: AppProtocol) -> Self {
+        let host = address.to_string().into_bytes().into();
+        let addresses = AppAddresses::new(address, []);
+        Self { addresses, protocol, host, names_host: false }
+    }
 }
 
 /// How an app that speaks TLS is dialled; no certificate of its is checked.

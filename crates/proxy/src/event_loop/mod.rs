@@ -171,7 +171,7 @@ impl<C: Composition> EventLoop<C> {
 
     fn on_config(&mut self, config: Arc<LoopConfig>) {
         // A front's app may have moved since it began.
-        let app = self.cx.config.app;
+        let app = self.cx.config.app.clone();
         let is_present = config.app == app;
         self.cx.config =
             if is_present { config } else { Arc::new(LoopConfig { app, ..(*config).clone() }) };

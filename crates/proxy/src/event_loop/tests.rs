@@ -427,7 +427,7 @@ impl World {
     fn with_app(protocol: AppProtocol, app: SocketAddr) -> Self {
         let (west, east) = (Network::new("west"), Network::new("east"));
         let (web, stock) = (service("web"), service("stock.default.east"));
-        let app = Some(AppTarget { address: app, protocol });
+        let app = Some(AppTarget::at(app, protocol));
         let callee = Running::start(
             stock.clone(),
             east.credentials(&stock, "s-1", &[&west]),

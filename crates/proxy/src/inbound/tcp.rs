@@ -16,7 +16,8 @@ pub(crate) fn open_app_tcp(
     key: ConnKey,
 ) -> bool {
     access_log::begin_line(cx, conns, key, Kind::Tcp, None);
-    let Some(app) = cx.config.app.filter(|app| app.protocol == AppProtocol::Tcp) else {
+    let app = cx.config.app.as_ref().filter(|app| app.protocol == AppProtocol::Tcp);
+    let Some(address) = app.map(|app| app.addresses.best()) else {
         cx.metrics.request_failures.add(1);
         access_log::fail_line(conns, key, ErrorCode::NotTcp);
         conns.close(cx, key);
@@ -28,5 +29,5 @@ pub(crate) fn open_app_tcp(
     let now = cx.now;
     let Some(conn) = conns.get_mut(key) else { return false };
     conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
-    relay_dial::dial_relayed(cx, conns, key, app.address)
+    relay_dial::dial_relayed(cx, conns, key, address)
 }

@@ -269,11 +269,14 @@ fn route_inbound(
         exchange.is_of_actors = true;
         exchange.destination = Destination::Actors;
     } else {
-        let protocol = http_app(&cx.config)?.protocol;
+        let AppTarget { protocol, host, names_host, .. } = http_app(&cx.config)?;
         let is_translated =
-            protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
+            *protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
         exchange.destination = if is_translated { Destination::Callback } else { Destination::App };
         cx.config.actor_app.admit(&exchange.head.path, home)?;
+        if *names_host {
+            headers::name_host(&mut exchange.head, host);
+        }
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
     if own.wants_call_trace {
@@ -284,10 +287,10 @@ fn route_inbound(
 
 /// Routes a request of the own runtime to the app.
 fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: ExchangeKey) -> Result<(), RequestError> {
-    http_app(&cx.config)?;
+    let app = http_app(&cx.config)?;
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
     exchange.destination = Destination::App;
-    headers::own_app_request(&mut exchange.head);
+    headers::own_app_request(&mut exchange.head, &app.host);
     headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     Ok(())
 }
@@ -309,9 +312,10 @@ fn note_undecided(exchanges: &mut Exchanges, key: ExchangeKey) {
 ///
 /// # Errors
 /// [`RequestError::NoReadyEndpoint`] without one, [`RequestError::NotHttp`] for one that takes bytes.
-fn http_app(config: &LoopConfig) -> Result<AppTarget, RequestError> {
+fn http_app(config: &LoopConfig) -> Result<&AppTarget, RequestError> {
     let service = || config.home.clone();
-    let app = config.app.ok_or_else(|| RequestError::NoReadyEndpoint { service: service() })?;
+    let app = config.app.as_ref();
+    let app = app.ok_or_else(|| RequestError::NoReadyEndpoint { service: service() })?;
     if app.protocol == AppProtocol::Tcp {
         return Err(RequestError::NotHttp { service: service() });
     }

@@ -3,6 +3,7 @@
 
 use rustls::{AlertDescription, Error as TlsError};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 use tollway_http::{h1, h2};
 use tollway_model::{ErrorCode, NetworkName, ServiceState};
@@ -101,8 +102,9 @@ pub(crate) fn dial(
     protocol: &'static [u8],
 ) -> Result<ConnKey, RequestError> {
     let Some(service) = destination.service() else {
-        return match cx.config.app {
-            Some(app) => dial_app(cx, conns, app.address, purpose)
+        let address = cx.config.app.as_ref().map(|app| app.addresses.best());
+        return match address {
+            Some(address) => dial_app(cx, conns, address, purpose)
                 .map_err(|cause| unreachable(cx, upstreams, destination, None, cause)),
             None => Err(RequestError::NoReadyEndpoint { service: cx.config.home.clone() }),
         };
@@ -291,6 +293,7 @@ pub(crate) fn after_failed_dial(
     may_wait: Option<Instant>,
 ) {
     let (now, patience) = (cx.now, cx.config.timeouts.connect);
+    let config = Arc::clone(&cx.config);
     let pool = pools::pool(cx, upstreams, destination);
     if !pool.dialling.is_empty() || pool.waiting.is_empty() {
         return;
@@ -300,6 +303,11 @@ pub(crate) fn after_failed_dial(
             .addresses
             .iter()
             .any(|address| !pool.is_passed_over(*address, now)),
+        (_, Destination::App) => config.app.as_ref().is_some_and(|app| {
+            let mut addresses = app.addresses.all();
+            app.addresses.are_several()
+                && addresses.any(|address| !pool.is_passed_over(address, now))
+        }),
         _ => false,
     };
     if untried {
@@ -335,9 +343,11 @@ pub(crate) fn unreachable(
     cause: Cause,
 ) -> RequestError {
     let Cause { code, reason } = cause;
-    if let (Destination::App, Some(app), None) = (destination, cx.config.app, code) {
+    if let (Destination::App, Some(app), None) = (destination, &cx.config.app, code) {
         // Where the app is does not concern callers.
-        tracing::warn!(address = %app.address, reason, "the app cannot be connected to");
+        let addresses: Vec<_> = app.addresses.all().map(|address| address.to_string()).collect();
+        let address = addresses.join(", ");
+        tracing::warn!(address, reason, "the app cannot be connected to");
         if cx.is_front {
             let (code, peer) = (ErrorCode::AppUnreachable, "its app".to_owned());
             return RequestError::Unreachable { code, peer, reason };

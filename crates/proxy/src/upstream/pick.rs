@@ -229,5 +229,5 @@ pub(crate) fn speaks_http1(cx: &Cx, pool: &Pool) -> bool {
 
 /// Whether the connections to the app have one request at a time.
 pub(crate) fn app_speaks_http1(cx: &Cx) -> bool {
-    cx.config.app.is_none_or(|app| app.protocol == AppProtocol::Http)
+    cx.config.app.as_ref().is_none_or(|app| app.protocol == AppProtocol::Http)
 }

@@ -368,9 +368,9 @@ pub(crate) fn missing(
 }
 
 fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
-    let Some(app) = cx.config.app else { return };
+    let Some(app) = &cx.config.app else { return };
     let limit = cx.config.limits.app_connections;
-    let h1 = app.protocol == AppProtocol::Http;
+    let (h1, addresses) = (app.protocol == AppProtocol::Http, app.addresses.clone());
     let Some(pool) = upstreams.pools.get(&Destination::App) else { return };
     let standing = pool.made();
     let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
@@ -384,7 +384,7 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
     for _ in 0..missing {
         let purpose =
             if h1 { Purpose::PoolH1(Destination::App) } else { Purpose::PoolH2(Destination::App) };
-        match dial::dial_app(cx, conns, app.address, purpose) {
+        match dial::dial_app(cx, conns, addresses.best(), purpose) {
             Ok(key) => pools::pool(cx, upstreams, &Destination::App).dialling.push(key),
             Err(cause) => {
                 let error = dial::unreachable(cx, upstreams, &Destination::App, None, cause);

@@ -42,7 +42,7 @@ pub(super) const CUT_OFF_REPEATS: u32 = 5;
 
 /// Names the chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
-const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
+pub(super) const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 const UNPROCESSED: HeaderName = HeaderName::from_static(UNPROCESSED_FIELD);
 const YES: HeaderValue = HeaderValue::from_static("1");
 

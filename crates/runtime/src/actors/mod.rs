@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method};
 use tokio::sync::watch;
 use tollway_actors::placement::Actor;
@@ -343,7 +344,7 @@ impl Actors {
             if !has_failed {
                 self.types_known.send_replace(false);
             }
-            let types = ask_types(&app).await;
+            let types = ask_types(&app, self.me.service.app.as_str()).await;
             has_failed = types.is_err();
             match &types {
                 Ok(types) => self.actor_app.set(!types.is_empty()),
@@ -459,12 +460,14 @@ enum NoTypes {
     NotUnderstood(String),
 }
 
-/// The types that the app offers; none if it does not know the route.
+/// The types that the app offers; none if it does not know the route. The request names the app.
 ///
 /// # Errors
 /// [`NoTypes`].
-async fn ask_types(app: &HttpApp) -> Result<Types, NoTypes> {
-    let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new(), None);
+async fn ask_types(app: &HttpApp, id: &str) -> Result<Types, NoTypes> {
+    let id = HeaderValue::from_str(id).map(|id| (call::APP_ID, id));
+    let fields = HeaderMap::from_iter(id);
+    let asked = app.ask(Method::GET, "/dapr/config", fields, Bytes::new(), None);
     // The request counts for the app's concurrency limit, so it must end.
     let asked = tokio::time::timeout(TYPES_WITHIN, asked).await;
     let late = |_| NoTypes::NoAnswer("the app does not say in time what it offers".to_owned());

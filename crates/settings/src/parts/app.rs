@@ -10,12 +10,26 @@ use tollway_proxy::{AppOptions, HealthCheck, WebPages};
 
 use crate::{Millis, RequestPath, Settings};
 
+/// Which host calls of others name to the app.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AppHost {
+    /// The name of its service.
+    #[default]
+    Service,
+    /// Its own address.
+    Address,
+}
+
 /// How a sidecar calls its app.
 #[derive(Clone, PartialEq, Debug, Settings)]
 pub struct App {
     /// Address of the app.
     #[setting(form = "IP", default = "127.0.0.1")]
     pub app_address: IpAddr,
+    /// The host that calls of others name to the app: `service` for the name of its service, `address`
+    /// for its own address, for apps that refuse hosts that they do not know.
+    #[setting(form = "HOST", default = "service")]
+    pub app_host: AppHost,
     /// Protocol of the app: http, https, h2c, grpc, grpcs or tcp.
     #[setting(form = "PROTOCOL", default = "http")]
     pub app_protocol: AppScheme,
@@ -49,8 +63,12 @@ impl App {
             timeout: self.app_health_probe_timeout_ms.0,
             threshold: self.app_health_threshold,
         });
+        let address = SocketAddr::new(self.app_address, port);
         AppOptions {
-            address: SocketAddr::new(self.app_address, port),
+            address,
+            other_addresses: Vec::new(),
+            host: address.to_string(),
+            names_host: self.app_host == AppHost::Address,
             protocol: self.app_protocol.protocol,
             is_tls: self.app_protocol.is_tls,
             max_concurrency: self.app_max_concurrency,

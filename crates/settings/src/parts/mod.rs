@@ -10,7 +10,7 @@ mod run;
 mod sidecar;
 mod telemetry;
 
-pub use app::{ApiTokens, App, DaprFiles, WebAccess};
+pub use app::{ApiTokens, App, AppHost, DaprFiles, WebAccess};
 pub use control::{Control, Egress, Etcd, ReusedKeys};
 pub use front::Front;
 pub use gateway::Gateway;

@@ -262,8 +262,8 @@ fn the_own_app_is_called_with_path_method_and_token() {
         let credentials = network.credentials(&stock, "s-0", &[]);
         Running::start(stock.clone(), credentials, &[ListenerKind::HttpApi], app, None)
     };
-    let target = AppTarget { address: app, protocol: AppProtocol::Http };
-    let sidecar = start(Some(target));
+    let target = AppTarget::at(app, AppProtocol::Http);
+    let sidecar = start(Some(target.clone()));
     let mut config = web_config(MeshProtocol::Http2, (Limits::default(), long()));
     config.app = Some(target);
     config.tokens.app = Some(tollway_identity::SharedToken::new("ours").unwrap());
@@ -285,7 +285,7 @@ fn the_own_app_is_called_with_path_method_and_token() {
     assert_eq!((counts.inbound_requests.value(), counts.outbound_requests.value()), (0, 0));
     let appless = start(None);
     check_failed(&appless.call_inside(request), "503", "ERR_NO_READY_ENDPOINT", true);
-    let away = start(Some(AppTarget { address: unused_address(), protocol: AppProtocol::Http }));
+    let away = start(Some(AppTarget::at(unused_address(), AppProtocol::Http)));
     check_failed(&away.call_inside(request), "503", "ERR_APP_UNREACHABLE", true);
     let both = "PUT /x HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-actor: host\r\n";
     check_failed(&sidecar.call_inside(both), "400", "ERR_MALFORMED_REQUEST", true);
@@ -300,7 +300,7 @@ fn a_turn_that_an_app_may_have_begun_is_not_begun_again() {
     let app = listen();
     let network = Network::new("west");
     let credentials = network.credentials(&service("stock"), "s-0", &[]);
-    let target = AppTarget { address: app.address, protocol: AppProtocol::Http };
+    let target = AppTarget::at(app.address, AppProtocol::Http);
     let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
     let request = "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\n";
     let first = sidecar.begin_inside(request);
@@ -331,7 +331,7 @@ fn beside_counting_app(protocol: AppProtocol) -> (Running, Arc<AtomicUsize>) {
     });
     let network = Network::new("west");
     let credentials = network.credentials(&service("stock"), "s-0", &[]);
-    let target = AppTarget { address, protocol };
+    let target = AppTarget::at(address, protocol);
     (Running::start(service("stock"), credentials, &[], Some(target), None), asked)
 }
 
@@ -394,7 +394,7 @@ fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
         });
         let network = Network::new("west");
         let credentials = network.credentials(&service("stock"), "s-0", &[]);
-        let target = AppTarget { address: app, protocol };
+        let target = AppTarget::at(app, protocol);
         let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
         let head = format!(
             "{}x-tollway-lease: 7\r\nhost: a\r\nconnection: close\r\ncontent-length: {BYTES}\r\n\r\n",

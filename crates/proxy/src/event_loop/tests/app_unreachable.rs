@@ -34,7 +34,7 @@ impl Fleet {
         let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
         let start = |(index, app): (usize, &SocketAddr)| {
             let credentials = network.credentials(&stock, &format!("s-{index}"), &[]);
-            let app = Some(AppTarget { address: *app, protocol });
+            let app = Some(AppTarget::at(*app, protocol));
             Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None)
         };
         let callees = apps.iter().enumerate().map(start).collect();

@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn a_transfer_that_is_held_up_holds_up_no_small_request() {
     let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
-    let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
+    let app = Some(AppTarget::at(start_app(), AppProtocol::Http));
     let credentials = network.credentials(&stock, "s-1", &[]);
     let callee = Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None);
     let lines = Rc::<RefCell<Vec<Hold>>>::default();

@@ -63,7 +63,7 @@ impl Shared {
     fn new(app_connections: usize, timeouts: Timeouts) -> Self {
         let (network, stock) = (Network::new("west"), service("stock"));
         let app = HangingApp::start();
-        let target = Some(AppTarget { address: app.address, protocol: AppProtocol::Http });
+        let target = Some(AppTarget::at(app.address, AppProtocol::Http));
         let credentials = network.credentials(&stock, "s-1", &[]);
         let limits = Limits { app_connections, ..Limits::default() };
         let listeners = [ListenerKind::Inbound];

@@ -22,7 +22,7 @@ fn a_connection_within_the_process_is_not_made_without_a_request() {
 #[test]
 fn a_request_to_the_own_api_goes_to_no_app_for_the_upgrade_it_offers() {
     let network = Network::new("west");
-    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let app = AppTarget::at(start_app(), AppProtocol::Http);
     let credentials = network.credentials(&service("stock"), "s-0", &[]);
     let sidecar =
         Running::start(service("stock"), credentials, &[ListenerKind::HttpApi], Some(app), None);

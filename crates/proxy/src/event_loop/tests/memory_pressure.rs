@@ -259,7 +259,7 @@ fn many_with_little_waiting_lose_nothing_at_once() {
 #[test]
 fn a_request_that_the_app_does_not_read_fails_as_overloaded() {
     let (network, stock) = (Network::new("west"), service("stock"));
-    let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
+    let app = Some(AppTarget::at(start_app(), AppProtocol::Http));
     let limits = Limits { buffered_bytes: 64 * 1024, ..Limits::default() };
     let credentials = network.credentials(&stock, "s-1", &[]);
     let (bounds, listeners) = ((limits, patient()), [ListenerKind::Inbound]);

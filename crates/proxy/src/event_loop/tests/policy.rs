@@ -9,7 +9,7 @@ use super::*;
 fn no_request_is_admitted_before_the_policies_are_known() {
     let (west, east) = (Network::new("west"), Network::new("east"));
     let (web, stock) = (service("web"), service("stock.default.east"));
-    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let app = AppTarget::at(start_app(), AppProtocol::Http);
     let callee = Running::start_without_policies(
         None,
         (Limits::default(), patient()),

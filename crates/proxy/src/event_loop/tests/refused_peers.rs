@@ -20,7 +20,7 @@ impl Callee {
     fn new() -> Self {
         let (network, cart) = (Network::new("west"), service("cart"));
         let actor_app = Arc::new(ActorApp::new(true));
-        let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+        let app = AppTarget::at(start_app(), AppProtocol::Http);
         let config = Arc::new(LoopConfig {
             app: Some(app),
             actor_app: Arc::clone(&actor_app),

@@ -26,7 +26,7 @@ impl Pair {
     fn new() -> Self {
         let (west, east) = (Network::new("west"), Network::new("east"));
         let stock = service("stock.default.east");
-        let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+        let app = AppTarget::at(start_app(), AppProtocol::Http);
         let of_stock = east.credentials(&stock, "s-1", &[&west]);
         let callee = Running::start(stock, of_stock, &[ListenerKind::Inbound], Some(app), None);
         let caller = west.credentials_for(LIFE, &service("web"), "w-1", &[&east]);
@@ -117,7 +117,7 @@ fn a_stolen_key_whose_handshake_is_under_way_is_refused_once_its_identity_is_rev
 fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
     let west = Network::new("west");
     let (stock, web) = (service("stock"), service("web"));
-    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let app = AppTarget::at(start_app(), AppProtocol::Http);
     let of_stock = west.credentials(&stock, "s-1", &[]);
     let callee = Running::start(stock.clone(), of_stock, &[ListenerKind::Inbound], Some(app), None);
     let own = west.credentials(&web, "w-1", &[]);
@@ -227,7 +227,7 @@ fn is_served(stream: u32, mesh: &mut Mesh, frames: &mut Vec<u8>) -> bool {
 fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
     let network = Network::new("west");
     let (web, stock) = (service("web"), service("stock"));
-    let target = AppTarget { address: start_tcp_echo(), protocol: AppProtocol::Tcp };
+    let target = AppTarget::at(start_tcp_echo(), AppProtocol::Tcp);
     let callee = Running::start(
         stock.clone(),
         network.credentials(&stock, "s-1", &[]),
@@ -256,7 +256,7 @@ fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
 fn a_part_of_the_mesh_calls_no_app() {
     let network = Network::new("west");
     let stock = service("stock");
-    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let app = AppTarget::at(start_app(), AppProtocol::Http);
     let credentials = network.credentials(&stock, "s-1", &[]);
     let callee =
         Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], Some(app), None);
