@@ -99,6 +99,7 @@ impl Hash for Label {
         for word in words {
             state.write_u64(u64::from_le_bytes(*word) | LOWER);
         }
+        // Mutant `replace | with ^`: what is shifted in is zero, and one bit of a letter is enough.
         let last = rest.iter().fold(1, |last, byte| last << 8 | u64::from(byte | 0x20));
         state.write_u64(last);
     }
@@ -207,7 +208,7 @@ impl ServiceName {
         let stem = strip_mesh_suffix(name).ok_or_else(|| NameError::NotMesh(name.to_owned()))?;
         let mut parts = stem.splitn(3, '.');
         match (parts.next(), parts.next(), parts.next()) {
-            (Some(app), Some(namespace), Some(network)) if !network.contains('.') => Ok(Self {
+            (Some(app), Some(namespace), Some(network)) => Ok(Self {
                 app: Label::new(app)?,
                 namespace: Label::new(namespace)?,
                 network: Label::new(network)?,
@@ -237,7 +238,11 @@ impl ServiceName {
     /// Appends [`Self::dns_san`].
     pub fn write_dns_san(&self, name: &mut Vec<u8>) {
         let labels = [&self.app, &self.namespace, &self.network];
+        // Mutant `replace + with *`: where less is reserved, the vector grows.
+        // Mutant `replace + with -`: as above.
         let bytes: usize = labels.iter().map(|label| label.as_str().len() + 1).sum();
+        // Mutant `replace + with *`: where more is reserved, it stays empty.
+        // Mutant `replace + with -`: where less is reserved, the vector grows.
         name.reserve(bytes + MESH_SUFFIX.len());
         for label in labels {
             name.extend(label.as_str().bytes().map(|byte| byte.to_ascii_lowercase()));
@@ -419,6 +424,34 @@ mod tests {
     }
 
     #[test]
+    fn names_that_differ_are_kept_apart_in_a_table() {
+        let hash = |text: &str| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            label(text).hash(&mut hasher);
+            hasher.finish()
+        };
+        // Words of eight letters, and what is left of them.
+        for [one, other] in
+            [["ab", "cb"], ["ab", "ac"], ["stockwest", "stackwest"], ["stockwes-a", "stockwes-b"]]
+        {
+            assert_ne!(hash(one), hash(other), "{one} and {other}");
+            assert_eq!(hash(one), hash(&one.to_ascii_uppercase()), "{one}");
+        }
+        assert!(label("a") < label("B") && label("B") > label("a"));
+        assert_eq!(format!("{:?}", label("Stock")), "\"Stock\"");
+    }
+
+    #[test]
+    fn a_part_like_the_default_takes_no_memory() {
+        let home = home();
+        let own = ServiceName::parse("stock.default.west", &home).unwrap();
+        assert!(Arc::ptr_eq(&own.network.0, &home.network.0));
+        assert!(Arc::ptr_eq(&own.namespace.0, &home.namespace.0));
+        let other = ServiceName::parse("stock.default.WEST", &home).unwrap();
+        assert_eq!(other.network.as_str(), "WEST", "as it was written");
+    }
+
+    #[test]
     fn hosts_need_the_suffix_and_may_end_in_a_dot() {
         let parse = |host| ServiceName::parse_host(host, &home()).map(|n| n.to_string());
         assert_eq!(parse("stock.mesh").unwrap(), "stock.default.west");
@@ -434,6 +467,7 @@ mod tests {
         assert_eq!(name.dns_san(), "stock.shop.east.mesh");
         assert!(ServiceName::parse_dns_san("stock.shop.mesh").is_err());
         assert!(ServiceName::parse_dns_san("i-1.stock.shop.east.mesh").is_err());
+        assert_eq!(name.instance_dns_san(&label("I-1")), "i-1.stock.shop.east.mesh");
     }
 
     #[test]

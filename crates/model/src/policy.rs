@@ -253,6 +253,22 @@ mod tests {
         let over = Policy { deny: vec![rule], ..policy("shop", PolicyTarget::Namespace) };
         let refused = PolicyError::TooManyEntries { field: "methods", count: 101 };
         assert_eq!(over.check(), Err(refused));
+        let mut full = over;
+        full.deny[0].methods.pop();
+        assert_eq!(full.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_rule_with_a_method_or_a_path_is_not_judged_by_the_caller_alone() {
+        let methods = vec![MethodName::new("GET").unwrap()];
+        let paths = vec!["/a".parse().unwrap()];
+        let of = |methods: &[MethodName], paths: &[PathPattern]| {
+            let rule =
+                PolicyRule { from: Vec::new(), methods: methods.into(), paths: paths.into() };
+            rule.is_identity_only()
+        };
+        assert!(of(&[], &[]));
+        assert!(!of(&methods, &[]) && !of(&[], &paths) && !of(&methods, &paths));
     }
 
     #[test]
@@ -263,5 +279,12 @@ mod tests {
         let web = ServiceName { app: label("web"), ..stock.clone() };
         let covered = PolicyScope::of_service(&stock).iter().filter(|s| s.covers(&web)).count();
         assert_eq!(covered, 2);
+        let shown = PolicyScope::of_service(&stock).map(|scope| scope.to_string());
+        let [network, namespace, app] = [
+            "every service of the network",
+            "every service of the namespace shop",
+            "the service stock.shop",
+        ];
+        assert_eq!(shown, [network, namespace, app]);
     }
 }

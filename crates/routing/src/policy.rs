@@ -32,15 +32,6 @@ pub struct PolicySet {
     access: Option<Arc<AccessList>>,
 }
 
-impl PartialEq for PolicySet {
-    fn eq(&self, other: &Self) -> bool {
-        self.service == other.service
-            && self.policies == other.policies
-            && self.access == other.access
-    }
-}
-impl Eq for PolicySet {}
-
 impl PolicySet {
     /// Keeps of `policies` those that protect `service`.
     #[must_use]

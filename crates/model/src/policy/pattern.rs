@@ -400,6 +400,12 @@ mod tests {
         for text in ["", "*", "GET POST", "é", &"X".repeat(33)] {
             check_refused::<MethodName>(text, "is not a method");
         }
+        let longest = "X".repeat(32);
+        assert_eq!(longest.parse::<MethodName>().unwrap().to_string(), longest);
+        // What somebody wrote does not fill the line that refuses it.
+        let shown =
+            |text: &str| MethodName::new(text).unwrap_err().to_string().matches('X').count();
+        assert_eq!(shown(&"X".repeat(5000)), 64);
     }
 
     #[test]
@@ -425,6 +431,9 @@ mod tests {
         check("/users/{id}/orders/*", "/users/<any>/orders/<any>");
         check("/shop.Stock/Get", "/shop.Stock/Get");
         check("/caf\u{e9} a", "/caf%C3%A9%20a");
+        check(&"/a".repeat(32), &"/a".repeat(32));
+        let longest = format!("/{}", "a".repeat(1023));
+        check(&longest, &longest);
     }
 
     #[test]
@@ -432,7 +441,10 @@ mod tests {
         check_refused::<PathPattern>("orders", "begins with `/`");
         check_refused::<PathPattern>("/a?b", "has a query");
         check_refused::<PathPattern>("/a*", "one whole segment");
-        check_refused::<PathPattern>("/a/{", "one whole segment");
+        for text in ["/a/{", "/a/{}", "/a/{b", "/a/b}", "/{b}c"] {
+            check_refused::<PathPattern>(text, "one whole segment");
+        }
+        check_refused::<PathPattern>(&format!("/{}", "a".repeat(1024)), "1025 bytes");
         check_refused::<PathPattern>("/a**", "one whole segment");
         check_refused::<PathPattern>("/**/b", "before its end");
         for text in ["/a//b", "//a", "/a//", "/a/./b"] {

@@ -28,9 +28,10 @@ impl PolicyUpdate {
     }
 }
 
+/// Two are the same if they are copies of one.
 impl PartialEq for PolicyUpdate {
     fn eq(&self, other: &Self) -> bool {
-        self.set == other.set
+        Arc::ptr_eq(&self.set, &other.set)
     }
 }
 impl Eq for PolicyUpdate {}

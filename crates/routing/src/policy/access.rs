@@ -211,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn a_path_alone_counts_before_the_same_path_with_all_below() {
+        use Action::{Allow, Deny};
+        for (here, below) in [(Allow, Deny), (Deny, Allow)] {
+            let operations = vec![operation("/a/**", &[], below), operation("/a", &[], here)];
+            let list = list(Deny, vec![entry("web.default", Deny, operations)]);
+            check(&list, WEB, "GET /a", here);
+            check(&list, WEB, "GET /a/b", below);
+        }
+    }
+
+    #[test]
     fn a_refusal_distinguishes_a_denial_from_a_missing_rule() {
         let operations = vec![operation("/a", &[], Action::Deny)];
         let list = list(Action::Allow, vec![entry("web.default", Action::Deny, operations)]);

@@ -257,6 +257,90 @@ fn the_network_can_be_closed_and_opened_by_service() {
     check(&view(&policies[..1], WEB), "GET /", "closed by closed");
 }
 
+/// The own list of the service: `web` may read below `/open` and in `/one`, `batch` may do all.
+fn listed(caller: &str) -> CallerView {
+    let entry = |caller: &str, default, operations| CallerAccess {
+        caller: caller.parse().unwrap(),
+        default,
+        operations,
+    };
+    let read = |path: &str| Operation {
+        path: path.parse().unwrap(),
+        methods: vec![MethodName::new("GET").unwrap()],
+        action: Action::Allow,
+    };
+    let list = AccessList {
+        name: PolicyName::new("shop", "accessControl").unwrap(),
+        default: Action::Deny,
+        callers: vec![
+            entry("web", Action::Deny, vec![read("/open/**"), read("/one/*")]),
+            entry("batch", Action::Allow, Vec::new()),
+        ],
+    };
+    let set = PolicySet::new(stock(), []).with_access_list(Arc::new(list));
+    assert!(!set.is_empty(), "a list protects the service");
+    set.view(Who::new(caller).caller())
+}
+
+#[test]
+fn the_services_own_list_keeps_out_whom_it_does_not_admit() {
+    let check = |caller: &str, request: &str, expected: Result<Option<&str>, &str>| {
+        let (method, target) = request.split_once(' ').unwrap();
+        let decided = listed(caller).decide_access(method.as_bytes(), target.as_bytes());
+        let decided = decided
+            .map(|target| target.map(|bytes| String::from_utf8(bytes).unwrap()))
+            .map_err(|refusal| match refusal {
+                RequestRefusal::Policy(PolicyRefusal { why: PolicyReason::Denied, .. }) => "denied",
+                RequestRefusal::Policy(_) => "not allowed",
+                RequestRefusal::Path(_) => "bad path",
+            });
+        assert_eq!(decided, expected.map(|target| target.map(str::to_owned)), "{caller} {request}");
+    };
+    check(WEB, "GET /open/a", Ok(None));
+    check(WEB, "GET /open//a", Ok(Some("/open/a")));
+    check(WEB, "GET /shut/../open/a", Ok(Some("/open/a")));
+    check(WEB, "GET /one/a", Ok(None));
+    // The last one is `/one/a/b` to some servers.
+    for request in ["GET /", "PUT /open/a", "GET /open/../shut", "GET /one/a%2Fb"] {
+        check(WEB, request, Err("not allowed"));
+    }
+    for request in ["GET /open/%zz", "GET /open/..%2Fshut"] {
+        check(WEB, request, Err("bad path"));
+    }
+    // No operation depends on the path, so it stays as it is.
+    check("batch.shop.west", "PUT //a/../%zz", Ok(None));
+    check("other.shop.west", "GET /open/a", Err("not allowed"));
+    check(FAR, "GET /open/a", Err("not allowed"));
+}
+
+#[test]
+fn a_caller_is_counted_as_named_where_the_list_names_it() {
+    assert_eq!(listed(WEB).is_named(), Some(true));
+    assert_eq!(listed(FAR).is_named(), Some(false));
+    assert_eq!(view(&[policy("p", None, &["web any any"])], WEB).is_named(), None);
+}
+
+#[test]
+fn the_policy_that_admits_a_request_is_named() {
+    let by = |policies: &[Arc<Policy>], request: &str| {
+        let (method, target) = request.split_once(' ').unwrap();
+        let view = view(policies, WEB);
+        let policy = view.allowed_by(method.as_bytes(), target.as_bytes());
+        policy.map(|policy| policy.name.to_string())
+    };
+    let paths = policy("paths", Some(&["web GET /a", "web any /b/**"]), &[]);
+    let callers = policy("callers", Some(&["web PUT any"]), &[]);
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(by(std::slice::from_ref(&callers), "PUT //x"), named("callers"));
+    assert_eq!(by(std::slice::from_ref(&callers), "GET //x"), None);
+    let both = [paths, callers];
+    assert_eq!(by(&both, "GET /a"), named("paths"));
+    assert_eq!(by(&both, "PATCH /b/c"), named("paths"));
+    assert_eq!(by(&both, "PUT /a"), named("callers"));
+    assert_eq!(by(&both, "PUT /%zz"), None);
+    assert_eq!(by(&[policy("p", None, &["orders any any"])], "GET /"), None, "nothing is closed");
+}
+
 /// The rules as one would write them down, without a tree.
 fn naive(policies: &[Arc<Policy>], who: &Who, method: &str, path: &str) -> bool {
     let equal = |a: &str, b: &str, is_deny: bool| {

@@ -113,6 +113,7 @@ impl Entries {
 
     /// Goes through the shorter of two lists: the audiences here, and those of the caller.
     fn find(&self, asked: Question<'_>) -> Option<PolicyAt> {
+        // Mutant `replace <= with >`: both lists give the same, the longer one later.
         if self.0.len() <= asked.audiences.len() {
             let mut here = self.0.iter();
             return here.find_map(|(audience, entries)| {
@@ -191,5 +192,26 @@ fn compare(known: &[u8], segment: &[u8], case: Case) -> Ordering {
     match case {
         Case::Sensitive => known.cmp(segment),
         Case::Insensitive => known.iter().copied().cmp(segment.iter().map(u8::to_ascii_lowercase)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_add_nothing_take_no_memory() {
+        let mut tree = RuleTree::new(Case::Sensitive);
+        let mut entries = |policy, methods: &[&str]| {
+            let methods = methods.iter().map(|name| MethodName::new(name).unwrap()).collect();
+            tree.insert(policy, 7, &PolicyRule { methods, ..PolicyRule::default() });
+            tree.root.below.0[0].1.len()
+        };
+        assert_eq!(entries(0, &["GET", "PUT"]), 1);
+        assert_eq!(entries(1, &["PUT"]), 1, "a part of what is there");
+        assert_eq!(entries(2, &["PUT", "POST"]), 2);
+        assert_eq!(entries(3, &[]), 3, "every method is more than some");
+        assert_eq!(entries(4, &[]), 3);
+        assert_eq!(entries(5, &["PATCH"]), 3, "every method is there");
     }
 }
