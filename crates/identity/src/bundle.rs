@@ -224,7 +224,7 @@ impl TrustBundles {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use tollway_model::Label;
+    use tollway_model::{Label, Revocation};
 
     use super::*;
     use crate::authority::Authority;
@@ -252,8 +252,50 @@ mod tests {
         assert!(matches!(refuse(many), BundleError::RootCount { count: 9, .. }));
         let long = vec![root(), CertificateDer::from(vec![0x30; CERTIFICATE_BYTES_LIMIT + 1])];
         assert!(matches!(refuse(long), BundleError::RootTooLarge { index: 1, .. }));
+        let longest = vec![root(), CertificateDer::from(vec![0x30; CERTIFICATE_BYTES_LIMIT])];
+        assert!(matches!(refuse(longest), BundleError::Root { index: 1, .. }));
+        let many = vec![root(); ROOTS_LIMIT];
+        assert!(TrustBundle::new(label("west"), domain.clone(), many).is_ok());
         let junk = vec![root(), CertificateDer::from(vec![0x30, 0])];
         assert!(matches!(refuse(junk), BundleError::Root { index: 1, .. }));
+    }
+
+    #[test]
+    fn a_bundle_that_differs_in_anything_is_another() {
+        let one = bundle("west", "w");
+        assert_eq!(one, one.clone());
+        let revoked = Revocations::new([Revocation {
+            namespace: label("shop"),
+            app: label("stock"),
+            instance: None,
+        }]);
+        for other in [
+            TrustBundle { network: label("east"), ..one.clone() },
+            TrustBundle { trust_domain: TrustDomain::new("e").unwrap(), ..one.clone() },
+            TrustBundle { roots: vec![root(), root()].into(), ..one.clone() },
+            one.clone().with_revoked(revoked.clone()),
+        ] {
+            assert_ne!(one, other);
+        }
+        let shown = format!("{:?}", one.with_revoked(revoked));
+        assert!(shown.contains("roots: 1, revoked: 1"), "{shown}");
+    }
+
+    #[test]
+    fn a_bundle_ends_with_the_last_of_its_roots() {
+        let at = |seconds| {
+            let (domain, now) = (TrustDomain::new("x").unwrap(), Duration::from_secs(seconds));
+            let authority = Authority::create(&domain, &label("x"), UNIX_EPOCH + now).unwrap();
+            authority.root_der().clone()
+        };
+        let of = |roots| {
+            let bundle = TrustBundle::new(label("x"), TrustDomain::new("x").unwrap(), roots);
+            bundle.unwrap().roots_end().unwrap()
+        };
+        let (early, late) = (at(1 << 30), at((1 << 30) + 86_400));
+        let day = of(vec![late.clone()]).duration_since(of(vec![early.clone()])).unwrap();
+        assert_eq!(day, Duration::from_hours(24));
+        assert_eq!(of(vec![late.clone(), early]), of(vec![late]));
     }
 
     #[test]
@@ -277,7 +319,8 @@ mod tests {
             trust_domain: TrustDomain::new(&format!("d{number}")).unwrap(),
             ..one.clone()
         });
-        let refused = TrustBundles::new(1, many);
+        let refused = TrustBundles::new(1, many.clone());
         assert!(matches!(refused, Err(BundleError::TooMany { count: 1025 })));
+        assert!(TrustBundles::new(1, many.skip(1)).is_ok());
     }
 }

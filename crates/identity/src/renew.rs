@@ -58,6 +58,12 @@ mod tests {
     }
 
     #[test]
+    fn seeds_are_mixed_as_splitmix64_does() {
+        assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(mix(0x9e37_79b9_7f4a_7c15), 0x6e78_9e6a_a1b9_65f4);
+    }
+
+    #[test]
     fn renewals_of_many_workloads_spread_out() {
         let life = Duration::from_secs(86_400);
         let mut waits: Vec<u64> = (0..1000)

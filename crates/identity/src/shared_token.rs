@@ -88,7 +88,10 @@ mod tests {
         ] {
             assert_eq!(SharedToken::new(text).unwrap_err(), refusal);
         }
+        let longest = SharedToken::new(&long[1..]).unwrap();
+        assert_eq!(longest.reveal(), &long[1..]);
         let token = SharedToken::new("secret").unwrap();
+        assert_eq!(format!("{token:?}"), "SharedToken(hidden)");
         assert!(!format!("{token:?}").contains("secret"));
     }
 }

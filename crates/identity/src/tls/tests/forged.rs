@@ -15,7 +15,7 @@ use rustls::{ClientConfig, Error, ServerConfig, version};
 use super::world::{H2, HOUR, World, authority, label, shake};
 use crate::authority::Authority;
 use crate::bundle::{TrustBundle, TrustBundles};
-use crate::peer::peer_identity;
+use crate::peer::{CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, peer_identity};
 use crate::tls::{AnyCertificate, Expected, client_config, explain, provider, server_config};
 
 /// Shows what `forge` makes to a dialler and to a listener, and compares the reasons.
@@ -244,6 +244,14 @@ fn swollen_certificates_are_refused_unread() {
     let mut forge = Forge::workload("stock");
     forge.dns.extend(names(20));
     check(&forge, "has 23 names");
+    let world = World::new();
+    for (names, refused) in [(NAMES_LIMIT, None), (NAMES_LIMIT + 1, Some(NAMES_LIMIT + 1))] {
+        // One is the identity.
+        let dns = vec!["stock.default.west.mesh".to_owned(); names - 1];
+        let chain = Forge { dns, ..Forge::workload("stock") }.sign(&world, &world.west);
+        let refused = refused.map(|count| PeerError::TooManyNames { count });
+        assert_eq!(peer_identity(&chain.0).err(), refused);
+    }
     let mut forge = Forge::workload("stock");
     forge.dns.extend(names(1000));
     check(&forge, "at most 8192 are read");
@@ -259,6 +267,46 @@ fn ten_thousand_names_do_not_fit_through_the_listener() {
     let caller = trusting_client(&world, Some(forge.certified(chain)));
     let outcome = shake(&caller, &listener, world.expected("stock").server_name().unwrap());
     assert_reason("listener", outcome.server, "HandshakePayloadTooLarge");
+}
+
+#[test]
+fn what_is_shown_is_counted_and_measured_before_it_is_read() {
+    let junk = |bytes: usize| CertificateDer::from(vec![0x30; bytes]);
+    for (certificates, bytes, refusal) in [
+        (CHAIN_LIMIT, CERTIFICATE_BYTES_LIMIT, PeerError::Malformed),
+        (CHAIN_LIMIT + 1, 2, PeerError::ChainTooLong { count: 5 }),
+        (1, CERTIFICATE_BYTES_LIMIT + 1, PeerError::TooLarge { bytes: 8193 }),
+    ] {
+        assert_eq!(peer_identity(&vec![junk(bytes); certificates]).unwrap_err(), refusal);
+    }
+    let mut chain = World::new().workload("stock").chain()[0].to_vec();
+    chain.push(0);
+    assert_eq!(peer_identity(&[chain.into()]).unwrap_err(), PeerError::Malformed);
+}
+
+#[test]
+fn a_certificate_counts_in_its_time_and_renews_itself_within_the_grace_alone() {
+    let chain = World::new().workload("stock").chain().to_vec();
+    let peer = peer_identity(&chain).unwrap();
+    let (second, grace) = (Duration::from_secs(1), HOUR);
+    for (at, is_valid) in [
+        (peer.not_before - second, false),
+        (peer.not_before, true),
+        (peer.not_after, true),
+        (peer.not_after + second, false),
+    ] {
+        assert_eq!(peer.valid_at(at), is_valid);
+    }
+    for (at, grace, may_renew) in [
+        (peer.not_after - second, grace, false),
+        (peer.not_after, grace, false),
+        (peer.not_after + second, grace, true),
+        (peer.not_after + grace, grace, true),
+        (peer.not_after + grace + second, grace, false),
+        (peer.not_after + second, Duration::ZERO, false),
+    ] {
+        assert_eq!(peer.ended_within(grace, at), may_renew, "{at:?} of {peer:?}");
+    }
 }
 
 proptest! {
