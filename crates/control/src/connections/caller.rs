@@ -211,7 +211,8 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::catalogue::Home;
+    use crate::catalogue::{Home, PinnedTrust};
+    use crate::connections::shares::{Limits, Own};
     use crate::key::Key;
     use crate::options::EgressMode;
 
@@ -219,23 +220,33 @@ mod tests {
         Label::new(text).unwrap()
     }
 
-    fn caller(app: &str, instance: &str) -> Caller {
-        let (namespace, network, app) = (label("default"), label("west"), label(app));
-        let service = ServiceName { app, namespace, network };
-        Caller::Authenticated(Arc::new(PeerIdentity {
-            spiffe: service.spiffe_id(&TrustDomain::new("west.tollway").unwrap()),
+    /// Of `app[.namespace[.network]]`; it ends `rest_s` from now.
+    fn certificate(name: &str, instance: Option<&str>, rest_s: i64) -> PeerIdentity {
+        let service = ServiceName::parse_in(name, &label("default"), &label("west")).unwrap();
+        let rest = Duration::from_secs(rest_s.unsigned_abs());
+        let now = SystemTime::now();
+        PeerIdentity {
+            spiffe: service.spiffe_id(&TrustDomain::default_for(&service.network)),
             dns_names: vec![service.dns_san()],
             service,
-            instance: Some(label(instance)),
+            instance: instance.map(label),
             not_before: UNIX_EPOCH,
-            not_after: SystemTime::now() + Duration::from_secs(600),
-            key_hash: [0; 32],
+            not_after: if rest_s < 0 { now - rest } else { now + rest },
+            key_hash: [7; 32],
             serial: vec![1],
-        }))
+        }
     }
 
-    #[test]
-    fn no_rpc_serves_a_revoked_identity_whose_connection_stands() {
+    fn authenticated(certificate: PeerIdentity) -> Caller {
+        Caller::Authenticated(Arc::new(certificate))
+    }
+
+    fn caller(app: &str, instance: &str) -> Caller {
+        authenticated(certificate(app, Some(instance), 600))
+    }
+
+    /// Of the network west, which has joined east.
+    fn catalogue() -> Catalogue {
         let home = Home {
             network: label("west"),
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
@@ -245,6 +256,148 @@ mod tests {
             peer_addresses: Arc::from([]),
         };
         let mut catalogue = Catalogue::new(home, 0);
+        let trust = PinnedTrust {
+            network: label("east"),
+            trust_domain: TrustDomain::new("east.tollway").unwrap(),
+            roots: vec![b"east root".to_vec()],
+            joined_at_unix_s: 0,
+            pending: false,
+            follow_gateways: false,
+            bundle_gateways: Vec::new(),
+            is_accepted: false,
+            revoked: Vec::new(),
+        };
+        catalogue.put(&Key::PeerTrust { network: label("east") }, &trust.write(), 1).unwrap();
+        catalogue
+    }
+
+    fn code<T>(outcome: Result<T, Status>) -> Option<Code> {
+        outcome.err().map(|status| status.code())
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn only_a_workload_of_this_network_with_a_certificate_that_counts_is_one() {
+        let catalogue = catalogue();
+        let (service, instance) = caller("Stock.shop", "a").workload(&catalogue).unwrap();
+        assert_eq!((service.to_string(), instance.as_str()), ("stock.shop.west".into(), "a"));
+        let ended = certificate("stock", Some("a"), -5);
+        for (other, expected) in [
+            (Caller::Anonymous, Code::Unauthenticated),
+            (authenticated(certificate("stock.shop.east", Some("a"), 600)), Code::PermissionDenied),
+            (authenticated(certificate("stock", None, 600)), Code::PermissionDenied),
+            (authenticated(ended.clone()), Code::Unauthenticated),
+            (Caller::Ended(Arc::new(ended)), Code::Unauthenticated),
+        ] {
+            assert_eq!(code(other.workload(&catalogue)), Some(expected), "{other:?}");
+        }
+        // Another network's trust domain may not speak of ours.
+        let mut forged = certificate("stock", Some("a"), 600);
+        forged.spiffe.trust_domain = TrustDomain::new("east.tollway").unwrap();
+        assert_eq!(code(authenticated(forged).workload(&catalogue)), Some(Code::PermissionDenied));
+    }
+
+    #[test]
+    fn a_certificate_that_has_ended_renews_itself_within_the_grace_and_no_later() {
+        let catalogue = catalogue();
+        let renewing = |rest_s, grace| {
+            let certificate = Arc::new(certificate("stock", Some("a"), rest_s));
+            // The connection may have been open before the end, or not.
+            let [open, new] =
+                [Caller::Authenticated(certificate.clone()), Caller::Ended(certificate)];
+            let outcomes = [open, new].map(|caller| caller.renewing(&catalogue, grace));
+            outcomes.map(|outcome| outcome.map(|renewing| (renewing.key, renewing.ended.is_some())))
+        };
+        let [valid, _] = renewing(600, HOUR);
+        assert_eq!(valid.unwrap(), ([7; 32], false));
+        for outcome in renewing(-60, HOUR) {
+            assert_eq!(outcome.unwrap(), ([7; 32], true));
+        }
+        for (rest_s, grace) in [(-4000, HOUR), (-60, Duration::ZERO)] {
+            for outcome in renewing(rest_s, grace) {
+                assert_eq!(code(outcome), Some(Code::Unauthenticated));
+            }
+        }
+        assert_eq!(code(Caller::Anonymous.renewing(&catalogue, HOUR)), Some(Code::Unauthenticated));
+        let far = Caller::Ended(Arc::new(certificate("stock.shop.east", Some("a"), -60)));
+        assert_eq!(code(far.renewing(&catalogue, HOUR)), Some(Code::PermissionDenied));
+    }
+
+    #[test]
+    fn only_the_control_plane_of_a_joined_network_is_one() {
+        let catalogue = catalogue();
+        let of = |name, instance| authenticated(certificate(name, instance, 600));
+        let network = of("control.tollway.east", None).peer(&catalogue).unwrap();
+        assert_eq!(network, label("east"));
+        for other in [
+            of("stock.shop.east", Some("a")),
+            of("gateway.tollway.east", Some("a")),
+            of("control.shop.east", None),
+            of("control.tollway.north", None),
+        ] {
+            assert_eq!(code(other.peer(&catalogue)), Some(Code::PermissionDenied), "{other:?}");
+        }
+        assert_eq!(code(Caller::Anonymous.peer(&catalogue)), Some(Code::Unauthenticated));
+    }
+
+    #[test]
+    fn what_an_instance_holds_is_counted_as_its_own() {
+        let holder = |name, instance| holder(&certificate(name, instance, 600)).to_string();
+        assert_eq!(holder("Stock.shop", Some("A")), "a.stock.shop");
+        assert_eq!(holder("stock.shop", None), ".stock.shop");
+        // A joined network's control plane is none of ours, and each network's is another.
+        assert_eq!(holder("control.tollway.east", Some("a")), ".control.east.tollway");
+        assert_eq!(holder("control.tollway.north", Some("a")), ".control.north.tollway");
+
+        let limit = ShareLimit::new("names", Limits::of(8, 2), Own::Stays);
+        assert_eq!(code(Caller::Anonymous.follow(&limit)), Some(Code::Unauthenticated));
+        assert!(caller("stock", "a").follow(&limit).is_ok());
+    }
+
+    #[test]
+    fn names_of_the_mesh_itself_are_known_in_any_case() {
+        let of_the_mesh = |name: &str| {
+            is_system(&ServiceName::parse_in(name, &label("a"), &label("west")).unwrap())
+        };
+        assert!(of_the_mesh("gateway.tollway") && of_the_mesh("gateway.Tollway"));
+        assert!(!of_the_mesh("tollway.shop") && !of_the_mesh("gateway.tollway2"));
+    }
+
+    #[test]
+    fn a_request_without_a_connection_has_no_standing() {
+        let mut request = Request::new(());
+        assert!(matches!(Caller::of(&request), Caller::Anonymous));
+        assert_eq!(origin_of(&request), Origin::Relayed, "its address proves nothing");
+        assert_eq!(Caller::address(&request), None);
+        let from = IpAddr::from([10, 0, 0, 7]);
+        request.extensions_mut().insert(Peer {
+            caller: caller("stock", "a"),
+            origin: Origin::Direct(from),
+            from,
+            backlog: SendBacklog::new(Arc::default()),
+        });
+        assert!(matches!(Caller::of(&request), Caller::Authenticated(_)));
+        assert_eq!(origin_of(&request), Origin::Direct(from));
+        assert_eq!(Caller::address(&request), Some(from));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_certificate_opened_ends_with_it() {
+        caller_of(-1).expired().await;
+        for standing in [caller_of(600), Caller::Anonymous] {
+            let outcome = tokio::time::timeout(HOUR, standing.expired()).await;
+            assert!(outcome.is_err(), "{standing:?}: the wall clock has not moved");
+        }
+    }
+
+    fn caller_of(rest_s: i64) -> Caller {
+        authenticated(certificate("stock", Some("a"), rest_s))
+    }
+
+    #[test]
+    fn no_rpc_serves_a_revoked_identity_whose_connection_stands() {
+        let mut catalogue = catalogue();
         let refusal = |catalogue: &Catalogue, app: &str, instance: &str| {
             caller(app, instance).workload(catalogue).err()
         };
