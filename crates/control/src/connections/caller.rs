@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_connection_has_no_standing() {
+    fn a_request_without_a_connection_is_a_strangers() {
         let mut request = Request::new(());
         assert!(matches!(Caller::of(&request), Caller::Anonymous));
         assert_eq!(origin_of(&request), Origin::Relayed, "its address proves nothing");
@@ -385,9 +385,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_certificate_opened_ends_with_it() {
         caller_of(-1).expired().await;
-        for standing in [caller_of(600), Caller::Anonymous] {
-            let outcome = tokio::time::timeout(HOUR, standing.expired()).await;
-            assert!(outcome.is_err(), "{standing:?}: the wall clock has not moved");
+        for other in [caller_of(600), Caller::Anonymous] {
+            let outcome = tokio::time::timeout(HOUR, other.expired()).await;
+            assert!(outcome.is_err(), "{other:?}: the wall clock has not moved");
         }
     }
 

@@ -402,7 +402,7 @@ mod tests {
         }
         let longest = "X".repeat(32);
         assert_eq!(longest.parse::<MethodName>().unwrap().to_string(), longest);
-        // What somebody wrote does not fill the line that refuses it.
+        // A long text does not fill the line that refuses it.
         let shown =
             |text: &str| MethodName::new(text).unwrap_err().to_string().matches('X').count();
         assert_eq!(shown(&"X".repeat(5000)), 64);
