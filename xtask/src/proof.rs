@@ -6,6 +6,7 @@
 mod actors;
 mod fuzz;
 mod load;
+mod mutants;
 mod neighbours;
 mod reliability;
 mod speed;
@@ -85,6 +86,13 @@ const PROOFS: &[Proof] = &[
         name: "fuzz",
         about: "an hour of inputs for every parser; writes docs/fuzzing.md (six hours)",
         run: fuzz::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "mutants",
+        about: "every change to the code that decides who may do what; writes docs/mutants.md \
+                (three hours)",
+        run: mutants::run,
         may_be_quick: true,
     },
 ];

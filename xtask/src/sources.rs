@@ -60,7 +60,8 @@ pub(crate) fn text_files(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-fn paths(root: &Path) -> Result<Vec<PathBuf>> {
+/// Every file of the repository, in order: those in git, and those it would add.
+pub(crate) fn paths(root: &Path) -> Result<Vec<PathBuf>> {
     let options = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let listed = process::output(Command::new("git").arg("-C").arg(root).args(options))?;
     let mut paths: Vec<PathBuf> = listed
