@@ -7,8 +7,10 @@
 //! one; [`ReusedKeys`] decides what happens then. A token that is redeemed for the instance takes the
 //! place of all its keys.
 //!
-//! [`decide_renewal`] decides. A record stays until the last certificate of the instance can renew no
+//! [`decide_renewal`] decides, without I/O. A record stays until the last certificate of the instance can renew no
 //! more.
+
+mod decide;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +19,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use prost::Message as _;
-use thiserror::Error;
 use tollway_identity::{PeerIdentity, span};
-use tollway_model::{ErrorCode, Instance, Label, ServiceName, TrustDomain, chain};
+use tollway_model::{Instance, Label, ServiceName, TrustDomain, chain};
 use tollway_store::{Entry, Expected, KeyRange, ReadError, Store, TransactError, Transaction};
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
 use tonic::Status;
 use tracing::{debug, warn};
 
+use self::decide::{KeyRefusal, Shown, decide_renewal};
 use crate::clock::unix_now_s;
 use crate::connections::Renewing;
 use crate::key::INSTANCE_PREFIX;
@@ -33,8 +35,6 @@ use crate::options::{Options, ReusedKeys};
 use crate::status::store_status;
 use crate::stored::InstanceKeys as Keys;
 
-/// Keys of one instance that renewals have issued and that were not used: the answers were lost.
-const UNUSED_KEYS_LIMIT: usize = 8;
 /// Instances whose keys are remembered, in one namespace and in all.
 const INSTANCES_PER_NAMESPACE_LIMIT: usize = 20_000;
 const INSTANCES_LIMIT: usize = 200_000;
@@ -44,136 +44,6 @@ const UNSAVED_INSTANCES_LIMIT: usize = 20_000;
 const FORGOTTEN_SHARE: usize = 20;
 /// Entries that are read at once.
 const PAGE_ENTRIES: usize = 500;
-/// To within this many seconds a certificate shows when it was issued.
-const ISSUED_TO_S: u64 = 1;
-
-/// What a renewal shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Shown<'a> {
-    key: &'a [u8; 32],
-    issued_at_unix_s: u64,
-    has_ended: bool,
-    now_unix_s: u64,
-}
-
-/// Why a key renews nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-enum KeyRefusal {
-    #[error(
-        "this instance's keys are not remembered, and its certificate has ended; enrol it anew with a token of `tollway token create`"
-    )]
-    Forgotten,
-    #[error(
-        "the instance was enrolled anew elsewhere, which took the place of this key; give each process an instance name of its own"
-    )]
-    Replaced,
-    #[error(
-        "another renewal took the place of this key a moment ago, so another process may have it; end that one, or enrol the instance anew with a token of `tollway token create`"
-    )]
-    Late,
-    #[error(
-        "the key is not the last one that was issued to this instance, so two processes have its key; if only one should, it was stolen: enrol the instance anew with a token of `tollway token create`"
-    )]
-    Reused,
-    #[error(
-        "two processes have used keys of this instance, so it renews no more; find out which is the rightful one, and enrol it anew with a token of `tollway token create`"
-    )]
-    Barred,
-}
-
-impl KeyRefusal {
-    const ALL: [Self; 5] =
-        [Self::Forgotten, Self::Replaced, Self::Late, Self::Reused, Self::Barred];
-
-    /// Its value of the label `reason`.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Forgotten => "forgotten",
-            Self::Replaced => "replaced",
-            Self::Late => "late",
-            Self::Reused => "reused",
-            Self::Barred => "barred",
-        }
-    }
-}
-
-impl From<KeyRefusal> for Status {
-    fn from(refusal: KeyRefusal) -> Self {
-        tollway_wire::with_code(Self::permission_denied(refusal.to_string()), ErrorCode::KeyRefused)
-    }
-}
-
-/// Whether the holder of a key may renew, by what is remembered of the instance. `late_s` is how long
-/// a request may have been under way.
-fn decide_renewal(keys: Option<&Keys>, shown: Shown<'_>, late_s: u64) -> Result<(), KeyRefusal> {
-    let Some(keys) = keys else {
-        // The store was put back to an earlier state, or the record gave way to others.
-        return if shown.has_ended { Err(KeyRefusal::Forgotten) } else { Ok(()) };
-    };
-    if keys.is_barred {
-        Err(KeyRefusal::Barred)
-    } else if keys.has(shown.key) {
-        Ok(())
-    } else if keys.enrolled != shown.key && keys.may_precede_enrolment(shown.issued_at_unix_s) {
-        Err(KeyRefusal::Replaced)
-    } else if shown.now_unix_s < keys.used_at_unix_s.saturating_add(late_s) {
-        Err(KeyRefusal::Late)
-    } else {
-        Err(KeyRefusal::Reused)
-    }
-}
-
-impl Keys {
-    fn enrolled(key: &[u8; 32], now_unix_s: u64, ends_at_unix_s: u64) -> Self {
-        Self {
-            used: key.to_vec(),
-            issued: Vec::new(),
-            enrolled: key.to_vec(),
-            enrolled_at_unix_s: now_unix_s,
-            ends_at_unix_s,
-            used_at_unix_s: now_unix_s,
-            is_barred: false,
-        }
-    }
-
-    /// What is remembered once the holder of `shown` was issued `issued`.
-    fn renewed(
-        keys: Option<Self>,
-        shown: &[u8; 32],
-        issued: &[u8; 32],
-        now_unix_s: u64,
-        ends: u64,
-    ) -> Self {
-        let mut keys = keys.unwrap_or_else(|| Self::enrolled(shown, 0, ends));
-        keys.use_once(shown, now_unix_s);
-        if keys.issued.len() >= UNUSED_KEYS_LIMIT {
-            keys.issued.remove(0);
-        }
-        keys.issued.push(issued.to_vec());
-        keys.ends_at_unix_s = keys.ends_at_unix_s.max(ends);
-        keys
-    }
-
-    fn may_precede_enrolment(&self, issued_at_unix_s: u64) -> bool {
-        issued_at_unix_s <= self.enrolled_at_unix_s.saturating_add(ISSUED_TO_S)
-    }
-
-    fn has(&self, key: &[u8; 32]) -> bool {
-        self.used == key || self.issued.iter().any(|issued| issued == key)
-    }
-
-    /// Takes note that `key` is in use. Returns whether it is for the first time; all others are no
-    /// longer good then.
-    fn use_once(&mut self, key: &[u8; 32], now_unix_s: u64) -> bool {
-        let is_new = self.used != key && self.has(key);
-        if is_new {
-            self.used = key.to_vec();
-            self.used_at_unix_s = now_unix_s;
-            self.issued.clear();
-        }
-        is_new
-    }
-}
 
 /// What was read of an instance before a certificate is issued to it.
 pub(crate) struct Remembered {
