@@ -81,7 +81,6 @@ pub(super) const GROUPS: &[Group] = &[
             "actors/src/placement/leases.rs",
             "actors/src/placement/shard.rs",
             "actors/src/placement/table.rs",
-            "control/src/placement/lapse.rs",
             "control/src/placement/realm.rs",
             "control/src/placement/record.rs",
             "control/src/key.rs",

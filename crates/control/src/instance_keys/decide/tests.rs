@@ -78,6 +78,27 @@ fn a_key_from_before_an_enrolment_is_refused_and_shows_no_theft() {
     assert_eq!(decide_renewal(Some(&enrolled()), before, LATE), Err(KeyRefusal::Replaced));
 }
 
+/// The harm: a certificate shows its issue to the second, so an enrolment a moment later would make
+/// its former key look stolen, or hide a theft.
+#[test]
+fn a_certificate_of_the_second_of_the_enrolment_may_precede_it() {
+    for (issued, refusal) in [(1, KeyRefusal::Replaced), (2, KeyRefusal::Reused)] {
+        let other = Shown { issued_at_unix_s: ENROLLED + issued, ..shown(&[9; 32]) };
+        assert_eq!(decide_renewal(Some(&enrolled()), other, LATE), Err(refusal));
+    }
+}
+
+#[test]
+fn each_refusal_is_counted_under_a_word_of_its_own_and_has_a_code() {
+    let words = KeyRefusal::ALL.map(KeyRefusal::word);
+    assert_eq!(words, ["forgotten", "replaced", "late", "reused", "barred"]);
+    for (at, refusal) in KeyRefusal::ALL.into_iter().enumerate() {
+        assert_eq!(refusal as usize, at, "the place of its count");
+        let code = tollway_wire::code_of(&Status::from(refusal));
+        assert_eq!(code, Some(ErrorCode::KeyRefused));
+    }
+}
+
 #[test]
 fn without_a_record_a_certificate_renews_while_it_is_valid() {
     let valid = shown(&[7; 32]);
