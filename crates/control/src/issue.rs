@@ -1,132 +1,27 @@
 //! Certificates for workloads and gateways: for the holder of a join token, and again for the
-//! holder of a certificate. `tokens.rs` decides about tokens and [`decide_renewal`] about certificates;
-//! the service executes, and stores the last certificate of each instance (`issued.rs`).
+//! holder of a certificate. `tokens` decides about tokens and `decide` about certificates; the service
+//! executes, and stores the last certificate of each instance (`issued.rs`).
 
-use std::fmt;
+mod decide;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use thiserror::Error;
-use tollway_identity::{
-    IssueError, IssueRequest, IssuedChain, SHORTEST_TTL, SystemRequest, peer_identity,
-};
-use tollway_model::{ErrorCode, Group, Instance, NetworkName, ServiceName};
+use tollway_identity::{IssueError, IssueRequest, IssuedChain, SystemRequest, peer_identity};
+use tollway_model::ErrorCode;
+use tollway_wire::v1;
 use tollway_wire::v1::identity_server::Identity;
-use tollway_wire::{ConvertError, v1};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
+pub(crate) use self::decide::{Claim, Refusal, agents_group};
+use self::decide::{decide_renewal, decide_ttl};
 use crate::clock::unix_now_ms;
-use crate::connections::{Caller, is_system, revoked_status};
+use crate::connections::{Caller, revoked_status};
 use crate::hub::Hub;
 use crate::instance_keys::{InstanceKeys, Remembered};
 use crate::issued::{IssuedLog, record_of};
 use crate::tokens::{Redeemable, Tokens, is_gateway};
-
-/// The workload that a certificate is asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Claim {
-    pub(crate) service: ServiceName,
-    pub(crate) instance: Instance,
-}
-
-impl fmt::Display for Claim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (instance {})", self.service, self.instance)
-    }
-}
-
-/// Why no certificate was issued.
-#[derive(Debug, Error)]
-pub(crate) enum Refusal {
-    #[error("the join token is malformed: copy it whole")]
-    TokenShape(#[from] tollway_identity::TokenError),
-    #[error("the join token is for the network {found}, this is {home}")]
-    OtherNetwork { found: NetworkName, home: NetworkName },
-    #[error("the join token is not known here; make a new one with `tollway token create`")]
-    UnknownToken,
-    #[error(
-        "the join token expired {expired_for:?} ago; make a new one with `tollway token create`"
-    )]
-    ExpiredToken { expired_for: Duration },
-    #[error(
-        "the join token is not good for {service}; make one that is with `tollway token create`"
-    )]
-    Scope { service: ServiceName },
-    #[error(
-        "the join token was revoked {revoked_for:?} ago; make a new one with `tollway token create`"
-    )]
-    RevokedToken { revoked_for: Duration },
-    #[error(
-        "the join token is spent: {uses} of {uses} uses, the last one by {by} from {from} {ago} ago; make a new one with `tollway token create`, and where that use was none of yours, `tollway identity revoke` takes its identity back"
-    )]
-    SpentToken { uses: u32, by: String, from: String, ago: String },
-    #[error("neither a join token nor a certificate was shown")]
-    NoProof,
-    #[error("the certificate of {own} renews only itself, not {asked}")]
-    NotYours { own: Box<Claim>, asked: Box<Claim> },
-    #[error("the request is malformed")]
-    Request(#[from] ConvertError),
-}
-
-impl Refusal {
-    fn code(&self) -> ErrorCode {
-        match self {
-            Self::TokenShape(_) => ErrorCode::TokenMalformed,
-            Self::ExpiredToken { .. } => ErrorCode::TokenExpired,
-            Self::SpentToken { .. } => ErrorCode::TokenSpent,
-            Self::RevokedToken { .. } => ErrorCode::TokenRevoked,
-            Self::NoProof => ErrorCode::TokenMissing,
-            Self::OtherNetwork { .. }
-            | Self::UnknownToken
-            | Self::Scope { .. }
-            | Self::NotYours { .. } => ErrorCode::TokenRefused,
-            Self::Request(_) => ErrorCode::MalformedRequest,
-        }
-    }
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let text = tollway_model::chain(&refusal);
-        let code = refusal.code();
-        let status = match refusal {
-            Refusal::Request(_) | Refusal::TokenShape(_) => Self::invalid_argument(text),
-            Refusal::NoProof => Self::unauthenticated(text),
-            Refusal::OtherNetwork { .. }
-            | Refusal::UnknownToken
-            | Refusal::ExpiredToken { .. }
-            | Refusal::SpentToken { .. }
-            | Refusal::RevokedToken { .. }
-            | Refusal::Scope { .. }
-            | Refusal::NotYours { .. } => Self::permission_denied(text),
-        };
-        tollway_wire::with_code(status, code)
-    }
-}
-
-/// Whether the holder of a certificate for `own` may have one for `claim`.
-fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Refusal> {
-    if own.0 == claim.service && own.1 == claim.instance {
-        return Ok(());
-    }
-    let (service, instance) = own.clone();
-    let own = Box::new(Claim { service, instance });
-    Err(Refusal::NotYours { own, asked: Box::new(claim.clone()) })
-}
-
-/// The lifetime of a certificate: the requested one, if it is shorter than the network's.
-fn decide_ttl(asked_s: u32, given: Duration) -> Duration {
-    match asked_s {
-        0 => given,
-        _ => Duration::from_secs(asked_s.into()).max(SHORTEST_TTL).min(given),
-    }
-}
-
-/// The group of which it is an agent, if it is one.
-pub(crate) fn agents_group(service: &ServiceName) -> Option<Group> {
-    if is_system(service) { Group::of_agent_app(&service.app) } else { None }
-}
 
 /// By what a caller may have a certificate.
 enum Proof {
@@ -281,40 +176,5 @@ fn issue_status(error: &IssueError) -> Status {
         | IssueError::Clock
         | IssueError::Randomness
         | IssueError::Sign(_) => Status::internal(text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tollway_model::Label;
-
-    use super::*;
-
-    fn service(text: &str) -> ServiceName {
-        let [namespace, network] = ["default", "west"].map(|l| Label::new(l).unwrap());
-        ServiceName::parse_in(text, &namespace, &network).unwrap()
-    }
-
-    #[test]
-    fn a_shorter_life_can_be_asked_for_and_no_longer_one() {
-        let day = Duration::from_secs(24 * 3600);
-        let check = |asked_s, given, life| assert_eq!(decide_ttl(asked_s, given), life);
-        check(0, day, day);
-        check(60, day, Duration::from_secs(60));
-        check(1, day, SHORTEST_TTL);
-        check(u32::MAX, day, day);
-        check(60, SHORTEST_TTL, SHORTEST_TTL);
-    }
-
-    #[test]
-    fn a_certificate_renews_only_itself() {
-        let label = |text| Label::new(text).unwrap();
-        let own = (service("stock"), label("a"));
-        let decide = |name, instance| {
-            decide_renewal(&own, &Claim { service: service(name), instance: label(instance) })
-        };
-        assert!(decide("Stock", "A").is_ok());
-        assert!(decide("orders", "a").is_err());
-        assert!(decide("stock", "b").is_err());
     }
 }

@@ -40,7 +40,7 @@ pub(super) const GROUPS: &[Group] = &[
         files: &[
             "identity/src/token.rs",
             "identity/src/shared_token.rs",
-            "control/src/issue.rs",
+            "control/src/issue/decide.rs",
             "control/src/instance_keys/decide.rs",
             "control/src/tokens/decide.rs",
             "control/src/addresses.rs",
