@@ -193,6 +193,7 @@ mod tests {
         let text = format!("  {token}\n");
         assert_eq!(text.parse::<JoinToken>().unwrap(), token);
         assert!(token.pins(b"root"));
+        assert_eq!(token.root_fingerprint(), &sha256(b"root"));
         assert!(!token.pins(b"toor"));
     }
 
