@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use support::host::{Answer, Host, Step, enter};
-use support::{Member, Network};
+use support::{Member, Network, timing};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tollway_actors::placement::{Epoch, SHARDS, Shard, ShardSet};
 use tollway_actors::schedule::{FailurePolicy, Moment, Schedule, Terms};
@@ -684,4 +684,67 @@ async fn the_operator_removes_the_reminders_of_an_app_that_has_gone() {
     for nothing in [What::All(false), What::ActorId(String::new())] {
         assert!(west.admin.remove_actor_reminders(remove(nothing)).await.is_err());
     }
+}
+
+/// The harm: a host writes schedules at the ends of what numbers can hold, and the control plane breaks,
+/// or the next host that reads them.
+#[tokio::test]
+async fn schedules_at_the_ends_of_numbers_are_refused_or_read_by_the_next_host() {
+    let mut west = network().await;
+    let (evil, next) = (west.member("shop", "one").await, west.member("shop", "two").await);
+    let writer = Writer::enter(&evil, 1).await;
+    let periods = [(0, 0), (u32::MAX, 0), (0, u64::MAX), (u32::MAX, u64::MAX), (0, 1), (1, 0)];
+    let (mut done, mut refused) = (0, 0);
+    for due_unix_us in [i64::MIN, i64::MAX, 0, -1] {
+        for (period_months, period_us) in periods {
+            for firings in [0, 1, u32::MAX] {
+                for ends_unix_us in [None, Some(i64::MIN), Some(i64::MAX)] {
+                    let schedule = v1::ReminderSchedule {
+                        due_unix_us,
+                        period_months,
+                        period_us,
+                        firings,
+                        ends_unix_us,
+                    };
+                    match write_stated(&writer, done + refused, schedule).await {
+                        Ok(()) => done += 1,
+                        Err(status) => {
+                            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+                            refused += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(done > 0 && refused > 0, "{done} are stored, {refused} are refused");
+    drop(writer);
+    let west = west.restart_with(|options| options.timing.actor_lease = timing().actor_lease).await;
+    let next = Member { address: west.address, ..next };
+    let mut writer = Writer::enter_in_line(&next, 2).await;
+    writer.host.wait_for_all().await;
+    // Reading them is the check of what each says.
+    for reminder in writer.list().await {
+        let _ = reminder.registration.schedule.after(now());
+    }
+}
+
+/// Writes a reminder whose schedule is as it is stated.
+async fn write_stated(
+    writer: &Writer,
+    number: usize,
+    schedule: v1::ReminderSchedule,
+) -> Result<(), Status> {
+    let change: v1::ReminderChange = writer.put("a", &format!("n{number}")).into();
+    let Some(v1::reminder_change::Change::Put(mut put)) = change.change else {
+        panic!("it puts a reminder");
+    };
+    let retries = v1::ConstantRetries { interval_us: u64::MAX, max_retries: Some(u32::MAX) };
+    let policy = Some(v1::reminder_failure_policy::Policy::Constant(retries));
+    let registration = put.registration.as_mut().unwrap();
+    registration.schedule = Some(schedule);
+    registration.failure_policy = Some(v1::ReminderFailurePolicy { policy });
+    let change = v1::ReminderChange { change: Some(v1::reminder_change::Change::Put(put)) };
+    let request = v1::WriteRemindersRequest { life: writer.host.life, changes: vec![change] };
+    writer.client.clone().write_reminders(request).await.map(drop)
 }

@@ -4,7 +4,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::{ClientConfig, version};
+use tollway_identity::AnyCertificate;
 use tollway_testkit::{End, RawClient, TlsRelay, retry_until};
 use tollway_wire::v1;
 use tollway_wire::v1::peering_client::PeeringClient;
@@ -12,10 +14,11 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::listeners::forged::{Forge, Stranger, foreigner, strangers};
-use crate::listeners::tls_listener::{H2, TlsListener, West, count};
+use crate::listeners::tls_listener::{H2, HTTP1, TlsListener, West, count};
 use tollway_tests::network::{CONTROL, Network, PATIENCE, STOCK, metric, tollway, until_status};
+use tollway_tests::pki::showing;
 use tollway_tests::scripted_app::{App, Script};
-use tollway_tests::tls_client::{Impostor, Takeover, trusting};
+use tollway_tests::tls_client::{Impostor, Takeover, call, dial, trusting};
 
 #[test]
 fn callers_with_a_wrong_certificate_are_refused_at_every_listener() {
@@ -99,6 +102,57 @@ fn callees_refuse_names_that_are_not_their_own() {
         assert!(listener.call(Arc::new(nameless)).is_err(), "no name at the {}", listener.name);
         assert!(listener.call(west.honest("web", listener)).is_ok());
     }
+}
+
+/// The harm: a workload speaks to an app past what its sidecar reads and rewrites: in another protocol, or
+/// through a tunnel.
+#[test]
+fn an_app_of_http_is_reached_by_no_other_protocol() {
+    const FORGED: &str = "spiffe://west.tollway/ns/default/admin";
+    let west = West::start();
+    let listener = &west.listeners()[0];
+    let send = |config: Arc<ClientConfig>, request: &str| {
+        call(dial(listener.address, PATIENCE), STOCK, config, request.as_bytes())
+    };
+    let with = |alpn: &[&[u8]]| {
+        let mut config = (*west.honest_for_any(listener)).clone();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    };
+    let raw = format!("GET /raw HTTP/1.1\r\nhost: x\r\nx-tollway-caller: {FORGED}\r\n\r\n");
+    for alpn in [&b"tollway-tcp/1"[..], b"http/1.0", b"foo"] {
+        let answer = send(with(&[alpn]), &raw);
+        assert!(answer.is_err(), "{}: {answer:?}", alpn.escape_ascii());
+    }
+    let answer = send(with(&[H2]), &raw);
+    assert!(!answer.is_ok_and(|answer| answer.starts_with(b"HTTP/1.1")), "no HTTP/1.1 in HTTP/2");
+    assert!(!west.app.was_sent("/raw"), "it reaches the app");
+    let shown = Forge::workload("web", "west").sign(&west.network.authority());
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&version::TLS12])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(AnyCertificate::new(&default_provider()));
+    let old = Arc::new(showing(builder, Some(shown), HTTP1));
+    assert!(send(old, &raw).is_err(), "TLS 1.2 is accepted");
+    assert!(!west.app.was_sent("/raw"), "it reaches the app");
+    let config = || with(&[HTTP1]);
+    for head in [
+        "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
+        "CONNECT stock.default.west.mesh:80 HTTP/1.1\r\nhost: stock.default.west.mesh:80\r\n\r\n",
+        "GET /h2c HTTP/1.1\r\nhost: stock.default.west.mesh\r\nconnection: upgrade, http2-settings\r\n\
+         upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        let answer = send(config(), &format!("{head}behind it {FORGED}"));
+        let answer = String::from_utf8_lossy(&answer.unwrap_or_default()).into_owned();
+        assert!(!answer.starts_with("HTTP/1.1 101"), "{head}: {answer}");
+        assert!(!answer.starts_with("HTTP/1.1 200") || head.contains("/h2c"), "{head}: {answer}");
+        assert!(!west.app.was_sent("behind it"), "{head} makes a tunnel");
+    }
+    assert!(!west.app.was_sent(FORGED), "the app reads a forged caller");
+    assert!(send(config(), "GET /own HTTP/1.1\r\nhost: stock.default.west.mesh\r\n\r\n").is_ok());
+    assert!(west.app.was_sent("/own"));
 }
 
 /// Calls the peering service as a control plane of a joined network would.

@@ -19,7 +19,7 @@ pub(crate) const H2: &[u8] = b"h2";
 /// A network with every kind of listener.
 pub(crate) struct West {
     pub(crate) network: Network,
-    _app: App,
+    pub(crate) app: App,
     pub(crate) stock: Process,
     pub(crate) gateway: Process,
 }
@@ -47,7 +47,7 @@ impl West {
         let app = App::start(Script::new());
         let stock = network.sidecar("stock", &["--app-port", &app.port()]);
         let gateway = network.gateway_with("127.0.0.1:0", options);
-        let west = Self { network, _app: app, stock, gateway };
+        let west = Self { network, app, stock, gateway };
         west.wait_for_routes();
         west
     }

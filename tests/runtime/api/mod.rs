@@ -10,6 +10,7 @@ mod events;
 mod external_endpoints;
 mod ordinary;
 mod own;
+mod random;
 mod reflection;
 mod resilience;
 mod rows;
