@@ -4,6 +4,7 @@
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
 mod actors;
+mod dapr;
 mod fuzz;
 mod load;
 mod mutants;
@@ -80,6 +81,12 @@ const PROOFS: &[Proof] = &[
         about: "kills master and agent while neighbours change; writes docs/neighbours-faults.md \
                 (five minutes)",
         run: neighbours::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "dapr",
+        about: "Dapr's own suite in daprd's place; writes docs/dapr-suite.md (half an hour)",
+        run: dapr::run,
         may_be_quick: true,
     },
     Proof {
