@@ -63,7 +63,7 @@ fn a_front_serves_a_certificate_of_version_1() {
         .args(["--to", &format!("http://{}", app.address)])
         .start_listening()
         .unwrap();
-    let tls = trusting(None, &[b"http/1.1"]);
+    let tls = trusting(None, b"http/1.1");
     let relay = TlsRelay::start(front.port("front").unwrap(), FRONT, tls).unwrap();
     until_status(relay.address(), "GET /x HTTP/1.1\r\nhost: a\r\n\r\n", 200);
 }

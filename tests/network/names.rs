@@ -44,7 +44,7 @@ fn a_front_reaches_an_app_that_listens_at_one_address_of_its_name() {
         let port = app.port("http").unwrap().port();
         let (_files, front) = front(hosts.start(), &format!("http://localhost:{port}"), &[]);
         let address = front.port("front").unwrap();
-        let relay = TlsRelay::start(address, FRONT, trusting(None, &[b"http/1.1"])).unwrap();
+        let relay = TlsRelay::start(address, FRONT, trusting(None, b"http/1.1")).unwrap();
         // The first request, too.
         until_status(relay.address(), "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n", 200);
     }
@@ -61,7 +61,7 @@ fn a_front_follows_an_app_to_another_address_of_its_name() {
     let port = app.port("http").unwrap().port();
     let (_files, front) = front(hosts.start(), &format!("http://localhost:{port}"), &[]);
     let address = front.port("front").unwrap();
-    let relay = TlsRelay::start(address, FRONT, trusting(None, &[b"http/1.1"])).unwrap();
+    let relay = TlsRelay::start(address, FRONT, trusting(None, b"http/1.1")).unwrap();
     let request = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     until_status(relay.address(), request, 200);
     drop(app);

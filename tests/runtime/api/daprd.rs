@@ -36,7 +36,7 @@ const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n 
 
 /// A sidecar under daprd's name, with the flags that the Dapr CLI gives it.
 pub(crate) struct Daprd {
-    process: Process,
+    pub(crate) process: Process,
     http: u16,
     pub(crate) grpc: u16,
     metrics: u16,

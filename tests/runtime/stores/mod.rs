@@ -20,10 +20,17 @@ fn component(component_type: &str, version: &str, metadata: &[(&str, &str)]) -> 
          type: {component_type}\n  version: {version}\n  metadata:\n{metadata}"
     );
     let manifest: Manifest = serde_saphyr::from_str(&text).unwrap();
-    let context = ComponentContext { app: "web", namespace: "default", variable: &|_| None };
-    match manifest.read(&context).unwrap() {
+    let context = ComponentContext {
+        app: "web",
+        namespace: "default",
+        takes_all_namespaces: false,
+        variable: &|_| None,
+    };
+    match manifest.read(&context, &mut Vec::new()).unwrap() {
         Read::Store(component) => *component,
-        other @ (Read::ForOthers { .. } | Read::NotServed(_)) => panic!("{other:?}"),
+        other @ (Read::Unusable(_) | Read::ForOthers { .. } | Read::NotServed(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
