@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
+mod attacks;
 mod away;
 mod etcd;
 mod fabric;

@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollway_testkit::{Process, Start, TempDir, need_tool, retry_until};
 use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::{AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter, start_tollway};
-use tollway_tests::program;
+use tollway_tests::{new_options, program};
 
 use crate::failures::terminal::{Failure, failure_of};
 
 /// The shortest life of a certificate, in seconds.
 const LIFE_S: u64 = 10;
 const SHORT: [&str; 2] = ["--certificate-ttl-s", "10"];
-const ANY: &str = "127.0.0.1:0";
+pub(crate) const ANY: &str = "127.0.0.1:0";
 
 /// The harm: after a control plane was away for longer than certificates last, each workload needs a new
 /// token by hand.
@@ -65,14 +65,14 @@ fn until_all_ended(processes: &[&Process]) {
 const CERTIFICATE_ENDS: &str = "tollway_certificate_expiry_timestamp_seconds";
 
 /// A clock that a test sets, of the processes that are started with it.
-struct Clock {
+pub(crate) struct Clock {
     library: PathBuf,
     file: PathBuf,
 }
 
 impl Clock {
     /// Of `libfaketime`, which is beside its program.
-    fn beside(faketime: &Path, files: &TempDir) -> Option<Self> {
+    pub(crate) fn beside(faketime: &Path, files: &TempDir) -> Option<Self> {
         let prefix = faketime.parent()?.parent()?;
         let library = std::fs::read_dir(prefix.join("lib")).ok()?.flatten().find_map(|entry| {
             let library = entry.path().join("faketime/libfaketimeMT.so.1");
@@ -84,13 +84,13 @@ impl Clock {
     }
 
     /// By how much it is ahead.
-    fn set(&self, ahead: &str) {
+    pub(crate) fn set(&self, ahead: &str) {
         let next = self.file.with_extension("next");
         std::fs::write(&next, ahead).unwrap();
         std::fs::rename(next, &self.file).unwrap();
     }
 
-    fn on(&self, start: Start) -> Start {
+    pub(crate) fn on(&self, start: Start) -> Start {
         start
             .env("LD_PRELOAD", &self.library)
             .env("FAKETIME_TIMESTAMP_FILE", &self.file)
@@ -148,18 +148,19 @@ fn a_clock_that_jumps_over_the_end_of_all_certificates_stops_calls_for_seconds_o
 }
 
 /// A token for any app.
-fn token(files: &TempDir) -> PathBuf {
+pub(crate) fn token(files: &TempDir) -> PathBuf {
     let store = files.path().join("store");
     let made = Command::new(program())
-        .args(["token", "create", "--uses", "any", "--store"])
+        .args(["token", "create", "--store"])
         .arg(store)
+        .args(new_options(&["--uses", "any"]))
         .output();
     let path = files.path().join("any.token");
     tollway_net::secret_file::write(&path, &made.unwrap().stdout).unwrap();
     path
 }
 
-fn listening(start: Start, app: &str, control: SocketAddr) -> Start {
+pub(crate) fn listening(start: Start, app: &str, control: SocketAddr) -> Start {
     start
         .args(["--app-id", app, "--control", &control.to_string(), "--admin-listen", ANY])
         .args(["--http-listen", ANY, "--grpc-listen", ANY, "--outbound-listen", ANY])

@@ -208,8 +208,14 @@ impl Stream for StreamOwned<ClientConnection, TcpStream> {
 
 impl Wire {
     pub fn open(aim: &Aim) -> io::Result<Self> {
+        Self::open_within(aim, None)
+    }
+
+    /// The same; an error where the listener sends nothing for so long in the handshake.
+    pub fn open_within(aim: &Aim, within: Option<Duration>) -> io::Result<Self> {
         let socket = TcpStream::connect(aim.address)?;
         socket.set_nodelay(true)?;
+        socket.set_read_timeout(within)?;
         let stream: Box<dyn Stream> = match &aim.tls {
             None => Box::new(socket),
             Some((config, name)) => {
@@ -222,6 +228,7 @@ impl Wire {
                 Box::new(stream)
             }
         };
+        stream.socket().set_read_timeout(None)?;
         stream.socket().set_write_timeout(Some(WRITE_WITHIN))?;
         Ok(Self { stream, unsent: Vec::new() })
     }

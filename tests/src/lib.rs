@@ -11,6 +11,7 @@ pub mod foreign_program;
 pub mod grpcio;
 pub mod h2_attacker;
 pub mod h2_frames;
+pub mod line_service;
 pub mod load_command;
 pub mod mesh;
 pub mod metrics_page;
@@ -23,4 +24,4 @@ pub mod state_contract;
 pub mod tls_client;
 pub mod user;
 
-pub use program::program;
+pub use program::{is_former, new_options, newest, program};

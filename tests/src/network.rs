@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -167,24 +168,7 @@ impl Network {
 
     /// The network's own authority, read from a copy of its store.
     pub fn authority(&self) -> Authority {
-        /// As the control plane stores it.
-        #[derive(Clone, PartialEq, Message)]
-        struct Stored {
-            #[prost(string, tag = "3")]
-            certificate_pem: String,
-            #[prost(string, tag = "4")]
-            key_pem: String,
-        }
-        let copy = TempDir::new().unwrap();
-        let file = copy.path().join("copy");
-        std::fs::copy(self.store.path().join("tollway.store"), &file).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let stored = runtime.block_on(async {
-            let store = Store::open_embedded(&file, Limits::default()).await.unwrap();
-            Stored::decode(store.get(b"secret/authority").await.unwrap().unwrap().value).unwrap()
-        });
-        let pem = AuthorityPem { certificate: stored.certificate_pem, key: stored.key_pem };
-        Authority::from_pem(&self.trust_domain(), &label(&self.name), &pem).unwrap()
+        authority_of(&self.store.path().join("tollway.store"), &self.name)
     }
 
     pub fn service(&self, app: &str) -> ServiceName {
@@ -219,6 +203,29 @@ impl Network {
         let config = client_config(&self.credentials(caller), &expected, &[b"h2"]).unwrap();
         (config, format!("control.{}.mesh", self.name))
     }
+}
+
+/// The authority of the network `name`, read from a copy of its store's file.
+pub fn authority_of(file: &Path, name: &str) -> Authority {
+    /// As the control plane stores it.
+    #[derive(Clone, PartialEq, Message)]
+    struct Stored {
+        #[prost(string, tag = "3")]
+        certificate_pem: String,
+        #[prost(string, tag = "4")]
+        key_pem: String,
+    }
+    let copies = TempDir::new().unwrap();
+    let copy = copies.path().join("copy");
+    std::fs::copy(file, &copy).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stored = runtime.block_on(async {
+        let store = Store::open_embedded(&copy, Limits::default()).await.unwrap();
+        Stored::decode(store.get(b"secret/authority").await.unwrap().unwrap().value).unwrap()
+    });
+    let pem = AuthorityPem { certificate: stored.certificate_pem, key: stored.key_pem };
+    let network = label(name);
+    Authority::from_pem(&TrustDomain::default_for(&network), &network, &pem).unwrap()
 }
 
 /// A front before the app at `to`, a URL, started by `start`; the folder has its certificate.

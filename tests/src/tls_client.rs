@@ -93,6 +93,17 @@ pub fn client_hello(server_name: &str) -> Vec<u8> {
     flight
 }
 
+/// A first flight whose server name no library takes for one.
+#[must_use]
+pub fn bad_hello() -> Vec<u8> {
+    let name = ["a".repeat(60), "a".repeat(60), "a".repeat(19)].join(".");
+    let mut hello = client_hello(&name);
+    let at = hello.windows(name.len()).position(|part| part == name.as_bytes()).unwrap();
+    let bad = format!("x\n{}", "y".repeat(name.len() - 2));
+    hello[at..at + name.len()].copy_from_slice(bad.as_bytes());
+    hello
+}
+
 /// A server with any certificate, or without TLS.
 pub struct Impostor {
     pub address: SocketAddr,

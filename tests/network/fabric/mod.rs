@@ -1,7 +1,7 @@
 //! A forwarder whose agent follows a real control plane: packets go where its neighbours are
 //! written to be, and table and store are equal again whatever befalls either side.
 
-mod parts;
+pub(crate) mod parts;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,8 @@ const CUT_S: u32 = 4;
 const NUMBERS: u32 = 12_000;
 /// The agent's admin port: the machine between the hosts has a network of its own.
 const ADMIN: &str = "127.0.0.1:9090";
-const NOT_PERMITTED: &str = "it needs root, network namespaces and the right to load programs";
+pub(crate) const NOT_PERMITTED: &str =
+    "it needs root, network namespaces and the right to load programs";
 
 /// A number that an environment variable may set.
 fn chosen(variable: &str, otherwise: u32) -> u32 {

@@ -14,7 +14,7 @@ use tollway_model::neighbour::packed::{pack_all, unpack};
 use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_testkit::tunnels::{DEVICES, GUESTS, Guest, Tunnels, VNI};
 use tollway_testkit::{Process, TempDir, retry_until};
-use tollway_tests::program;
+use tollway_tests::{new_options, program};
 use tollway_wire::v1;
 
 use tollway_tests::mesh::PATIENCE;
@@ -68,7 +68,9 @@ impl Fabric {
     pub(crate) fn agent(&self, journal: &str, options: &[&str]) -> Process {
         let token = self.files.path().join("token");
         if !token.exists() {
-            let made = self.done(&["token", "create", "--uses", "any", "--fabric", &self.group]);
+            let uses = new_options(&["--uses", "any"]);
+            let made =
+                self.done(&[&["token", "create", "--fabric", &self.group][..], &uses].concat());
             tollway_net::secret_file::write(&token, made.as_ref()).unwrap();
         }
         let start = self.tunnels.start_in_middle(program());
@@ -116,8 +118,13 @@ impl Fabric {
 
     /// Puts the guests where they are.
     pub(crate) fn teach(&self) -> String {
+        self.teach_of(&GUESTS)
+    }
+
+    /// The same of these guests.
+    pub(crate) fn teach_of(&self, guests: &[Guest]) -> String {
         let file = self.files.path().join("guests.csv");
-        std::fs::write(&file, csv(&GUESTS)).unwrap();
+        std::fs::write(&file, csv(guests)).unwrap();
         self.neighbours(&["import", "--wait", file.to_str().unwrap()])
     }
 

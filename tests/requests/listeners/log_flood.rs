@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use tollway_testkit::{Process, TlsRelay};
 use tollway_tests::network::{CONTROL, metric};
-use tollway_tests::tls_client::{client_hello, dial, trusting};
+use tollway_tests::tls_client::{bad_hello, dial, trusting};
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
 use tonic::Code;
@@ -18,16 +18,6 @@ use crate::listeners::tls_listener::{H2, West};
 const MANY: usize = 1_000;
 /// As docs/limits.md has them: lines of one kind at once; then one more each second.
 const LOG_LINES: usize = 100;
-
-/// A first flight whose server name no library takes for one.
-fn bad_hello() -> Vec<u8> {
-    let name = ["a".repeat(60), "a".repeat(60), "a".repeat(19)].join(".");
-    let mut hello = client_hello(&name);
-    let at = hello.windows(name.len()).position(|part| part == name.as_bytes()).unwrap();
-    let bad = format!("x\n{}", "y".repeat(name.len() - 2));
-    hello[at..at + name.len()].copy_from_slice(bad.as_bytes());
-    hello
-}
 
 /// Lines of a log at the usual levels.
 fn lines(process: &Process) -> usize {

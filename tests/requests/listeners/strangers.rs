@@ -1,74 +1,16 @@
 //! A stranger at a gateway's port for other networks: no certificate, no key, a ClientHello with a
 //! name, and lines behind it for what may be at the other end.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::net::TcpListener;
 
 use tollway_identity::{UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD};
 use tollway_testkit::{RawClient, retry_until};
 
+use tollway_tests::line_service::{LINES, LineService, hello_with_a_line};
 use tollway_tests::network::{CONTROL, Network, PATIENCE, metric};
 use tollway_tests::tls_client::client_hello;
 
-const LINES: &[u8] = b"\r\nGET secret\r\nSET owned yes\r\n";
 const NO_TLS: &str = "tollway_gateway_answers_refused_total";
-
-/// A service that reads lines, as some stores and mail servers do: what it does not understand it
-/// answers and forgets.
-#[derive(Clone)]
-struct LineService {
-    address: SocketAddr,
-    taken: Arc<AtomicUsize>,
-    executed: Arc<Mutex<Vec<String>>>,
-}
-
-impl LineService {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = Self { address, taken: Arc::default(), executed: Arc::default() };
-        let started = service.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let service = service.clone();
-                std::thread::spawn(move || service.serve(stream.unwrap()));
-            }
-        });
-        started
-    }
-
-    fn serve(&self, mut stream: std::net::TcpStream) {
-        self.taken.fetch_add(1, Ordering::SeqCst);
-        let mut lines = BufReader::new(stream.try_clone().unwrap());
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            let text = String::from_utf8_lossy(&line).trim().to_owned();
-            let is_command = text.starts_with("GET ") || text.starts_with("SET ");
-            let answer: &[u8] =
-                if is_command { b"+OK internal-secret-42\r\n" } else { b"-ERR\r\n" };
-            if is_command {
-                self.executed.lock().unwrap().push(text);
-            }
-            if stream.write_all(answer).is_err() {
-                return;
-            }
-            line.clear();
-        }
-    }
-}
-
-/// A ClientHello of that name which ends a line, so that a service of lines answers it.
-fn hello_with_a_line(name: &str) -> Vec<u8> {
-    loop {
-        let hello = client_hello(name);
-        // About one in four has such a byte among its random ones.
-        if hello.contains(&b'\n') {
-            return hello;
-        }
-    }
-}
 
 #[test]
 fn a_workload_at_a_service_of_lines_hands_it_no_line_of_a_stranger() {
@@ -92,8 +34,8 @@ fn a_workload_at_a_service_of_lines_hands_it_no_line_of_a_stranger() {
         (refused > 2).then_some(())
     })
     .unwrap();
-    assert!(service.taken.load(Ordering::SeqCst) > 2);
-    assert_eq!(*service.executed.lock().unwrap(), Vec::<String>::new());
+    assert!(service.taken() > 2);
+    assert_eq!(service.executed(), Vec::<String>::new());
     assert!(metric(&gateway, NO_TLS) - before >= refused);
     let log = gateway.log();
     assert!(log.contains("ERR_GATEWAY_NO_TLS") && log.contains(&place), "{log}");
@@ -118,7 +60,7 @@ fn a_stranger_gets_through_no_gateway_into_a_joined_network() {
         let answer = RawClient::exchange(address, sent, PATIENCE).unwrap();
         assert_eq!(answer.bytes, UNRECOGNIZED_NAME_RECORD, "{name}");
     }
-    assert_eq!(*service.executed.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(service.executed(), Vec::<String>::new());
     let log = gateway.log();
     assert!(log.contains("ERR_GATEWAY_OTHER_NETWORK") && log.contains("--inside-listen"), "{log}");
 }

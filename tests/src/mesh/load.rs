@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollway_record::RunResult;
 use tollway_testkit::{Process, TempDir};
 
-use super::{PATIENCE, start_tollway};
+use super::{PATIENCE, start_newest};
 
 /// Load under way.
 pub struct Load {
@@ -30,7 +30,7 @@ impl Load {
 
     fn start(what: &[&str], rate: u32, duration: Duration) -> Self {
         let files = TempDir::new().unwrap();
-        let process = start_tollway("load")
+        let process = start_newest("load")
             .args(what)
             .args(["--rate", &rate.to_string(), "--warm-up", "0ms"])
             .args(["--duration", &format!("{}ms", duration.as_millis()), "--json"])

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::program;
+use crate::{new_options, newest, program};
 use tollway_testkit::{Process, Start, TempDir, retry_until};
 
 /// Far more than anything here takes; a test that waits for it has failed.
@@ -56,7 +56,9 @@ impl Mesh {
         tollway_net::secret_file::write(&bundle, exported.unwrap().as_ref()).unwrap();
         let bundle = bundle.to_str().unwrap();
         // Gateways come and go in these tests.
-        tollway(["join", "accept", "--follow-gateways", "--store", west, bundle]);
+        let follow = new_options(&["--follow-gateways"]);
+        let accept = [&["join", "accept"][..], &follow, &["--store", west, bundle]].concat();
+        run(&accept).unwrap();
     }
 }
 
@@ -68,18 +70,30 @@ pub struct Network {
     name: &'static str,
     ip: &'static str,
     options: Vec<String>,
+    /// The most descriptors that its control plane may have, where that is not this process's limit.
+    descriptors: Option<u32>,
     files: TempDir,
 }
 
 impl Network {
     pub fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
+        Self::start_within(name, ip, options, None)
+    }
+
+    /// The same; its control plane may have so many descriptors.
+    pub fn start_within(
+        name: &'static str,
+        ip: &'static str,
+        options: &[&str],
+        descriptors: Option<u32>,
+    ) -> Self {
         let files = TempDir::new().unwrap();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let any = format!("{ip}:0");
-        let control = start_control(name, &any, files.path(), &options);
+        let control = start_control(name, &any, files.path(), &options, descriptors);
         let control_address = control.port("control").unwrap();
         let gateway = start_gateway(files.path(), control_address, &any, &[]);
-        Self { control, gateway, control_address, name, ip, options, files }
+        Self { control, gateway, control_address, name, ip, options, descriptors, files }
     }
 
     /// Runs a command on what its control plane stores; `input` is what `-` reads.
@@ -120,7 +134,8 @@ impl Network {
     /// Starts the control plane again at its address, over the store that it left.
     pub fn restart_control(&mut self) {
         let address = self.control_address.to_string();
-        self.control = start_control(self.name, &address, self.files.path(), &self.options);
+        let files = self.files.path();
+        self.control = start_control(self.name, &address, files, &self.options, self.descriptors);
     }
 
     /// Removes the files with tokens: from here on a process joins only with what it has.
@@ -156,7 +171,7 @@ impl Network {
         protocol: AppProtocol,
         options: &[&str],
     ) -> App {
-        let echo = start_tollway("echo")
+        let echo = start_newest("echo")
             .args(["--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--name", replica])
             .start_listening()
             .unwrap();
@@ -312,6 +327,10 @@ pub fn tollway<const N: usize>(arguments: [&str; N]) -> String {
 }
 
 pub fn tollway_try<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
+    run(&arguments)
+}
+
+fn run(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program()).args(arguments).output().unwrap();
     if output.status.success() {
         return Ok(String::from_utf8(output.stdout).unwrap());
@@ -323,12 +342,29 @@ pub fn start_tollway(command: &str) -> Start {
     Start::new(program()).arg(command).ready_within(PATIENCE)
 }
 
-fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> Process {
-    start_tollway("control")
+/// The same, of the program that was built last whatever is measured: an app, or load.
+pub fn start_newest(command: &str) -> Start {
+    Start::new(newest()).arg(command).ready_within(PATIENCE)
+}
+
+fn start_control(
+    name: &str,
+    listen: &str,
+    files: &Path,
+    options: &[String],
+    descriptors: Option<u32>,
+) -> Process {
+    let start = match descriptors {
+        None => start_tollway("control"),
+        Some(count) => Start::new("/bin/sh")
+            .args(["-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\""), program(), "control"])
+            .ready_within(PATIENCE),
+    };
+    start
         .args(["--network", name, "--listen", listen, "--store"])
         .arg(store(files))
         // All networks of these tests are on this machine.
-        .args(["--peer-addresses", "127.0.0.0/8", "--peer-addresses", "10.0.0.0/8"])
+        .args(new_options(&["--peer-addresses", "127.0.0.0/8", "--peer-addresses", "10.0.0.0/8"]))
         .args(options)
         .start_listening()
         .unwrap()
@@ -337,7 +373,8 @@ fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> 
 fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&str]) -> Process {
     let inside = format!("{}:0", control.ip());
     start_tollway("gateway")
-        .args(["--control", &control.to_string(), "--listen", listen, "--inside-listen", &inside])
+        .args(["--control", &control.to_string(), "--listen", listen])
+        .args(new_options(&["--inside-listen", &inside]))
         .arg("--token-file")
         .arg(token(files, "gateway", &["--gateway"]))
         .args(["--admin-listen", "127.0.0.1:0"])
@@ -353,8 +390,9 @@ fn app_options(port: &str, protocol: AppProtocol) -> [&str; 4] {
 /// Has the control plane make a token, into a file.
 fn token(files: &Path, name: &str, scope: &[&str]) -> PathBuf {
     let output = Command::new(program())
-        .args(["token", "create", "--uses", "any", "--store"])
+        .args(["token", "create", "--store"])
         .arg(store(files))
+        .args(new_options(&["--uses", "any"]))
         .args(scope)
         .output()
         .unwrap();
