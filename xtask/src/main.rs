@@ -27,6 +27,7 @@ mod tools;
 mod words;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -67,6 +68,9 @@ enum Command {
         /// Less of it, to see that it works: it concludes nothing and writes nothing.
         #[arg(long, requires = "name")]
         quick: bool,
+        /// A former build of `tollway` to measure as well, for `attacks`.
+        #[arg(long, requires = "name", value_name = "PROGRAM")]
+        before: Option<PathBuf>,
     },
 }
 
@@ -96,9 +100,10 @@ fn run(command: Command) -> Result<()> {
         Command::Bpf => bpf::run(),
         Command::Profile => profile::run(&workspace),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
-        Command::Proof { name, quick } => {
+        Command::Proof { name, quick, before } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };
-            proof::run(&workspace, name.as_deref(), extent)
+            let wanted = proof::Wanted { extent, before: before.as_deref() };
+            proof::run(&workspace, name.as_deref(), &wanted)
         }
     }
 }

@@ -4,6 +4,7 @@
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
 mod actors;
+mod attacks;
 mod dapr;
 mod fuzz;
 mod load;
@@ -26,7 +27,7 @@ use crate::workspace::Workspace;
 struct Proof {
     name: &'static str,
     about: &'static str,
-    run: fn(&Workspace, Extent) -> Result<()>,
+    run: fn(&Workspace, &Wanted<'_>) -> Result<()>,
     /// Whether there is a short form.
     may_be_quick: bool,
 }
@@ -38,6 +39,22 @@ pub(crate) enum Extent {
     /// Everything once or twice, to see that it works; concludes and writes nothing.
     Quick,
 }
+
+/// What of a proof is run.
+pub(crate) struct Wanted<'a> {
+    pub(crate) extent: Extent,
+    /// A former program to measure as well, for the proof `attacks`.
+    pub(crate) before: Option<&'a Path>,
+}
+
+impl Wanted<'_> {
+    fn is_quick(&self) -> bool {
+        self.extent == Extent::Quick
+    }
+}
+
+/// The one proof that a former program can be measured in.
+const ATTACKS: &str = "attacks";
 
 const PROOFS: &[Proof] = &[
     Proof {
@@ -53,59 +70,66 @@ const PROOFS: &[Proof] = &[
         may_be_quick: false,
     },
     Proof {
+        name: ATTACKS,
+        about: "attacks by strangers, workloads, joined networks and guests beside honest calls; \
+                writes docs/attacks.md (ten minutes)",
+        run: attacks::run,
+        may_be_quick: true,
+    },
+    Proof {
         name: "load",
         about: "tollway load beside wrk, k6, h2load, ghz, iperf3; writes docs/load.md (15 minutes)",
-        run: load::run,
+        run: |workspace, wanted| load::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "verdicts",
         about: "the same twice, and 3 % more: what the lab says; writes docs/verdicts.md (8 minutes)",
-        run: verdicts::run,
+        run: |workspace, wanted| verdicts::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "speed",
         about: "the data plane beside other proxies; writes docs/performance.md (80 minutes)",
-        run: speed::run,
+        run: |workspace, wanted| speed::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "actors",
         about: "strikes hosts of actors under calls; writes docs/actors.md (half an hour)",
-        run: actors::run,
+        run: |workspace, wanted| actors::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "neighbours",
         about: "kills master and agent while neighbours change; writes docs/neighbours-faults.md \
                 (five minutes)",
-        run: neighbours::run,
+        run: |workspace, wanted| neighbours::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "dapr",
         about: "Dapr's own suite in daprd's place; writes docs/dapr-suite.md (half an hour)",
-        run: dapr::run,
+        run: |workspace, wanted| dapr::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "fuzz",
         about: "an hour of inputs for every parser; writes docs/fuzzing.md (six hours)",
-        run: fuzz::run,
+        run: |workspace, wanted| fuzz::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {
         name: "mutants",
         about: "every change to the code that decides who may do what; writes docs/mutants.md \
                 (three hours)",
-        run: mutants::run,
+        run: |workspace, wanted| mutants::run(workspace, wanted.extent),
         may_be_quick: true,
     },
 ];
 
 /// Runs the proof called `name`; without a name, lists all of them.
-pub(crate) fn run(workspace: &Workspace, name: Option<&str>, extent: Extent) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, name: Option<&str>, wanted: &Wanted<'_>) -> Result<()> {
     let Some(name) = name else {
         for proof in PROOFS {
             println!("{:<16} {}", proof.name, proof.about);
@@ -116,10 +140,13 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, extent: Extent) -> 
     let proof = PROOFS.iter().find(|proof| proof.name == name).with_context(|| {
         format!("there is no proof called `{name}`: `cargo xtask proof` lists them")
     })?;
-    if extent == Extent::Quick && !proof.may_be_quick {
+    if wanted.is_quick() && !proof.may_be_quick {
         bail!("`{}` has no quick form; leave --quick out", proof.name);
     }
-    (proof.run)(workspace, extent)
+    if wanted.before.is_some() && (name != ATTACKS || wanted.is_quick()) {
+        bail!("only a whole `{ATTACKS}` measures a former program; leave --before out");
+    }
+    (proof.run)(workspace, wanted)
 }
 
 /// The names that a variable of the environment lists, if it is set.
@@ -213,7 +240,8 @@ mod tests {
     #[test]
     fn unknown_proof_is_refused_by_name() {
         let workspace = Workspace::load().unwrap();
-        let error = run(&workspace, Some("no-such-proof"), Extent::Whole).unwrap_err().to_string();
+        let wanted = Wanted { extent: Extent::Whole, before: None };
+        let error = run(&workspace, Some("no-such-proof"), &wanted).unwrap_err().to_string();
         assert!(error.contains("`no-such-proof`"), "{error}");
     }
 }
