@@ -184,6 +184,31 @@ mod tests {
         assert!(!quotas.owners.contains_key("e/") && !quotas.owners.contains_key("a/"));
     }
 
+    /// The harm: an app that has more than a limit, as after that was lowered, can change and remove
+    /// nothing of it.
+    #[test]
+    fn what_makes_nothing_larger_passes_above_every_limit() {
+        let mut quotas = quotas();
+        quotas.count("a/", delta(None, Some(5 * BYTES)));
+        for _ in 0..50 {
+            quotas.count("a/", delta(None, Some(0)));
+        }
+        quotas.reserve("a/", delta(Some(5 * BYTES), Some(5 * BYTES))).unwrap();
+        quotas.reserve("a/", delta(Some(BYTES), Some(BYTES - 1))).unwrap();
+        let refused = quotas.reserve("a/", delta(Some(1), Some(2))).unwrap_err();
+        assert_eq!(refused, Full { what: "bytes of one", found: 5000, limit: 1000 });
+        let refused = quotas.reserve("a/", delta(None, Some(0))).unwrap_err();
+        assert_eq!(refused, Full { what: "entries of one", found: 52, limit: 30 });
+    }
+
+    #[test]
+    fn an_owner_of_nothing_takes_no_memory() {
+        let mut quotas = quotas();
+        quotas.count("a/", Delta::default());
+        quotas.reserve("b/", Delta::default()).unwrap();
+        assert!(quotas.owners.is_empty());
+    }
+
     #[test]
     fn entries_are_counted() {
         let mut quotas = quotas();

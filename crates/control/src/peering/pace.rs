@@ -102,6 +102,16 @@ mod tests {
         assert!(begun.elapsed().as_secs_f64() > least, "{:?}, not {least}", begun.elapsed());
     }
 
+    #[test]
+    fn a_message_and_a_state_count_for_more_than_their_services() {
+        assert_eq!(cost(0, false), MESSAGE_COST);
+        assert_eq!(cost(7, false), MESSAGE_COST + 7);
+        assert_eq!(cost(7, true), MESSAGE_COST + STATE_COST + 7);
+        for most in [PEER_CHANGES_LIMIT as usize, usize::MAX] {
+            assert_eq!(cost(most, true), PEER_CHANGES_LIMIT, "so that it is read at all");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_quiet_peer_is_read_at_once_again() {
         let mut pace = ReadPace::new();
