@@ -1,6 +1,6 @@
 //! JSON bodies of Dapr's API, read as Go's decoder reads them: fields in any case, of a field that
-//! is there twice the last, null as absent, unknown fields passed over, and nothing is read behind
-//! the document.
+//! is there twice the last, null as absent but for the text of a value, unknown fields passed over,
+//! and nothing is read behind the document.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -59,15 +59,31 @@ macro_rules! forward {
     };
 }
 
+/// The same, with a null read as the value that a field has without it.
+macro_rules! forward_or {
+    ($($visit:ident($nothing:expr): $($name:ident)*;)*) => {
+        $($(fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            if self.is_null() { visitor.$visit($nothing) } else { self.json().$name(visitor) }
+        })*)*
+    };
+}
+
 impl<'de> Deserializer<'de> for Value<'de> {
     type Error = Error;
 
     forward! {
-        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32
-        deserialize_i64 deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32
-        deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
-        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
-        deserialize_identifier deserialize_ignored_any
+        deserialize_any deserialize_char deserialize_unit deserialize_identifier
+        deserialize_ignored_any
+    }
+
+    forward_or! {
+        visit_bool(false): deserialize_bool;
+        visit_u64(0):
+            deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+            deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128;
+        visit_f64(0.0): deserialize_f32 deserialize_f64;
+        visit_borrowed_str(""): deserialize_str deserialize_string;
+        visit_borrowed_bytes(b""): deserialize_bytes deserialize_byte_buf;
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -113,7 +129,8 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let pairs = self.pairs()?.into_iter().map(|(key, value)| (key, Value(value)));
+        let pairs = if self.is_null() { Vec::new() } else { self.pairs()? };
+        let pairs = pairs.into_iter().map(|(key, value)| (key, Value(value)));
         visitor.visit_map(MapDeserializer::new(pairs))
     }
 
@@ -130,8 +147,9 @@ impl<'de> Deserializer<'de> for Value<'de> {
                 exact.or_else(|| fields.iter().find(|field| field.eq_ignore_ascii_case(&key)));
             let Some(field) = field else { continue };
             match found.iter_mut().find(|(known, _)| known == field) {
-                // Null leaves a field as it is.
-                _ if Value(value).is_null() => {}
+                // Null leaves a field as it is. Without an earlier value its type says what null means: to
+                // the text of a value it is one.
+                Some(_) if Value(value).is_null() => {}
                 Some(known) => known.1 = Self(value),
                 None => found.push((field, Self(value))),
             }
@@ -248,6 +266,9 @@ mod tests {
             read(r#"{"dueTime":null,"inner":null,"metadata":null,"count":null,"max_retries":1}"#);
         assert!(thing.due_time.is_empty() && thing.inner.is_empty() && thing.count.is_none());
         assert_eq!(read(r#"{"count":1,"Count":2,"count":null}"#).count, Some(2));
+        let thing = read(r#"{"max_retries":null,"metadata":{"a":null}}"#);
+        assert_eq!((thing.max_retries, thing.metadata["a"].as_str()), (0, ""));
+        assert_eq!(from_slice::<&RawValue>(b"null").unwrap().get(), "null");
     }
 
     #[test]
