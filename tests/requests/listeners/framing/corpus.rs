@@ -217,14 +217,6 @@ fn evil_heads(cases: &mut Vec<Case>) {
     raw("version-0-9", format!("GET /version-0-9\r\n{rest}"));
     raw("null-in-target", format!("GET /null-in-target\0 HTTP/1.1\r\n{rest}"));
     raw("fragment", format!("GET /fragment#x HTTP/1.1\r\n{rest}"));
-    raw(
-        "absolute-and-bad-host",
-        format!("GET http://{STOCK}/absolute-and-bad-host HTTP/1.1\r\nhost: a,b\r\n\r\n"),
-    );
-    raw(
-        "connect-and-other-host",
-        format!("CONNECT {STOCK}:80 HTTP/1.1\r\nhost: shop.example:80\r\n\r\n"),
-    );
     raw("chunked-in-1-0", format!("POST /chunked-in-1-0 HTTP/1.0\r\n{CHUNKED}{rest}0\r\n\r\n"));
 }
 
