@@ -131,15 +131,10 @@ fn failed(control: &str, error: DialError) -> MeshError {
     if code == ErrorCode::CertificateNotYetValid {
         return MeshError::Clock { control, reason };
     }
-    match code {
-        ErrorCode::WrongIdentity => {
-            MeshError::Tls { control, code: ErrorCode::ControlForeign, reason: OTHER.to_owned() }
-        }
-        ErrorCode::ForeignAuthority => {
-            MeshError::Tls { control, code: ErrorCode::ControlForeign, reason }
-        }
-        code => MeshError::Tls { control, code, reason },
-    }
+    let is_other = matches!(code, ErrorCode::ForeignAuthority | ErrorCode::WrongIdentity);
+    let reason = if code == ErrorCode::WrongIdentity { OTHER.to_owned() } else { reason };
+    let code = if is_other { ErrorCode::ControlForeign } else { code };
+    MeshError::Tls { control, code, reason }
 }
 
 #[cfg(test)]
