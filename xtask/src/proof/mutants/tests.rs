@@ -127,7 +127,7 @@ fn the_page_has_each_file_and_each_reason() {
     for part in [
         "| routing/src/policy.rs | 7 | 1 | 2 | 1 |",
         "- routing/src/policy.rs, `replace < with <= in f`: it logs.",
-        "| control/src/tokens.rs | not run since it changed | | | |",
+        "| control/src/tokens/decide.rs | not run since it changed | | | |",
         "2026-01-02",
     ] {
         assert!(page.contains(part), "{part}: {page}");
