@@ -153,7 +153,7 @@ fn mistakes_are_reported_before_anything_starts() {
     };
     write(&user, "a/readme", "");
     let several = reported("version: 1\napps:\n- {appDirPath: a, command: cat}\n- cat\n");
-    assert!(several.contains("wrong.yaml:3:27: `command` takes a list"), "{several}");
+    assert!(several.contains("wrong.yaml:3:28: `command` takes a list"), "{several}");
     assert!(several.contains("wrong.yaml:4:3: a section takes lines"), "{several}");
     let several = reported("version: 1\napps:\n- {appDirPath: b}\n- {appID: c, command: [d]}\n");
     assert!(several.contains("wrong.yaml:3:16: `appDirPath` names"), "{several}");

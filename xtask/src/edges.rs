@@ -70,8 +70,8 @@ pub(crate) const CRATES: &[Crate] = &[
     part(
         "tests",
         &[
-            "model", "record", "net", "wire", "identity", "dial", "store", "state", "proxy",
-            "runtime", "settings", "control", "fabric", "echo", "lab",
+            "model", "record", "config", "net", "wire", "identity", "dial", "store", "state",
+            "proxy", "runtime", "settings", "control", "fabric", "echo", "lab",
         ],
     ),
     part("fuzz", &["model", "http", "actors", "config", "wire", "identity", "control", "fabric"]),

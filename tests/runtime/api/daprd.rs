@@ -112,6 +112,10 @@ impl Daprd {
         daprd
     }
 
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
     pub(crate) fn http(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.http))
     }

@@ -162,6 +162,6 @@ fn a_folder_with_other_files_and_what_go_writes_hinders_no_start() {
     let reported = get(daprd.http(), "/v1.0/state/mongo/k");
     assert!(reported.starts_with("HTTP/1.1 400"), "{reported}");
     assert!(reported.contains("unknown type `state.mongodb`"), "{reported}");
-    let log = daprd.process.log();
+    let log = daprd.log();
     assert!(log.contains("chart.yaml:1:"), "{log}");
 }

@@ -5,6 +5,7 @@ mod layout;
 
 use std::sync::Arc;
 
+use tollway_config::go::{Reader, decode, only_document};
 use tollway_state::{Component, ComponentContext, Manifest, Read, StateStore, open};
 use tollway_testkit::{PostgresServer, RedisServer, TempDir, need_tool};
 use tollway_tests::state_contract;
@@ -19,16 +20,15 @@ fn component(component_type: &str, version: &str, metadata: &[(&str, &str)]) -> 
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: statestore\nspec:\n  \
          type: {component_type}\n  version: {version}\n  metadata:\n{metadata}"
     );
-    let manifest: Manifest = serde_saphyr::from_str(&text).unwrap();
-    let context = ComponentContext {
-        app: "web",
-        namespace: "default",
-        takes_all_namespaces: false,
-        variable: &|_| None,
-    };
-    match manifest.read(&context, &mut Vec::new()).unwrap() {
+    let node = only_document(&text, Reader::Resource, "store.yaml").unwrap().unwrap();
+    let manifest: Manifest = decode(&node, Reader::Resource, "store.yaml").unwrap().value;
+    let (takes_all_namespaces, variable) = (true, &|_: &str| None);
+    let context =
+        ComponentContext { app: "web", namespace: "default", takes_all_namespaces, variable };
+    let mut notes = Vec::new();
+    match manifest.read(&context, &mut notes).unwrap() {
         Read::Store(component) => *component,
-        other @ (Read::Unusable(_) | Read::ForOthers { .. } | Read::NotServed(_)) => {
+        other @ (Read::ForOthers { .. } | Read::NotServed(_) | Read::Unusable(_)) => {
             panic!("{other:?}")
         }
     }

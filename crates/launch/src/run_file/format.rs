@@ -168,7 +168,11 @@ impl FileReader<'_> {
     }
 
     fn note(&mut self, at: At, what: String) {
-        self.notes.push(format!("{}; it has no effect", mistake(self.source, at, what)));
+        let note = format!("{}; it has no effect", mistake(self.source, at, what));
+        // A merge key brings it again.
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     fn file(&mut self, root: Option<&Node>) -> Option<(Section, Vec<Section>)> {

@@ -124,6 +124,12 @@ pub(crate) async fn open_all(
             Err(source) => return Err(OpenStoreError { name: component.name, source }),
         }
     }
+    if !opened.iter().any(|opened| opened.is_actor_store) {
+        for store in unusable.iter().filter(|store| store.is_actor_store) {
+            let UnusableStore { name, why, .. } = store;
+            tracing::warn!(name, why, "actors have no store for their state");
+        }
+    }
     Ok(AllOpened { opened, unusable })
 }
 
