@@ -12,7 +12,7 @@
 mod any;
 mod app;
 mod bootstrap;
-mod outside;
+mod p521;
 mod public;
 mod refusal;
 mod resume;
@@ -40,7 +40,7 @@ use crate::credentials::Credentials;
 pub use any::AnyCertificate;
 pub use app::app_config;
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
-pub use outside::outside_provider;
+pub use p521::outside_provider;
 pub use public::{
     ClientPair, RootsError, public_config, roots_in_file, roots_in_pem, system_roots,
 };

@@ -1,7 +1,7 @@
 //! Chunk framing: size lines and the line end after the data of each chunk.
 //!
 //! In a response, space after a size and line ends without CR are taken: servers write them, and what
-//! goes on is framed anew.
+//! goes on is framed by the writer.
 
 use super::syntax::is_field_value;
 use super::{Limits, Refusal};

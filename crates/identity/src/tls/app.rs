@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::{ClientConfig, version};
 
 use super::any::AnyCertificate;
-use super::outside::outside_provider;
+use super::p521::outside_provider;
 use super::{TlsError, owned};
 
 /// A client's configuration towards the app of a sidecar; it takes any certificate. Never use it for

@@ -8,8 +8,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, Error, RootCertStore};
 use thiserror::Error as ThisError;
 
-use super::outside::outside_provider;
 use super::owned;
+use super::p521::outside_provider;
 
 /// The certificate and key that a client shows.
 pub type ClientPair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
