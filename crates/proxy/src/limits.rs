@@ -100,6 +100,8 @@ pub struct Limits {
     pub services: usize,
     /// Connections of HTTP/1.1 to the app, and to each service where the mesh's are pooled.
     pub app_connections: usize,
+    /// Connections to the app over HTTP/2: each has as many requests as the app states.
+    pub app_http2_connections: usize,
     /// Requests called off on one connection to an app over HTTP/2, less those that ended in order,
     /// until the next requests get another: fewer than common servers bear.
     pub app_resets: usize,
@@ -144,6 +146,7 @@ impl Default for Limits {
             waiting_per_service: 4096,
             services: 10_000,
             app_connections: 2048,
+            app_http2_connections: 1024,
             app_resets: 16,
             runtime_resets: 256,
             out_bytes: 128 * 1024,

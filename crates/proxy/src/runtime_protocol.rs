@@ -27,6 +27,7 @@ use crate::request_error::RequestError;
 const INSTANCE: &str = "x-tollway-instance";
 const TO: &str = "x-tollway-to";
 const TO_APP: &str = "app";
+const TO_APP_FOR_CALL: &str = "app-for-call";
 const BEGIN_BY: &str = "x-tollway-begin-by";
 const LEASE: &str = "x-tollway-lease";
 const ACTOR: &str = "x-tollway-actor";
@@ -148,6 +149,9 @@ pub enum RuntimeTarget {
     /// The app beside this sidecar. Path and method are as given; the app's limit of requests and its
     /// token apply. The fields that name the caller pass as they are.
     App,
+    /// The same for a call that the data loop has handed over to be translated. The call has its permit
+    /// at the app and its record already.
+    AppForCall,
 }
 
 /// What the own runtime asks the data loop for, beyond what an app may.
@@ -173,6 +177,11 @@ pub struct RuntimeRequest {
 }
 
 impl RuntimeRequest {
+    /// Whether a request from within the process is [`RuntimeTarget::AppForCall`].
+    pub(crate) fn is_for_call(fields: &Fields) -> bool {
+        fields.value(TO.as_bytes()) == Some(TO_APP_FOR_CALL.as_bytes())
+    }
+
     /// Whether it is of actors: made once at most, with a response that shows if it was not.
     pub(crate) fn is_of_actors(&self) -> bool {
         *self != Self::default()
@@ -189,6 +198,7 @@ impl RuntimeRequest {
                 put(ACTOR, HeaderValue::from_static(lookup.word()));
             }
             RuntimeTarget::App => put(TO, HeaderValue::from_static(TO_APP)),
+            RuntimeTarget::AppForCall => put(TO, HeaderValue::from_static(TO_APP_FOR_CALL)),
         }
         if let Some(instance) = &self.instance {
             // A label has letters, digits and hyphens alone.
@@ -214,7 +224,7 @@ impl RuntimeRequest {
     /// [`RequestError::BadRequest`] or [`RequestError::Target`]: a value means nothing.
     pub(crate) fn read(fields: &Fields) -> Result<Self, RequestError> {
         let mut asked = Self::default();
-        let (mut until, mut lease, mut is_for_app) = (None, 0, false);
+        let (mut until, mut lease, mut app) = (None, 0, None);
         for field in fields.iter() {
             match std::str::from_utf8(field.name) {
                 Ok(INSTANCE) => asked.instance = Some(instance(field.value)?),
@@ -225,16 +235,22 @@ impl RuntimeRequest {
                 Ok(CALLER_OF) => asked.caller = ActorCaller::of(field.value),
                 Ok(CALL) => asked.number = Some(number(field.value, CALL)?),
                 Ok(LEASE) => lease = number(field.value, LEASE)?,
-                Ok(TO) if field.value == TO_APP.as_bytes() => is_for_app = true,
-                Ok(TO) => return Err(malformed(format!("{TO} takes `{TO_APP}` and nothing else"))),
+                Ok(TO) if field.value == TO_APP.as_bytes() => app = Some(RuntimeTarget::App),
+                Ok(TO) if field.value == TO_APP_FOR_CALL.as_bytes() => {
+                    app = Some(RuntimeTarget::AppForCall);
+                }
+                Ok(TO) => {
+                    let text = format!("{TO} takes `{TO_APP}` or `{TO_APP_FOR_CALL}`");
+                    return Err(malformed(text));
+                }
                 _ => {}
             }
         }
-        if is_for_app {
+        if let Some(app) = app {
             if asked.to != RuntimeTarget::Service || asked.instance.is_some() {
                 return Err(malformed(format!("{TO} goes with neither {INSTANCE} nor {ACTOR}")));
             }
-            asked.to = RuntimeTarget::App;
+            asked.to = app;
         }
         asked.turn = until.map(|until| TurnLease { number: lease, until });
         Ok(asked)
@@ -309,12 +325,14 @@ mod tests {
         let targets = [
             RuntimeTarget::Service,
             RuntimeTarget::App,
+            RuntimeTarget::AppForCall,
             RuntimeTarget::Actors(ActorLookup::Done),
             RuntimeTarget::Actors(ActorLookup::ByCallee),
         ];
+        let is_app = |to| matches!(to, RuntimeTarget::App | RuntimeTarget::AppForCall);
         let mut seen = 0;
         for to in targets {
-            for instance in instances.iter().filter(|i| i.is_none() || to != RuntimeTarget::App) {
+            for instance in instances.iter().filter(|i| i.is_none() || !is_app(to)) {
                 for (number, turn) in [(None, None), (Some(0), None), (Some(9), Some(lease))] {
                     let caller = number.map(|_| evil());
                     let instance = instance.clone();
@@ -328,7 +346,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen, 21);
+        assert_eq!(seen, 24);
         assert!(!read(&[("x-tollway-explain", "1"), ("host", "a")]).unwrap().is_of_actors());
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -53,11 +54,15 @@ impl App {
         Ok(tollway_dial::dial(&all[..], tls, CONNECT_TIMEOUT).await?)
     }
 
+    /// Scheme and host, as the app reads them in calls. An address with a zone is no host.
+    pub(crate) fn origin(&self) -> Uri {
+        let named = Uri::try_from(format!("http://{}", self.address));
+        named.unwrap_or_else(|_| Uri::from_static("http://app"))
+    }
+
     /// A gRPC connection. It is opened when it is first used, and again after it has ended.
     pub(crate) fn channel(&self) -> Channel {
-        // The host name that the app reads. An address with a zone cannot be one.
-        let named = Endpoint::from_shared(format!("http://{}", self.address));
-        let endpoint = named.unwrap_or_else(|_| Endpoint::from_static("http://app"));
+        let endpoint = Endpoint::from(self.origin());
         let app = self.clone();
         endpoint.connect_with_connector_lazy(service_fn(move |_| {
             let app = app.clone();

@@ -1,6 +1,7 @@
 //! Calls over HTTP to an app over gRPC: each becomes one `AppCallback/OnInvoke`.
 
 use std::error::Error as _;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,11 +11,11 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollway_model::{AppProtocol, ErrorCode};
+use tollway_proxy::ERROR_FIELD;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::app_callback_client::AppCallbackClient;
 use tonic::body::Body;
-use tonic::transport::Channel;
 use tonic::{Extensions, Status};
 use tonic_types::StatusExt;
 
@@ -22,6 +23,7 @@ use crate::app::App;
 use crate::body_collector::BodyCollector;
 use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
+use crate::loopback::{AppService, Loopback};
 use crate::rest::{json_answer, not_collected, problem};
 
 /// The identity of the caller, as the data loop has it from its certificate.
@@ -32,18 +34,23 @@ const DETAILS_BYTES: usize = 8 * 1024;
 
 /// The client of this sidecar's app, if that is a gRPC server.
 pub(crate) struct AppCallback {
-    app: Option<AppCallbackClient<Channel>>,
+    app: Option<AppCallbackClient<AppService>>,
     bodies: BodyCollector,
 }
 
 impl AppCallback {
-    /// The client of an app with a gRPC server. `bodies` bounds the bodies of calls, and messages
-    /// too; each caller has its share.
-    pub(crate) fn of(app: Option<&App>, bodies: BodyCollector) -> Self {
+    /// The client of an app with a gRPC server, which the data loop connects to by `loopback`: it has
+    /// as many connections as the app's limit of streams asks for. `bodies` bounds the bodies of
+    /// calls, and messages too; each caller has its share.
+    pub(crate) fn of(
+        app: Option<&App>,
+        loopback: Arc<dyn Loopback>,
+        bodies: BodyCollector,
+    ) -> Self {
         let message_bytes = bodies.message_bytes();
         let grpc = app.filter(|app| app.protocol == AppProtocol::Grpc);
         let client = |app: &App| {
-            AppCallbackClient::new(app.channel())
+            AppCallbackClient::with_origin(AppService::new(Arc::clone(&loopback)), app.origin())
                 .max_decoding_message_size(message_bytes)
                 .max_encoding_message_size(message_bytes)
         };
@@ -106,9 +113,9 @@ fn answered(answer: tonic::Response<InvokeResponse>) -> Response<Body> {
 }
 
 fn refused(status: &Status) -> Response<Body> {
-    if status.source().is_some_and(|source| source.is::<tonic::transport::Error>()) {
-        let text = format!("the app cannot be reached: {}", status.message());
-        return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, &text);
+    if let Some(code) = failure_of(status) {
+        let http = StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::BAD_GATEWAY);
+        return problem(http, code, status.message());
     }
     let mut response = json_answer(http_of(status.code()), &status_document(status));
     let carried = fields_of(status.metadata());
@@ -122,6 +129,15 @@ fn refused(status: &Status) -> Response<Body> {
         response.headers_mut().insert(APP_DETAILS, details);
     }
     response
+}
+
+/// Why the call did not reach the app or its answer did not come back; `None` for a status of the app.
+fn failure_of(status: &Status) -> Option<ErrorCode> {
+    if let Some(word) = status.metadata().get(ERROR_FIELD) {
+        return word.to_str().ok().and_then(ErrorCode::from_word);
+    }
+    // The data loop has ended.
+    status.source().is_some().then_some(ErrorCode::AppUnreachable)
 }
 
 /// A status in protobuf's JSON format. Empty fields are left out.

@@ -9,6 +9,7 @@ use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
+use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
@@ -102,7 +103,7 @@ pub(crate) fn answer_of(
     body: &Bytes,
 ) -> Result<Response<InvokeResponse>, Status> {
     if head.headers.contains_key(ERROR_FIELD) {
-        let reason = message_of(body);
+        let reason = reason_of(head, body);
         let text = format!("failed to invoke, id: {id}, err: {reason}");
         return Err(Status::new(code_of_failure(head.status), text));
     }
@@ -139,6 +140,17 @@ pub(crate) fn answer_of(
     let content_type = text_of(&head.headers, CONTENT_TYPE);
     let answer = InvokeResponse { data: Some(data), content_type };
     Ok(Response::from_parts(metadata, answer, Extensions::new()))
+}
+
+/// Why a call failed: the message of its envelope. The answer to a HEAD has none, so it is what its code
+/// means.
+fn reason_of(head: &Parts, body: &Bytes) -> String {
+    if !body.is_empty() {
+        return message_of(body);
+    }
+    let word = text_of(&head.headers, HeaderName::from_static(ERROR_FIELD));
+    let entry = ErrorCode::from_word(&word).map(ErrorCode::entry);
+    entry.map_or(word, |entry| format!("{}; {}", entry.meaning.trim_end_matches('.'), entry.remedy))
 }
 
 fn app_code(fields: &HeaderMap) -> Option<Code> {

@@ -5,14 +5,18 @@
 //! data loop by a script.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
-use tollway_proxy::{LoopbackClient, TurnLease};
+use tollway_proxy::{LoopbackClient, RuntimeRequest, RuntimeTarget, TurnLease};
 use tonic::body::Body;
+use tower::Service;
 
 /// The data loop, as the runtime uses it.
 #[tonic::async_trait]
@@ -75,5 +79,32 @@ impl Loopback for LoopbackConnection {
 
     fn lease_renewed(&self, lease: TurnLease) {
         self.client.renewed(lease);
+    }
+}
+
+/// The app beside this sidecar as a service of gRPC, for calls that the data loop has handed over.
+#[derive(Clone)]
+pub(crate) struct AppService(Arc<dyn Loopback>);
+
+impl AppService {
+    pub(crate) fn new(loopback: Arc<dyn Loopback>) -> Self {
+        Self(loopback)
+    }
+}
+
+impl Service<Request<Body>> for AppService {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Response<Body>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let target = RuntimeRequest { to: RuntimeTarget::AppForCall, ..RuntimeRequest::default() };
+        target.write(request.headers_mut());
+        let loopback = Arc::clone(&self.0);
+        Box::pin(async move { loopback.call(request).await })
     }
 }

@@ -43,6 +43,9 @@ const WAITING_BYTES: u32 = 64 << 20;
 pub(crate) struct Api {
     pub(crate) metadata: Metadata,
     pub(crate) loopback: Arc<dyn Loopback>,
+    /// The same for calls that are translated for the app: a connection of its own, so that they do
+    /// not wait for those that wait for them.
+    pub(crate) app_loopback: Arc<dyn Loopback>,
     /// Makes calls under Resiliency rules, if there are any.
     pub(crate) app_calls: Option<AppCalls>,
     /// Makes calls of endpoints outside of the network, if they are allowed.
@@ -65,7 +68,11 @@ pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     let api = Arc::new(api);
     let served = Arc::new(Served {
         services: Services::new(Grpc(Arc::clone(&api))),
-        app: AppCallback::of(api.app.as_ref(), api.inbound_bodies.clone()),
+        app: AppCallback::of(
+            api.app.as_ref(),
+            Arc::clone(&api.app_loopback),
+            api.inbound_bodies.clone(),
+        ),
         api,
     });
     while let Some(ApiStream { kind, stream }) = streams.recv().await {

@@ -156,6 +156,7 @@ impl Sidecar {
             let api = Api {
                 metadata: Metadata::new(plane.facts()),
                 loopback,
+                app_loopback: Arc::new(LoopbackConnection::new(plane.loopback_client())),
                 app_calls,
                 external,
                 asked_to_end: Arc::clone(&asked_to_end),

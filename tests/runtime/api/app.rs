@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::HealthCheckResponse;
@@ -30,14 +31,22 @@ pub(crate) struct GrpcApp {
     is_ill: Arc<AtomicBool>,
     /// Calls under way, and the most there were.
     at_once: Arc<(AtomicUsize, AtomicUsize)>,
+    /// Calls of `meet/COUNT`, each of which waits until so many have come.
+    met: watch::Sender<usize>,
 }
 
 impl GrpcApp {
     /// Serves on a port of loopback, as long as the runtime lives.
     pub(crate) async fn serve(&self) -> SocketAddr {
+        self.serve_limited(None).await
+    }
+
+    /// The same, with so many streams on each connection.
+    pub(crate) async fn serve_limited(&self, streams: Option<u32>) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(streams)
             .add_service(
                 AppCallbackServer::new(self.clone()).max_decoding_message_size(MESSAGE_BYTES),
             )
@@ -87,6 +96,11 @@ impl AppCallback for GrpcApp {
             most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(30)).await;
             now.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(count) = method.strip_prefix("meet/") {
+            let count = count.parse().unwrap();
+            self.met.send_modify(|met| *met += 1);
+            self.met.subscribe().wait_for(|met| *met >= count).await.unwrap();
         }
         if let Some(code) = method.strip_prefix("fail/") {
             let code = Code::from_i32(code.parse().unwrap());

@@ -120,6 +120,10 @@ impl Daprd {
         SocketAddr::from(([127, 0, 0, 1], self.http))
     }
 
+    pub(crate) fn grpc_address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.grpc))
+    }
+
     pub(crate) fn metrics(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.metrics))
     }

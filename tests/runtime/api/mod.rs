@@ -4,6 +4,7 @@ mod actor_rules;
 mod app;
 mod app_side;
 mod as_daprd;
+mod dapr_kinds;
 mod dapr_metrics;
 pub(crate) mod daprd;
 mod events;

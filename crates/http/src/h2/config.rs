@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::frame::LARGEST_WINDOW;
-use super::settings::{DEFAULT_WINDOW, LARGEST_MAX_FRAME, SMALLEST_MAX_FRAME};
+use super::settings::{
+    DEFAULT_WINDOW, LARGEST_MAX_FRAME, SMALLEST_MAX_FRAME, STREAMS_BEFORE_SETTINGS,
+};
 
 /// Windows, sizes and limits of a connection. [`Config::default`] suits a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Config {
     pub max_frame: u32,
     /// Streams the peer may have open at once. Default 1,000.
     pub max_concurrent_streams: u32,
+    /// Streams that this side opens before the peer has stated how many it takes. Default 100.
+    pub streams_before_settings: u32,
     /// Largest header list, as RFC 9113 section 6.5.2 counts it (name + value + 32 for each
     /// line); also the most bytes of one encoded header block. Default 64 KiB.
     pub header_list_bytes: u32,
@@ -109,6 +113,7 @@ impl Default for Config {
             connection_window: 1024 * 1024,
             max_frame: 16_384,
             max_concurrent_streams: 1000,
+            streams_before_settings: STREAMS_BEFORE_SETTINGS,
             header_list_bytes: 64 * 1024,
             header_fields: 128,
             header_table_bytes: 4096,

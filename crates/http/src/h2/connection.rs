@@ -144,6 +144,10 @@ impl Connection {
             window_updates: Budget::new(limits.window_updates),
             empty_data: Budget::new(limits.empty_data),
         };
+        let peer = PeerSettings {
+            max_concurrent_streams: config.streams_before_settings,
+            ..PeerSettings::default()
+        };
         Self {
             role,
             streams: Streams::default(),
@@ -156,7 +160,7 @@ impl Connection {
             has_applied_settings: false,
             block: None,
             block_bytes: Vec::new(),
-            peer: PeerSettings::default(),
+            peer,
             are_settings_acknowledged: false,
             started: None,
             send_window: i64::from(DEFAULT_WINDOW),
@@ -277,6 +281,12 @@ impl Connection {
     fn spares(&self) -> usize {
         let is_at_rest = self.role == Role::Server && self.streams.len() == 0;
         if is_at_rest { SPARE_FIELDS_AT_REST } else { SPARE_FIELDS }
+    }
+
+    /// Whether the peer has stated its settings, of which one is how many streams it takes.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.has_applied_settings
     }
 
     /// Streams that are neither closed nor reset.

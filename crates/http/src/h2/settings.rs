@@ -18,8 +18,9 @@ pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 pub(super) const SMALLEST_MAX_FRAME: u32 = 16_384;
 pub(super) const LARGEST_MAX_FRAME: u32 = 0x00ff_ffff;
 
-/// Streams assumed to be allowed until the peer's first SETTINGS arrives.
-const STREAMS_BEFORE_SETTINGS: u32 = 100;
+/// Streams assumed to be allowed until the peer's first SETTINGS arrives, unless the configuration has
+/// another number.
+pub(super) const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
 /// The settings of `config` that differ from the protocol's defaults.
 pub(super) fn announced(config: &Config, is_server: bool) -> Vec<(u16, u32)> {

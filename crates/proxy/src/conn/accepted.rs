@@ -42,13 +42,25 @@ pub(crate) fn begin_server(cx: &mut Cx, conns: &mut Connections, key: ConnKey, i
     let Some(conn) = conns.get_mut(key) else { return };
     conn.since = cx.now;
     conn.role = if is_h2 {
-        let codec = h2::Connection::server(cx.config.limits.h2.clone(), conn.io.out());
+        let mut config = cx.config.limits.h2.clone();
+        if conn.via == Some(ListenerKind::Loopback) {
+            lift_bounds_of_peers(&mut config);
+        }
+        let codec = h2::Connection::server(config, conn.io.out());
         Role::Http2Server(Box::new(Http2Link::new(codec, cx.now)))
     } else {
         Role::Http1Server(Box::default())
     };
     conns.schedule(cx, key);
     conns.mark_dirty(key);
+}
+
+/// Requests of the own runtime stand for those of callers, whose connections are bounded already. One
+/// caller's must not be refused, or the connection ended, for what another does.
+fn lift_bounds_of_peers(config: &mut h2::Config) {
+    config.max_concurrent_streams = u32::MAX;
+    config.limits.live_head_bytes = usize::MAX;
+    config.limits.resets.burst = u32::MAX;
 }
 
 /// A client's handshake is over. Says whether its connection lives on.

@@ -177,6 +177,8 @@ pub(crate) struct Exchange {
     pub(crate) turn: Option<TurnLease>,
     /// Something of that turn has been sent.
     pub(crate) is_begun: bool,
+    /// Where the app's requests are bounded, it needs a permit. A translated call has that of the call.
+    pub(crate) needs_permit: bool,
     /// It counts among the requests that the app has.
     pub(crate) holds_permit: bool,
     /// Set when it is recorded.
@@ -216,6 +218,7 @@ impl Exchange {
             number: None,
             turn: None,
             is_begun: false,
+            needs_permit: true,
             holds_permit: false,
             started: now,
             active: now,

@@ -40,7 +40,7 @@ pub(crate) fn take_permit(
     let Some(limit) = cx.config.app_concurrency else { return true };
     let Some(exchange) = exchanges.get_mut(key) else { return false };
     let is_for_app = matches!(exchange.destination, Destination::App | Destination::Callback);
-    if !is_for_app || exchange.holds_permit {
+    if !is_for_app || exchange.holds_permit || !exchange.needs_permit {
         return true;
     }
     let is_free = app_queue.concurrency.taken < limit;

@@ -61,6 +61,7 @@ pub const NAMED_LIMITS: &[NamedLimit] = &[
     number!("waiting_per_service", waiting_per_service, 1, 1_000_000),
     number!("services", services, 1, 1_000_000),
     number!("app_connections", app_connections, 1, 100_000),
+    number!("app_http2_connections", app_http2_connections, 1, 10_000),
     number!("hops", hops, 1, 1000),
     number!("bulk_connections", bulk_connections, 0, 64),
     number!("mesh_connections", mesh_connections, 1, 1024),

@@ -225,7 +225,14 @@ pub(crate) fn serve_waiting(
         }
         match pick::pick(cx, conns, upstreams, pool) {
             Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
-            None => return upstreams.wait_first(pool, key),
+            None => {
+                upstreams.wait_first(pool, key);
+                // Its connections are full, of which it may have stated the limit just now.
+                if *destination == Destination::App {
+                    cx.effects.push(Effect::Scale(Destination::App));
+                }
+                return;
+            }
         }
     }
 }

@@ -69,14 +69,19 @@ fn begin_exchange(
 ) -> ExchangeKey {
     let conn = conns.get(arrival.down.conn);
     let via = conn.and_then(|c| c.via.clone()).unwrap_or(ListenerKind::HttpApi);
+    // A translated call is recorded where it came in.
+    let is_recorded =
+        via != ListenerKind::Loopback || !RuntimeRequest::is_for_call(&arrival.head.fields);
     let observed = match &mut cx.observer {
-        Some(observer) => observer.begin(&mut arrival.head, cx.now).map(|mut observed| {
-            if let (ListenerKind::Inbound | ListenerKind::Front, Some(conn)) = (&via, conn) {
-                observed.record_peer(conn);
-            }
-            observed
-        }),
-        None => None,
+        Some(observer) if is_recorded => {
+            observer.begin(&mut arrival.head, cx.now).map(|mut observed| {
+                if let (ListenerKind::Inbound | ListenerKind::Front, Some(conn)) = (&via, conn) {
+                    observed.record_peer(conn);
+                }
+                observed
+            })
+        }
+        _ => None,
     };
     let down = arrival.down;
     let key = exchanges.insert(Exchange::new(via, arrival, cx.now, observed));
@@ -128,7 +133,8 @@ fn route(
     };
     exchange.is_of_actors = asked.is_of_actors();
     (exchange.number, exchange.turn) = (asked.number, asked.turn);
-    if asked.to == RuntimeTarget::App {
+    if matches!(asked.to, RuntimeTarget::App | RuntimeTarget::AppForCall) {
+        exchange.needs_permit = asked.to == RuntimeTarget::App;
         return route_own_app(cx, exchanges, key);
     }
     cx.metrics.outbound_requests.add(1);

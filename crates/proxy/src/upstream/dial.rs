@@ -248,6 +248,10 @@ pub(crate) fn join_pool_h2(
     {
         config.connection_window = config.connection_window.min(SHORT_WINDOW);
     }
+    if destination == Destination::App {
+        // Many apps state a limit, and some answer what is above it with another reset than a refusal.
+        config.streams_before_settings = 1;
+    }
     let Some(conn) = conns.get_mut(key) else { return };
     let codec = h2::Connection::client(config, conn.io.out());
     let mut link = Http2Link::new(codec, cx.now);

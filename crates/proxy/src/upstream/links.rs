@@ -45,6 +45,8 @@ pub(crate) struct Http2State {
     pub(crate) streams: usize,
     /// The peer and its own limits let it open another stream.
     pub(crate) can_open: bool,
+    /// The peer has stated how many streams it takes.
+    pub(crate) is_settled: bool,
     /// Requests that may be reset before the peer takes it for an attack.
     pub(crate) resets_left: usize,
     /// Small requests should have another connection: it carries bulk, or did until lately.
@@ -81,6 +83,7 @@ impl Links for Connections {
             Role::Http2Client(link) => LinkProtocol::Http2(Http2State {
                 streams: link.codec.active_streams(),
                 can_open: link.codec.can_open(),
+                is_settled: link.codec.is_settled(),
                 resets_left: link.codec.resets_left(),
                 carries_bulk: link.carries_bulk(),
                 is_silent: link.is_silent,

@@ -374,12 +374,13 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
     let Some(pool) = upstreams.pools.get(&Destination::App) else { return };
     let standing = pool.made();
     let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
+    if !h1 && standing >= cx.config.limits.app_http2_connections {
+        return;
+    }
     let missing = if h1 {
         wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
     } else {
-        let full = pool.conns.iter().filter(|key| is_full(cx, &*conns, upstreams, **key)).count();
-        let full = full.min(cx.config.limits.bulk_connections);
-        wanted.saturating_sub(standing - full)
+        wanted.saturating_sub(standing - full_app_connections(cx, conns, upstreams, pool))
     };
     for _ in 0..missing {
         let purpose =
@@ -398,6 +399,20 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
             }
         }
     }
+}
+
+/// Connections to the app that take no further request: those with as many as the app states, and a
+/// few of those whose bytes it does not read.
+fn full_app_connections(cx: &Cx, links: &impl Links, upstreams: &Upstreams, pool: &Pool) -> usize {
+    let (mut at_limit, mut unread) = (0, 0);
+    for key in pool.conns.iter().filter(|key| is_full(cx, links, upstreams, **key)) {
+        match links.link(*key).and_then(|link| link.http2()) {
+            Some(state) if !state.is_settled => {}
+            Some(state) if !state.can_open => at_limit += 1,
+            _ => unread += 1,
+        }
+    }
+    at_limit + unread.min(cx.config.limits.bulk_connections)
 }
 
 /// Opens a connection to what this process serves itself, if a request waits for one: a socket pair,

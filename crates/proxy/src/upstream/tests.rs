@@ -43,6 +43,7 @@ struct Fake {
 impl Fake {
     fn to(host: u8) -> Self {
         let state = Http2State {
+            is_settled: true,
             streams: 0,
             can_open: true,
             resets_left: 100,

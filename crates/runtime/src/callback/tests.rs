@@ -1,11 +1,13 @@
 //! An app over gRPC as callers over HTTP see it.
 
+use std::io;
+
 use http_body_util::BodyExt;
 use tonic::metadata::MetadataMap;
 use tonic_types::ErrorDetails;
 
 use super::*;
-use crate::testing::request;
+use crate::testing::{ScriptedLoopback, request};
 
 async fn read(response: Response<Body>) -> (u16, hyper::HeaderMap, Value) {
     let (head, body) = response.into_parts();
@@ -86,7 +88,8 @@ async fn details_that_are_too_long_are_left_out() {
 #[tokio::test]
 async fn an_app_that_speaks_no_grpc_is_not_called() {
     let bodies = BodyCollector::new(100, 100);
-    let callback = AppCallback::of(None, bodies);
+    let loopback = ScriptedLoopback::new(|_| Err(io::ErrorKind::NotConnected.into()));
+    let callback = AppCallback::of(None, Arc::new(loopback), bodies);
     let (status, _, body) = read(callback.call(request(Method::GET, "/a", "")).await).await;
     assert_eq!((status, &body["errorCode"]), (502, &ErrorCode::AppUnreachable.word().into()));
 }
