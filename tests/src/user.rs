@@ -94,7 +94,7 @@ impl User {
     }
 
     /// An empty runtime directory counts as none.
-    fn variables(&self) -> [(&'static str, PathBuf); 2] {
+    pub fn variables(&self) -> [(&'static str, PathBuf); 2] {
         let runtime = match &self.other {
             Some(_) => PathBuf::new(),
             None => self.files.path().to_owned(),

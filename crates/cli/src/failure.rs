@@ -208,6 +208,7 @@ pub(crate) fn failure_of(error: SidecarError) -> anyhow::Error {
             let code = ErrorCode::BadConfiguration;
             Failure::new(code, tollway_model::chain(&error)).into()
         }
+        forced @ SidecarError::ForcedToEnd => forced.into(),
     }
 }
 

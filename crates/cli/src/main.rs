@@ -21,6 +21,8 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::on_panic));
     // Exactly one provider of cryptography is built in; a second call would find it installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    // Each connection is a descriptor, and the usual limit is for programs with a few files.
+    tollway_net::raise_descriptor_limit();
     let argv: Vec<_> = std::env::args_os().collect();
     if let Some(words) = daprd::asked(&argv) {
         return report(daprd::run(words), false);

@@ -318,7 +318,7 @@ impl Tracing {
         let endpoint = TraceEndpoint::parse(&url, Some(protocol))
             .map_err(|error| format!("tracing.otel.endpointAddress: {error}"))?;
         let headers = headers(&otel.headers)?;
-        let collector = TraceOptions { endpoint, ca: None, headers };
+        let collector = TraceOptions { endpoint, ca: None, headers, resource: Vec::new() };
         Ok(ratio.map(|ratio| TracingOptions { ratio, collector }))
     }
 }

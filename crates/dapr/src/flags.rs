@@ -56,7 +56,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         "allowed-origins",
         Kind::Text,
         "",
-        "`*` admits requests of web pages of every site; other values are refused",
+        "Origins of web pages that may use the API, with commas between; `*` for every one",
     ),
     flag("api-host-name", Kind::List, "", "Further host names by which the API may be called"),
     flag("api-origin", Kind::List, "", "Origins of web pages that may use the API"),

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tollway_config::{AppScheme, request_path};
 use tollway_model::{AppId, AppProtocol, HostNames, Label};
-use tollway_proxy::{HealthCheck, WebPages};
+use tollway_proxy::{AsDaprd, Cors, HealthCheck, WebPages};
 use tollway_runtime::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
 use tollway_telemetry::{LogFilter, LogFormat};
 
@@ -44,6 +45,10 @@ pub struct DaprdOptions {
     /// What a message may have that is held whole.
     pub message_bytes: usize,
     pub logs_calls: bool,
+    /// What is done as daprd does.
+    pub as_daprd: AsDaprd,
+    /// Attributes of the process in its spans, beside its own or in place of them.
+    pub trace_resource: Vec<(String, String)>,
     pub log: (LogFilter, LogFormat),
     pub resources: Vec<PathBuf>,
     pub config: Vec<PathBuf>,
@@ -88,7 +93,7 @@ impl DaprdOptions {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Refusal> {
         refuse_unserved(given)?;
-        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
         let app_id = given.text("app-id");
         if app_id.is_empty() {
             return Err("app-id parameter cannot be empty; name the app with --app-id".to_owned());
@@ -131,6 +136,14 @@ impl DaprdOptions {
             head_bytes: head_bytes(given)?,
             message_bytes,
             logs_calls: given.is_on("enable-api-logging"),
+            as_daprd: AsDaprd {
+                has_placement: !given.text("placement-host-address").is_empty(),
+                cors: Cors::of(given.text("allowed-origins")),
+                body_bytes: u64::try_from(message_bytes)
+                    .ok()
+                    .filter(|_| message_bytes < MESSAGE_BYTES),
+            },
+            trace_resource: trace_resource(variable),
             log: log(given)?,
             resources: resources(given),
             config: given.list("config").into_iter().map(PathBuf::from).collect(),
@@ -166,10 +179,6 @@ fn refuse_unserved(given: &GivenFlags) -> Result<(), Refusal> {
     if mode != "standalone" {
         return Err(format!("invalid mode `{mode}`; use standalone"));
     }
-    let origins = given.text("allowed-origins");
-    if !origins.is_empty() && origins != "*" {
-        return Err("--allowed-origins other than * is not served: no answers to browsers are made here; put a web server in front of the API".to_owned());
-    }
     if !given.text("unix-domain-socket").is_empty() {
         return Err("--unix-domain-socket is not served; let the app connect to --dapr-http-port and --dapr-grpc-port".to_owned());
     }
@@ -180,8 +189,8 @@ fn refuse_unserved(given: &GivenFlags) -> Result<(), Refusal> {
 fn web_pages(given: &GivenFlags) -> WebPages {
     let texts = |flag| given.list(flag).into_iter().map(str::to_owned).collect();
     let mut origins: Vec<String> = texts("api-origin");
-    // It is daprd's default, too, which lets any page use the API.
-    origins.extend(Some(given.text("allowed-origins").to_owned()).filter(|all| all == "*"));
+    let allowed = given.text("allowed-origins").split(',').map(str::trim);
+    origins.extend(allowed.filter(|origin| !origin.is_empty()).map(str::to_owned));
     WebPages { host_names: HostNames::new(texts("api-host-name")), origins }
 }
 
@@ -271,6 +280,24 @@ fn inbound_listener(
     Ok((SocketAddr::new(ip, port), advertise))
 }
 
+/// What the variables of OpenTelemetry say of the process. Attributes that are not `KEY=VALUE` are left
+/// out; of several values of a key the last counts.
+fn trace_resource(variable: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+    let text = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let attribute = |pair: &str| {
+        let (key, value) = pair.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
+        Some((key.trim().to_owned(), value)).filter(|(key, _)| !key.is_empty())
+    };
+    let name = variable("OTEL_SERVICE_NAME").map(|name| ("service.name".to_owned(), name));
+    let mut all: Vec<(String, String)> = Vec::new();
+    for (key, value) in text.split(',').filter_map(attribute).chain(name) {
+        all.retain(|(known, _)| *known != key);
+        all.push((key, value));
+    }
+    all
+}
+
 fn public(given: &GivenFlags) -> Result<Option<SocketAddr>, Refusal> {
     if given.text("dapr-public-port").is_empty() {
         return Ok(None);
@@ -298,16 +325,16 @@ fn graceful(given: &GivenFlags) -> Duration {
     Duration::from_secs(seconds.min(24 * 3600))
 }
 
-/// Bodies that stream have no limit, and one below the default has no use.
+/// Bodies that stream have no limit, unless it is below the default.
 fn message_bytes(given: &GivenFlags, notes: &mut Vec<String>) -> Result<usize, Refusal> {
     let size = match given.is_set("max-body-size") {
         true => size(given, "max-body-size")?,
         false => scaled(given.number("dapr-http-max-request-size"), 20),
     };
     let bytes = match size {
-        Size::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         // daprd takes it for its default.
-        Size::Any => MESSAGE_BYTES,
+        Size::Any | Size::Bytes(0) => MESSAGE_BYTES,
+        Size::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
     };
     if bytes > COLLECTED_BODY_BYTES {
         notes.push(format!(
@@ -315,7 +342,7 @@ fn message_bytes(given: &GivenFlags, notes: &mut Vec<String>) -> Result<usize, R
              not {bytes}; bodies that stream have no limit"
         ));
     }
-    Ok(bytes.clamp(MESSAGE_BYTES, COLLECTED_BODY_BYTES))
+    Ok(bytes.clamp(1, COLLECTED_BODY_BYTES))
 }
 
 /// How much of a head is taken, where it is more than is taken anyway.

@@ -189,6 +189,16 @@ impl ServiceName {
         Ok(Self { app, namespace, network })
     }
 
+    /// The shortest name by which a workload of `home` calls the service.
+    #[must_use]
+    pub fn short(&self, home: &Self) -> String {
+        let Self { app, namespace, network } = self;
+        if *network != home.network {
+            return self.to_string();
+        }
+        if *namespace == home.namespace { app.to_string() } else { format!("{app}.{namespace}") }
+    }
+
     /// Reads a host name `app[.namespace[.network]].mesh`, without port; a trailing dot is
     /// allowed. Parts left out are taken from `home`.
     ///

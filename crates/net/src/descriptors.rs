@@ -1,6 +1,7 @@
 //! How many files and sockets this process may have open.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -10,10 +11,24 @@ pub fn descriptor_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// The limit with which this process was started, if it was raised since.
+static STARTED_WITH: OnceLock<Option<u64>> = OnceLock::new();
+
 /// Raises the limit to the most that the system allows this process. A refusal changes nothing.
+/// Programs that it starts have the limit that it was started with: some use only low numbers.
 pub fn raise_descriptor_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    STARTED_WITH.get_or_init(|| current);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// Gives this process the limit back with which the one that started it was started. Makes system calls
+/// only.
+pub(crate) fn lower_descriptor_limit() {
+    if let Some(current) = STARTED_WITH.get() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: *current, maximum });
+    }
 }
 
 /// Whether a descriptor that was just given is one of the last `count`, or of the last eighth where

@@ -16,6 +16,8 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::netns::NetNs;
 
+use crate::descriptors::lower_descriptor_limit;
+
 /// The first descriptor that is not standard input, output or error.
 const FIRST_OTHER_FD: libc::c_uint = 3;
 
@@ -58,6 +60,7 @@ fn prepare_confined(parent: Pid, namespace: Option<RawFd>, inherit: &[RawFd]) ->
         // The parent died before the signal was set: no process would ever stop this one.
         return Err(rustix::io::Errno::SRCH.into());
     }
+    lower_descriptor_limit();
     for &fd in inherit {
         // SAFETY: the caller of `spawn_confined` borrows the descriptor until the spawn ends.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -20,6 +20,7 @@ use tollway_telemetry::{AdminFacts, DaprMetrics};
 use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
 use crate::app_addresses::AppAddresses;
+use crate::as_daprd::AsDaprd;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
 use crate::event_loop::{ApiStream, AppTarget, AppTls, Command, LoopConfig, MeshProtocol};
@@ -29,7 +30,7 @@ use crate::front::FrontFilesError;
 use crate::gateway::GatewayRoutes;
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
-use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
+use crate::plane::{Drained, Parts, Plane, PlaneKind, PlaneOptions};
 use crate::probe::Probe;
 use crate::runtime_protocol::TurnLease;
 use crate::tokens::Tokens;
@@ -194,6 +195,8 @@ pub struct SidecarOptions {
     pub telemetry: TelemetryOptions,
     /// Set in daprd's place: what is counted under Dapr's names.
     pub dapr_metrics: Option<Arc<DaprMetrics>>,
+    /// Set in daprd's place: what is done as daprd does.
+    pub as_daprd: Option<Arc<AsDaprd>>,
 }
 
 /// A gateway.
@@ -287,6 +290,7 @@ impl Sidecar {
             web_pages: options.web_pages,
             actor_app: Some(Arc::clone(&actor_app)),
             dapr_metrics: options.dapr_metrics,
+            as_daprd: options.as_daprd,
         };
         let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
         let probe = app.zip(addresses).map(|(app, addresses)| {
@@ -367,7 +371,10 @@ impl Sidecar {
     ///
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
+    pub async fn serve(
+        self,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Drained, DataPlaneError> {
         let result = self.plane.serve(shutdown).await;
         if let Some(probe) = self.probe {
             probe.abort();
@@ -433,7 +440,7 @@ pub async fn run_gateway(
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
-    plane.serve(shutdown).await
+    plane.serve(shutdown).await.map(drop)
 }
 
 async fn start_mesh(
@@ -471,6 +478,7 @@ struct Role {
     /// A sidecar's.
     actor_app: Option<Arc<ActorApp>>,
     dapr_metrics: Option<Arc<DaprMetrics>>,
+    as_daprd: Option<Arc<AsDaprd>>,
 }
 
 /// A running data plane that takes part in the mesh.
@@ -504,6 +512,7 @@ impl Member {
             web_pages,
             actor_app,
             dapr_metrics,
+            as_daprd,
         } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
         let app_target = app.as_ref().zip(app_addresses).map(|(app, addresses)| AppTarget {
@@ -527,6 +536,7 @@ impl Member {
             web_pages,
             actor_app: actor_app.unwrap_or_else(|| Arc::new(ActorApp::new(false))),
             dapr_metrics: dapr_metrics.clone(),
+            as_daprd,
             limits: options.limits.clone(),
             timeouts: options.timeouts,
         };
@@ -560,7 +570,7 @@ impl Member {
     }
 
     /// Serves until `shutdown`; then leaves the mesh, finishes what is under way, and ends.
-    async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
+    async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<Drained, DataPlaneError> {
         let mesh = self.mesh;
         let leave = async move {
             tracing::info!("leaving the mesh");

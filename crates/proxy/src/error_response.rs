@@ -1,6 +1,7 @@
 //! Faults as responses: JSON over HTTP, trailers-only over gRPC. The only place that does it.
 
 use tollway_http::{Fields, ResponseHead, grpc};
+use tollway_model::ErrorCode;
 
 use crate::headers;
 use crate::request_error::RequestError;
@@ -28,13 +29,30 @@ pub(crate) fn http_error(error: &RequestError, hop: &str) -> (ResponseHead, Vec<
     }
     head.fields.push(b"content-type", b"application/json");
     mark(&mut head, error, hop);
+    (head, envelope(word, &message))
+}
+
+/// The same as daprd answers any call that fails. The marks of the mesh name the reason.
+pub(crate) fn direct_invoke(
+    error: &RequestError,
+    status: u16,
+    message: &str,
+    hop: &str,
+) -> (ResponseHead, Vec<u8>) {
+    let mut head = ResponseHead::new(status);
+    head.fields.push(b"content-type", b"application/json");
+    mark(&mut head, error, hop);
+    (head, envelope(ErrorCode::DirectInvoke.word(), message))
+}
+
+fn envelope(word: &str, message: &str) -> Vec<u8> {
     let mut body = Vec::with_capacity(64 + message.len());
     body.extend_from_slice(b"{\"errorCode\":\"");
     body.extend_from_slice(word.as_bytes());
     body.extend_from_slice(b"\",\"message\":\"");
-    escape_json(&mut body, &message);
+    escape_json(&mut body, message);
     body.extend_from_slice(b"\"}");
-    (head, body)
+    body
 }
 
 /// A response of only trailers, as gRPC calls a head that ends the stream.

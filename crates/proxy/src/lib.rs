@@ -10,6 +10,7 @@
 mod actor_paths;
 mod api_rules;
 mod app_addresses;
+mod as_daprd;
 mod bind;
 mod call_trace;
 mod cause;
@@ -43,6 +44,9 @@ mod web_pages;
 
 pub use actor_paths::ActorApp;
 pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
+pub use as_daprd::{
+    AsDaprd, Cors, DIRECT_INVOKE, status_of as daprd_status, text_of as daprd_text,
+};
 pub use dataplane::{
     Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck,
     LoopbackClient, Sidecar, SidecarOptions, run_gateway,
@@ -57,7 +61,7 @@ pub use headers::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS
 pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
-pub use plane::PlaneOptions;
+pub use plane::{Drained, PlaneOptions};
 pub use runtime_protocol::{
     ActorCaller, ActorLookup, RuntimeRequest, RuntimeTarget, RuntimeTask, TurnLease,
     UNPROCESSED_FIELD,

@@ -78,7 +78,7 @@ pub(crate) struct Plane {
     pub(crate) ports: Vec<(String, SocketAddr)>,
     /// Connections to the process's own API, until a task serves them.
     pub(crate) api: Option<mpsc::Receiver<ApiStream>>,
-    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<usize>>>,
     background: Vec<tokio::task::JoinHandle<()>>,
     admin: Option<tokio::net::TcpListener>,
     ports_file: Option<PathBuf>,
@@ -179,11 +179,12 @@ impl Plane {
         self,
         shutdown: impl Future<Output = ()>,
         leave: impl Future<Output = ()>,
-    ) -> Result<(), DataPlaneError> {
+    ) -> Result<Drained, DataPlaneError> {
         let mut threads = tokio::task::spawn_blocking(move || {
-            self.threads.into_iter().try_for_each(|thread| {
+            self.threads.into_iter().try_fold(Drained::default(), |mut all, thread| {
                 let result = thread.join().map_err(|_| DataPlaneError::Panicked)?;
-                result.map_err(DataPlaneError::Thread)
+                all.cut_off += result.map_err(DataPlaneError::Thread)?;
+                Ok(all)
             })
         });
         tokio::select! {
@@ -202,11 +203,18 @@ impl Plane {
     }
 }
 
+/// How a data plane ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drained {
+    /// Requests that were cut off since the time for them was over.
+    pub cut_off: usize,
+}
+
 #[derive(Default)]
 struct DataThreads {
     commands: Vec<crate::event_loop::Commands>,
     metrics: Vec<Arc<DataPlaneMetrics>>,
-    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<usize>>>,
 }
 
 /// What a data thread starts with, whatever it serves.

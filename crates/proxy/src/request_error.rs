@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tollway_http::{grpc, h1, h2};
 use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName, UnavailableReason};
-use tollway_routing::TargetError;
+use tollway_routing::{MethodError, TargetError};
 
 use crate::inbound::PolicyDenial;
 
@@ -51,6 +51,16 @@ pub(crate) enum RequestError {
     Loop { service: ServiceName, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
     NotHttp { service: ServiceName },
+    /// Another hop of the mesh reports it.
+    #[error("{hop} reports {code}: {}", lowered(code.entry().meaning))]
+    OfCallee { code: ErrorCode, hop: String },
+    /// The path of a call names no method of an app.
+    #[error("{why}")]
+    Method { id: String, why: MethodError },
+    #[error("stream too large: the body of the call has more than {most} bytes (--max-body-size)")]
+    BodyTooLarge { id: String, most: u64 },
+    #[error("invalid baggage header: {why}")]
+    Baggage { why: &'static str },
     #[error("{0}")]
     PolicyDenied(Box<PolicyDenial>),
     #[error("the sidecar of {service} does not know its policies yet; try again")]
@@ -95,6 +105,13 @@ impl fmt::Display for Within {
     }
 }
 
+/// Sentences of the catalogue as a part of another.
+fn lowered(sentences: &str) -> String {
+    let text = sentences.trim_end_matches('.');
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    format!("{}{rest}", first.to_lowercase())
+}
+
 impl RequestError {
     pub(crate) fn refused(refusal: h1::Refusal) -> Self {
         Self::BadRequest { status: refusal.status(), reason: refusal.to_string() }
@@ -134,9 +151,7 @@ impl RequestError {
         if what.contains("; ") {
             return format!("{hop}: {what}");
         }
-        let remedy = self.code().entry().remedy.trim_end_matches('.');
-        let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
-        format!("{hop}: {what}; {}{rest}", first.to_lowercase())
+        format!("{hop}: {what}; {}", lowered(self.code().entry().remedy))
     }
 
     /// The gRPC status that carries it.
@@ -183,6 +198,10 @@ impl RequestError {
             Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
+            Self::OfCallee { code, .. } => *code,
+            Self::Method { .. } | Self::Baggage { .. } | Self::BodyTooLarge { .. } => {
+                ErrorCode::MalformedRequest
+            }
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
             Self::PolicyUnknown { .. } | Self::ActorsUnknown { .. } => ErrorCode::PolicyUnknown,
             Self::SidecarPath { .. } => ErrorCode::SidecarPath,

@@ -5,6 +5,7 @@
 use tollway_http::RequestHead;
 use tollway_model::HostNames;
 
+use crate::as_daprd::matches_origin;
 use crate::request_error::RequestError;
 
 const ORIGIN: &[u8] = b"origin";
@@ -20,7 +21,8 @@ const ANY: &str = "*";
 pub struct WebPages {
     /// Further names by which the API may be called.
     pub host_names: HostNames,
-    /// Origins of pages, such as `https://shop.example`; `*` for every one.
+    /// Origins of pages, such as `https://shop.example`; one `*` in it stands for any text, and alone for
+    /// every origin.
     pub origins: Vec<String>,
 }
 
@@ -42,7 +44,7 @@ impl WebPages {
             }
         }
         let is_foreign = has_foreign_origin || !(is_of_site || has_listed_origin);
-        if is_foreign && !self.lists(ANY.as_bytes()) {
+        if is_foreign && !self.origins.iter().any(|known| known == ANY) {
             return Err(RequestError::CrossSite);
         }
         Ok(())
@@ -61,7 +63,7 @@ impl WebPages {
     }
 
     fn lists(&self, origin: &[u8]) -> bool {
-        self.origins.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(origin))
+        self.origins.iter().any(|known| matches_origin(known.as_bytes(), origin))
     }
 }
 

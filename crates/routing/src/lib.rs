@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod distance;
+mod method;
 mod pick;
 mod policy;
 mod resiliency;
@@ -16,6 +17,9 @@ mod target;
 mod trace;
 
 pub use distance::Flight;
+pub use method::{
+    MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
+};
 pub use pick::pick_of_two;
 pub use policy::{
     AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollway_model::{AppProtocol, ErrorCode};
 use tollway_proxy::ERROR_FIELD;
@@ -16,11 +16,13 @@ use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::app_callback_client::AppCallbackClient;
 use tonic::body::Body;
+use tonic::metadata::MetadataValue;
 use tonic::{Extensions, Status};
 use tonic_types::StatusExt;
 
 use crate::app::App;
 use crate::body_collector::BodyCollector;
+use crate::called::Called;
 use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::loopback::{AppService, Loopback};
@@ -28,6 +30,8 @@ use crate::rest::{json_answer, not_collected, problem};
 
 /// The identity of the caller, as the data loop has it from its certificate.
 const CALLER: HeaderName = HeaderName::from_static("x-tollway-caller");
+
+const BINARY_TRACE: &str = "grpc-trace-bin";
 
 /// Longest details of a status that are forwarded, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
@@ -69,8 +73,18 @@ impl AppCallback {
             Ok(held) => held,
             Err(why) => return not_collected(why, "a call of an app that speaks gRPC", &bodies),
         };
-        let message = invocation(&head, std::mem::take(&mut held.bytes));
-        let metadata = metadata_of(&head.headers);
+        let called = match Called::of(&head.uri, &head.headers) {
+            Ok(called) => called,
+            Err(why) => {
+                let code = ErrorCode::MalformedRequest;
+                return problem(StatusCode::BAD_REQUEST, code, &why.to_string());
+            }
+        };
+        let message = invocation(&head, called, std::mem::take(&mut held.bytes));
+        let mut metadata = metadata_of(&head.headers);
+        if let Some(trace) = binary_trace(&head.headers) {
+            metadata.insert_bin(BINARY_TRACE, MetadataValue::from_bytes(&trace));
+        }
         match app.on_invoke(tonic::Request::from_parts(metadata, Extensions::new(), message)).await
         {
             Ok(answer) => answered(answer),
@@ -79,15 +93,32 @@ impl AppCallback {
     }
 }
 
-fn invocation(head: &Parts, body: Vec<u8>) -> InvokeRequest {
+/// The field `traceparent` in the form of the metadata `grpc-trace-bin`, which libraries of gRPC read.
+fn binary_trace(fields: &HeaderMap) -> Option<[u8; 29]> {
+    let text = fields.get("traceparent")?.to_str().ok()?;
+    let mut parts = text.split('-').skip(1);
+    let trace = u128::from_str_radix(parts.next()?, 16).ok()?;
+    let span = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let flags = u8::from_str_radix(parts.next()?, 16).ok()?;
+    // The version, and before each part its number.
+    let mut binary = [0; 29];
+    binary[2..18].copy_from_slice(&trace.to_be_bytes());
+    binary[18] = 1;
+    binary[19..27].copy_from_slice(&span.to_be_bytes());
+    binary[27] = 2;
+    binary[28] = flags;
+    Some(binary)
+}
+
+fn invocation(head: &Parts, called: Called, body: Vec<u8>) -> InvokeRequest {
     let type_url = text_of(&head.headers, DATA_TYPE);
     InvokeRequest {
-        method: head.uri.path().trim_start_matches('/').to_owned(),
+        method: called.method,
         data: Some(prost_types::Any { type_url, value: body }),
         content_type: text_of(&head.headers, CONTENT_TYPE),
         http_extension: Some(HttpExtension {
             verb: verb_of(&head.method).into(),
-            querystring: head.uri.query().unwrap_or_default().to_owned(),
+            querystring: called.query,
         }),
     }
 }

@@ -8,6 +8,8 @@ use hyper::header::{HeaderName, HeaderValue};
 use tollway_proxy::{GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap};
 
+use crate::called::EXACT_METHOD;
+
 /// Between two sidecars: the type of the data of an `InvokeService` call, if the data is a message
 /// and not bytes.
 pub(crate) const DATA_TYPE: HeaderName = HeaderName::from_static("dapr-data-type-url");
@@ -71,7 +73,7 @@ pub(crate) fn metadata_of(fields: &HeaderMap) -> MetadataMap {
     let mut metadata = MetadataMap::new();
     for (name, value) in fields {
         let name = name.as_str();
-        if is_of_message(name) || name == DATA_TYPE.as_str() {
+        if is_of_message(name) || name == DATA_TYPE.as_str() || name == EXACT_METHOD.as_str() {
             continue;
         }
         if name.ends_with("-bin") {
@@ -109,6 +111,7 @@ pub(crate) fn fields_of(metadata: &MetadataMap) -> HeaderMap {
         if is_of_message(name)
             || name.starts_with(OWN_FIELDS)
             || matches!(name, "content-type" | "content-length" | "host" | "dapr-app-id")
+            || name == EXACT_METHOD.as_str()
         {
             continue;
         }

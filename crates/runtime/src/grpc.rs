@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, Limited};
 use prost::Message as _;
-use tollway_proxy::AppOptions;
+use tollway_proxy::{AppOptions, daprd_text};
 use tollway_wire::DAPR_DESCRIPTORS;
 use tollway_wire::dapr::proto::common::v1::InvokeResponse;
 use tollway_wire::dapr::proto::runtime::v1::actor_runtime::ActorRuntimeStatus;
@@ -27,7 +27,7 @@ use tollway_wire::dapr::proto::runtime::v1::{
 };
 use tonic::body::Body;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_reflection::server::Builder;
 use tower::ServiceExt;
 
@@ -35,7 +35,7 @@ use crate::actors::{ActorPhase, ToAppStream};
 use crate::body_collector::{BodyCollector, CollectError};
 use crate::external_endpoints::ExternalCalls;
 use crate::fields::fields_of;
-use crate::invoke_service::{answer_of, http_request};
+use crate::invoke_service::{answer_of, failure_code, http_request};
 use crate::metadata::MetadataError;
 use crate::rest::in_words;
 use crate::server::Api;
@@ -135,15 +135,17 @@ impl Dapr for Grpc {
     ) -> Result<Response<InvokeResponse>, Status> {
         let (metadata, _, InvokeServiceRequest { id, message }) = request.into_parts();
         let message = message.ok_or_else(|| Status::invalid_argument("the message is missing"))?;
-        let call = http_request(&id, message, fields_of(&metadata))?;
-        let failed = |reason: &dyn std::fmt::Display| {
-            Status::internal(format!("failed to invoke, id: {id}, err: {reason}"))
-        };
+        let as_daprd = self.0.as_daprd.is_some();
+        let fail =
+            |code, reason: &str| Status::new(failure_code(code, as_daprd), daprd_text(&id, reason));
+        let failed = |reason: &dyn std::fmt::Display| fail(Code::Internal, &reason.to_string());
+        let call = http_request(&id, message, fields_of(&metadata));
+        let call = call.map_err(|refused| fail(refused.code(), refused.message()))?;
         let answer = match &self.0.app_calls {
-            Some(calls) => calls.by_message(&id, call).await.map_err(|problem| {
-                let text = format!("failed to invoke, id: {id}, err: {}", problem.text);
-                Status::new(problem.status().code(), text)
-            })?,
+            Some(calls) => {
+                let answer = calls.by_message(&id, call).await;
+                answer.map_err(|problem| fail(problem.status().code(), &problem.text))?
+            }
             None => {
                 let answer = self.0.loopback.call(call.map(Body::new)).await;
                 answer.map_err(|error| failed(&error))?
@@ -152,7 +154,7 @@ impl Dapr for Grpc {
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, self.0.message_bytes).collect().await;
         let body = body.map_err(|error| failed(&error))?.to_bytes();
-        answer_of(&id, &head, &body)
+        answer_of(&id, &head, &body, as_daprd)
     }
 
     async fn get_metadata(
@@ -194,7 +196,7 @@ impl Dapr for Grpc {
             active_actors_count: counts.clone(),
             registered_components: self.0.stores.components().into_iter().map(component).collect(),
             id: facts.service().app.as_str().to_owned(),
-            extended_metadata: self.0.metadata.extended().into_iter().collect(),
+            extended_metadata: self.0.metadata.shown().into_iter().collect(),
             app_connection_properties: facts.app().map(connection),
             runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
             http_endpoints: names.into_iter().map(|name| MetadataHttpEndpoint { name }).collect(),
@@ -361,8 +363,8 @@ impl Dapr for Grpc {
         self.0.actors.rpc_transact(request.into_inner()).await
     }
 
-    async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<()>, Status> {
-        self.0.asked_to_end.notify_one();
+    async fn shutdown(&self, request: Request<ShutdownRequest>) -> Result<Response<()>, Status> {
+        self.0.asked_to_end.make(request.metadata().as_ref());
         Ok(Response::new(()))
     }
 }

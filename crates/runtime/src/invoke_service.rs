@@ -7,15 +7,16 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
 use tollway_model::ErrorCode;
-use tollway_proxy::ERROR_FIELD;
+use tollway_proxy::{ERROR_FIELD, daprd_text};
+use tollway_routing::clean_method;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
 use tonic::{Code, Extensions, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::called::{Called, EXACT_METHOD};
 use crate::codes::grpc_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, metadata_of, text_of};
 
@@ -29,19 +30,6 @@ const HTTP_STATUS: &str = "dapr-http-status";
 
 /// Metadata of an app over gRPC that HTTP between the sidecars has added.
 const OF_HTTP: [&str; 3] = ["dapr-content-length", "dapr-content-type", "dapr-date"];
-
-/// Characters that are encoded in a path. An encoded path stays unchanged.
-const NOT_IN_PATH: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'`')
-    .add(b'{')
-    .add(b'}');
-const NOT_IN_QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
 /// Makes the HTTP request of a call by message.
 ///
@@ -67,11 +55,12 @@ pub(crate) fn http_request(
         | Verb::Trace
         | Verb::Patch) => verb.as_str_name(),
     };
-    let mut target = String::from("/");
-    target.extend(utf8_percent_encode(message.method.trim_start_matches('/'), NOT_IN_PATH));
-    if !extension.querystring.is_empty() {
-        target.push('?');
-        target.extend(utf8_percent_encode(&extension.querystring, NOT_IN_QUERY));
+    let clean = clean_method(&message.method);
+    let clean = clean.map_err(|why| Status::invalid_argument(why.to_string()))?;
+    let called = Called { method: clean.into_owned(), query: extension.querystring };
+    let target = called.target();
+    if let Some(exact) = called.exact() {
+        fields.insert(EXACT_METHOD, exact);
     }
     let value = |what: &str, text: &str| {
         let unreadable = |_| Status::invalid_argument(format!("{what} cannot be sent: {text:?}"));
@@ -101,11 +90,11 @@ pub(crate) fn answer_of(
     id: &str,
     head: &Parts,
     body: &Bytes,
+    as_daprd: bool,
 ) -> Result<Response<InvokeResponse>, Status> {
     if head.headers.contains_key(ERROR_FIELD) {
-        let reason = reason_of(head, body);
-        let text = format!("failed to invoke, id: {id}, err: {reason}");
-        return Err(Status::new(code_of_failure(head.status), text));
+        let text = daprd_text(id, &reason_of(head, body));
+        return Err(Status::new(failure_code(code_of_failure(head.status), as_daprd), text));
     }
     let mut metadata = metadata_of(&head.headers);
     for own in [APP_STATUS, APP_DETAILS] {
@@ -163,6 +152,11 @@ fn message_of(body: &Bytes) -> String {
     let envelope = serde_json::from_slice::<Value>(body).ok();
     let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
     message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
+}
+
+/// The code for a call that failed: daprd has one for all reasons.
+pub(crate) fn failure_code(code: Code, as_daprd: bool) -> Code {
+    if as_daprd { Code::Internal } else { code }
 }
 
 /// The code for a failure of a data plane. Callers decide by it whether to try again.

@@ -20,8 +20,11 @@ mod actors;
 mod app;
 mod body_collector;
 mod callback;
+mod called;
 mod codes;
 mod control_link;
+mod direct_invoke;
+mod end_request;
 mod external_endpoints;
 mod fields;
 mod go_json;
@@ -44,5 +47,5 @@ pub use body_collector::{
 };
 pub use external_endpoints::{BaseUrl, BaseUrlError, EndpointTls, EndpointTlsError, HttpEndpoint};
 pub use routes::{ROUTES, Route};
-pub use sidecar::{Sidecar, SidecarError, StateStores, network_store, run_sidecar};
+pub use sidecar::{Ended, Sidecar, SidecarError, StateStores, network_store, run_sidecar};
 pub use state::OpenStoreError;

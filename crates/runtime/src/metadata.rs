@@ -43,9 +43,16 @@ impl Metadata {
         &self.facts
     }
 
-    /// The extended metadata by key.
-    pub(crate) fn extended(&self) -> BTreeMap<String, String> {
+    /// The entries by key.
+    fn extended(&self) -> BTreeMap<String, String> {
         self.entries().clone()
+    }
+
+    /// The extended metadata as clients see them: with the version, which Dapr's have there, too.
+    pub(crate) fn shown(&self) -> BTreeMap<String, String> {
+        let mut shown = self.extended();
+        shown.insert("daprRuntimeVersion".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        shown
     }
 
     /// Stores an entry. It replaces one of the same key.

@@ -38,7 +38,7 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
             set_metadata(&api.metadata, &api.bodies, key, request).await
         }
         Some((Endpoint::Shutdown, _)) => {
-            api.asked_to_end.notify_one();
+            api.asked_to_end.make(request.headers());
             empty(StatusCode::NO_CONTENT)
         }
         _ => problem(
@@ -114,7 +114,7 @@ fn metadata(api: &Api) -> Response<Body> {
         "components": components.collect::<Vec<_>>(),
         "subscriptions": [],
         "httpEndpoints": endpoints,
-        "extended": of.extended(),
+        "extended": of.shown(),
         "actorRuntime": {
             "runtimeStatus": actors.status_word(),
             "hostReady": actors.is_ready(),
@@ -146,7 +146,24 @@ fn metadata(api: &Api) -> Response<Body> {
         }
         fields.insert("appConnectionProperties".to_owned(), app);
     }
+    if api.as_daprd.is_some() {
+        leave_out_empty(&mut answer);
+    }
     json_answer(StatusCode::OK, &answer)
+}
+
+/// Leaves out lists and texts without content, here and in the actors' part, as daprd does.
+fn leave_out_empty(answer: &mut Value) {
+    let is_filled = |value: &Value| match value {
+        Value::Array(list) => !list.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        _ => true,
+    };
+    let Some(fields) = answer.as_object_mut() else { return };
+    if let Some(actors) = fields.get_mut("actorRuntime").and_then(Value::as_object_mut) {
+        actors.retain(|_, value| is_filled(value));
+    }
+    fields.retain(|_, value| is_filled(value));
 }
 
 /// A duration in Go's format, such as `1h0m0.5s` or `250ms`.

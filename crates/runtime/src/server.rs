@@ -9,14 +9,16 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, mpsc};
-use tollway_proxy::{ApiKind, ApiStream, RuntimeTask};
+use tokio::sync::mpsc;
+use tollway_proxy::{ApiKind, ApiStream, AsDaprd, RuntimeTask};
 use tonic::body::Body;
 
 use crate::actors::Actors;
 use crate::app::App;
 use crate::body_collector::BodyCollector;
 use crate::callback::AppCallback;
+use crate::direct_invoke;
+use crate::end_request::EndRequest;
 use crate::external_endpoints::ExternalCalls;
 use crate::grpc::{Grpc, Services};
 use crate::loopback::Loopback;
@@ -50,7 +52,9 @@ pub(crate) struct Api {
     pub(crate) app_calls: Option<AppCalls>,
     /// Makes calls of endpoints outside of the network, if they are allowed.
     pub(crate) external: Option<ExternalCalls>,
-    pub(crate) asked_to_end: Arc<Notify>,
+    /// Set in daprd's place: what is done as daprd does.
+    pub(crate) as_daprd: Option<Arc<AsDaprd>>,
+    pub(crate) asked_to_end: Arc<EndRequest>,
     /// Largest message that is translated, in bytes.
     pub(crate) message_bytes: usize,
     /// The app, which calls of other services go to.
@@ -103,9 +107,21 @@ impl Served {
         let is_grpc = is_grpc(&request);
         let api = &self.api;
         match (RuntimeTask::take(request.headers_mut()), &api.external, &api.app_calls) {
-            (Some(RuntimeTask::External(id)), Some(calls), _) => calls.answer(&id, request).await,
+            (Some(RuntimeTask::External(id)), Some(calls), _) => {
+                let answer = calls.answer(&id, request).await;
+                if api.as_daprd.is_some() {
+                    direct_invoke::answer(&id, answer).await
+                } else {
+                    answer
+                }
+            }
             (Some(RuntimeTask::UnderResiliencyRules(service)), _, Some(calls)) => {
-                calls.answer(&service, request, is_grpc).await
+                let answer = calls.answer(&service, request, is_grpc).await;
+                if api.as_daprd.is_some() && !is_grpc {
+                    let id = calls.short_name(&service);
+                    return direct_invoke::answer(&id, answer).await;
+                }
+                answer
             }
             _ if is_grpc => self.services.answer(request).await,
             _ => rest::answer(api, request).await,

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tollway_proxy::mesh::MeshClient;
-use tollway_proxy::{AppOptions, DataPlaneError, SidecarOptions};
+use tollway_proxy::{AppOptions, DataPlaneError, Drained, SidecarOptions};
 use tollway_state::{Component, StateStore, UnusableStore};
 use tollway_wire::ActorHost;
 
 use crate::actors::{ActorStore, Actors, ActorsConfig, Clock};
 use crate::app::App;
 use crate::body_collector::{BodyCollector, COLLECTED_BODY_BYTES, INBOUND_BODY_BYTES};
+use crate::end_request::EndRequest;
 use crate::external_endpoints::{EndpointTlsError, ExternalCalls, HttpEndpoint};
 use crate::health::watch_health;
 use crate::loopback::{Loopback, LoopbackConnection};
@@ -49,6 +50,9 @@ pub enum SidecarError {
     Store(#[from] OpenStoreError),
     #[error(transparent)]
     Endpoint(#[from] EndpointTlsError),
+    /// The process is to exit.
+    #[error("the app requested the end of its sidecar by force")]
+    ForcedToEnd,
 }
 
 /// Runs a sidecar with its state stores until `shutdown`, or until its app requests the end, then
@@ -61,7 +65,20 @@ pub async fn run_sidecar(
     stores: StateStores,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), SidecarError> {
-    Ok(Box::pin(Sidecar::start(options, stores, None)).await?.serve(shutdown).await?)
+    let sidecar = Box::pin(Sidecar::start(options, stores, None)).await?;
+    match sidecar.serve(shutdown).await? {
+        Ended::InOrder(_) => Ok(()),
+        Ended::ByForce => Err(SidecarError::ForcedToEnd),
+    }
+}
+
+/// How a sidecar ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// After a drain.
+    InOrder(Drained),
+    /// At once, as its app requested. Its threads may still run: the process is to exit.
+    ByForce,
 }
 
 /// A sidecar that serves calls. [`Sidecar::serve`] ends it in order.
@@ -69,7 +86,7 @@ pub struct Sidecar {
     plane: tollway_proxy::Sidecar,
     api: Option<tokio::task::JoinHandle<()>>,
     health: Option<tokio::task::JoinHandle<()>>,
-    asked_to_end: Arc<Notify>,
+    asked_to_end: Arc<EndRequest>,
     actors: Arc<Actors>,
 }
 
@@ -103,6 +120,7 @@ impl Sidecar {
         let message_bytes = options.message_bytes.min(COLLECTED_BODY_BYTES);
         let resilience = options.resilience.clone();
         let metrics = options.dapr_metrics.clone();
+        let as_daprd = options.as_daprd.clone();
         let calls_app = options.app.as_ref().is_some_and(AppOptions::has_actor_paths);
         let check = options.app.as_ref().and_then(|app| app.health_check.clone());
         // Unhealthy until the first success.
@@ -115,7 +133,7 @@ impl Sidecar {
             }
             _ => None,
         };
-        let asked_to_end = Arc::new(Notify::new());
+        let asked_to_end = Arc::<EndRequest>::default();
         let opened = opened.unwrap_or_else(|| AllOpened::by_default(network_store(plane.mesh())));
         let stores = Stores::new(opened, plane.facts().service().clone());
         let loopback: Arc<dyn Loopback> =
@@ -159,6 +177,7 @@ impl Sidecar {
                 app_loopback: Arc::new(LoopbackConnection::new(plane.loopback_client())),
                 app_calls,
                 external,
+                as_daprd,
                 asked_to_end: Arc::clone(&asked_to_end),
                 message_bytes,
                 app,
@@ -195,18 +214,25 @@ impl Sidecar {
     ///
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<Ended, DataPlaneError> {
         let (asked_to_end, actors) = (self.asked_to_end, self.actors);
+        let forced = Arc::clone(&asked_to_end);
         let end = async move {
             tokio::select! {
                 () = shutdown => {}
-                () = asked_to_end.notified() => tracing::info!("the app asks to end"),
+                () = asked_to_end.in_order() => tracing::info!("the app asks to end"),
             }
             // Before the data plane ends, so that turns can end and other hosts take the actors
             // over.
             actors.end().await;
         };
-        let result = self.plane.serve(end).await;
+        let result = tokio::select! {
+            drained = self.plane.serve(end) => drained.map(Ended::InOrder),
+            () = forced.by_force() => {
+                tracing::warn!("the app asks to end by force");
+                Ok(Ended::ByForce)
+            }
+        };
         for task in self.api.into_iter().chain(self.health) {
             task.abort();
         }

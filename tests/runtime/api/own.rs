@@ -23,7 +23,7 @@ fn metadata_is_the_same_over_both_apis() {
         assert_eq!(put.0.as_u16(), 204);
 
         let reported = grpc.get_metadata(GetMetadataRequest {}).await.unwrap().into_inner();
-        assert_eq!((reported.id.as_str(), reported.extended_metadata.len()), ("web", 2));
+        assert_eq!((reported.id.as_str(), reported.extended_metadata.len()), ("web", 3));
         assert_eq!(reported.extended_metadata["by-http"], "two");
         let app = reported.app_connection_properties.unwrap();
         assert_eq!((app.port, app.protocol.as_str()), (4711, "h2c"));
@@ -63,7 +63,7 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
         ("/components/0/name", json!("statestore")),
         ("/components/0/type", json!("state.tollway")),
         ("/components/0/version", json!("v1")),
-        ("/extended", json!({})),
+        ("/extended", json!({ "daprRuntimeVersion": env!("CARGO_PKG_VERSION") })),
         ("/subscriptions", json!([])),
         ("/httpEndpoints", json!([])),
         ("/appConnectionProperties/port", json!(4711)),

@@ -194,7 +194,7 @@ fn calls_that_fail_are_retried_by_the_rules_of_the_file() {
     assert_eq!(ruled.app.seen("c"), 3);
     let (status, reported) = ruled.call("invoke/flaky/method/slow/9/d", "");
     assert!(
-        status == 504 && reported.contains("ERR_TIMED_OUT") && reported.contains("400ms"),
+        status == 500 && reported.contains("ERR_DIRECT_INVOKE") && reported.contains("400ms"),
         "{reported}"
     );
     assert_eq!(ruled.app.seen("d"), 4);
@@ -231,13 +231,15 @@ fn a_breaker_makes_no_calls_until_its_rest_is_over() {
     }
     for _ in 0..5 {
         let (status, reported) = ruled.call(path, "");
-        assert!(status == 503 && reported.contains("ERR_CIRCUIT_OPEN"), "{reported}");
+        assert!(status == 500 && reported.contains("ERR_DIRECT_INVOKE"), "{reported}");
         assert!(reported.contains("broken.default.local /fails/3/a"), "{reported}");
     }
     assert_eq!(ruled.app.seen("a"), 3);
+    let refused = get(ruled.caller.http(), &format!("/v1.0/{path}"));
+    assert!(refused.contains("x-tollway-error: ERR_CIRCUIT_OPEN"), "{refused}");
     let asked = invoke(ruled.entrance(), "broken", message("fails/3/a", ""));
     let reported = ruled.runtime.block_on(asked).unwrap_err();
-    assert_eq!(reported.code(), Code::Unavailable, "{reported}");
+    assert_eq!(reported.code(), Code::Internal, "{reported}");
     assert!(
         reported.message().starts_with("failed to invoke, id: broken, err: too many"),
         "{reported}"
@@ -308,7 +310,7 @@ fn calls_under_rules_that_go_in_a_circle_end() {
         )
     };
     assert_eq!(ask(31), (200, None));
-    assert_eq!(ask(32), (508, Some("ERR_LOOP".to_owned())));
+    assert_eq!(ask(32), (500, Some("ERR_LOOP".to_owned())));
 }
 
 /// Begins a call of gRPC of `picky` with a message of which `mib` are sent, and more never.

@@ -90,13 +90,10 @@ fn the_content_of_a_message_arrives_unchanged() {
         request.metadata_mut().insert("x-tollway-caller", "forged".parse().unwrap());
         let answer = client(far.caller.grpc()).await.invoke_service(request).await.unwrap();
 
-        let (metadata, mut asked) = far.app.asked();
+        let (metadata, asked) = far.app.asked();
         assert_eq!(metadata.get("x-order").unwrap(), "7");
         let caller = metadata.get_all("x-tollway-caller").iter().collect::<Vec<_>>();
         assert_eq!(caller, ["spiffe://west.tollway/ns/default/caller"]);
-        let query = &mut asked.http_extension.as_mut().unwrap().querystring;
-        assert_eq!(std::mem::take(query), "a=b%20c&d=%20");
-        sent.http_extension.as_mut().unwrap().querystring.clear();
         assert_eq!(asked, sent);
 
         assert_eq!(answer.metadata().get("x-answer").unwrap(), "yes");

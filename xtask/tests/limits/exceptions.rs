@@ -107,6 +107,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "proxy::call_trace::HOP_BYTES",
             "proxy::observe::finished::METHOD_BYTES",
             "proxy::observe::finished::PATH_BYTES",
+            "runtime::direct_invoke::ENVELOPE_BYTES",
             "runtime::invoke_service::DETAIL_BYTES",
             "actors::schedule::error::SHOWN_BYTES",
         ],

@@ -20,7 +20,6 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let log = log::start(&settings.log);
     let (reloads, config) = watch(given, flags);
     // Its connections are many, and a shell or a unit gives few descriptors.
-    tollway_net::raise_descriptor_limit();
     let options = Options { config, ..options(settings)? };
     block_on(async {
         let end = end_of(&reloads)?;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tollway_proxy::mesh::Role;
 use tollway_proxy::{Live, LiveOptions, SidecarOptions, live};
-use tollway_runtime::{MESSAGE_BYTES, run_sidecar};
+use tollway_runtime::{MESSAGE_BYTES, SidecarError, run_sidecar};
 use tollway_settings::reload::watch;
 use tollway_settings::{Flags, Given, Sidecar};
 
@@ -36,7 +36,14 @@ pub(crate) fn run(given: Given<Sidecar>, flags: Flags) -> Result<()> {
             Ok(())
         };
         let sidecar = Box::pin(run_sidecar(options, stores, end));
-        let sidecar = async { sidecar.await.map_err(failure_of) };
+        let sidecar = async {
+            let ended = sidecar.await;
+            if let Err(SidecarError::ForcedToEnd) = &ended {
+                // Threads may still run, which an end in order would wait for.
+                std::process::exit(1);
+            }
+            ended.map_err(failure_of)
+        };
         Box::pin(serve_live(sidecar, reloads, apply)).await
     })?
 }
@@ -69,5 +76,6 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,
         external_endpoints: None,
+        as_daprd: None,
     })
 }

@@ -32,7 +32,8 @@ fn tracing(settings: &Telemetry, url: &TraceUrl) -> Result<TracingOptions> {
         .map_err(|error| Misuse(format!("--trace-endpoint: {error}")))?;
     let headers = std::env::var(HEADERS_VARIABLE).unwrap_or_default();
     let headers = TraceHeaders::parse(&headers).context(HEADERS_VARIABLE)?;
-    let collector = TraceOptions { endpoint, ca: settings.trace_ca.clone(), headers };
+    let collector =
+        TraceOptions { endpoint, ca: settings.trace_ca.clone(), headers, resource: Vec::new() };
     let usual = || SamplingRatio::new(USUAL_SHARE).expect("it is between 0 and 1");
     let ratio = settings.trace_ratio.map_or_else(usual, |share| share.ratio());
     Ok(TracingOptions { ratio, collector })

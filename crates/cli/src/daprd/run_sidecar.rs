@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,7 +19,7 @@ use tollway_proxy::{
     AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
     TelemetryOptions, Timeouts,
 };
-use tollway_runtime::Sidecar;
+use tollway_runtime::{Ended, Sidecar};
 use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
 
 use crate::async_runtime::block_on;
@@ -31,6 +32,8 @@ use crate::failure::{Report, failure_of};
 const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The flag that names a control plane.
 const CONTROL_OPTION: &str = "--control-plane-address";
+/// What the metrics of rules have for their namespace, as Dapr's outside of Kubernetes.
+const RULES_NAMESPACE: &str = "";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
@@ -42,6 +45,10 @@ const LONGEST_CALL: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Over,
+    /// Calls under way were cut off.
+    CutOff,
+    /// The app has forced it: nothing is waited for.
+    ByForce,
     /// Restart with the files' present content.
     Again,
 }
@@ -52,10 +59,15 @@ pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
     let _log = start_log(*format, filter);
     block_on(async {
         let mut signals = Signals::listen()?;
-        while Box::pin(serve(&daprd, &mut signals)).await? == End::Again {
-            tracing::info!("starting again");
+        loop {
+            match Box::pin(serve(&daprd, &mut signals)).await? {
+                End::Again => tracing::info!("starting again"),
+                End::Over => return Ok(ExitCode::SUCCESS),
+                End::CutOff => return Ok(ExitCode::FAILURE),
+                // Threads may still run, which an end in order would wait for.
+                End::ByForce => std::process::exit(1),
+            }
         }
-        Ok(ExitCode::SUCCESS)
     })?
 }
 
@@ -77,7 +89,10 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
     }
     let access = access(daprd).await?;
     let is_local = access.local.is_some();
-    let options = options(daprd, access, app_of(daprd).await?, &found)?;
+    let mut options = options(daprd, access, app_of(daprd).await?, &found)?;
+    if let Some(tracing) = &mut options.telemetry.tracing {
+        tracing.collector.resource.clone_from(&daprd.trace_resource);
+    }
     let starting = Sidecar::start(options, stores, Some(found.endpoints));
     let sidecar = tokio::select! {
         started = starting => started.map_err(failure_of)?,
@@ -95,11 +110,15 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         end.set(signals.next().await);
         block(daprd.block, ready).await;
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = sidecar.serve(shutdown) => ended?,
         never = keeping => match never {},
-    }
-    Ok(end.get())
+    };
+    Ok(match ended {
+        Ended::ByForce => End::ByForce,
+        Ended::InOrder(drained) if drained.cut_off > 0 && end.get() == End::Over => End::CutOff,
+        Ended::InOrder(_) => end.get(),
+    })
 }
 
 /// Goes on as before for a time, or until the app takes no calls any more.
@@ -189,7 +208,7 @@ fn options(
         live: Live::fixed(),
     };
     let dapr_metrics =
-        daprd.metrics.map(|_| DaprMetrics::new(daprd.app_id.as_str(), daprd.namespace.as_str()));
+        daprd.metrics.map(|_| DaprMetrics::new(daprd.app_id.as_str(), RULES_NAMESPACE));
     for file in &found.rules {
         if let Some(metrics) = &dapr_metrics {
             metrics.runtime().rules_loaded(file);
@@ -218,6 +237,7 @@ fn options(
         },
         dapr_metrics,
         external_endpoints: None,
+        as_daprd: Some(Arc::new(daprd.as_daprd.clone())),
     }))
 }
 

@@ -64,7 +64,9 @@ fn sizes_that_are_usual_change_nothing_and_larger_ones_have_a_bound() {
         let web = web(line);
         (web.head_bytes, web.message_bytes >> 20, web.notes.len())
     };
-    assert_eq!(sizes("--read-buffer-size 8Ki --max-body-size 1Mi"), (None, 4, 0));
+    assert_eq!(sizes("--read-buffer-size 8Ki --max-body-size 1Mi"), (None, 1, 0));
+    assert_eq!(sizes("--dapr-http-max-request-size 2"), (None, 2, 0));
+    assert_eq!(sizes("--max-body-size 0"), (None, 4, 0));
     assert_eq!(sizes("--read-buffer-size 128Ki --max-body-size 16Mi"), (Some(128 << 10), 16, 0));
     assert_eq!(sizes("--read-buffer-size -1 --max-body-size -1"), (None, 4, 0));
     assert_eq!(sizes("--max-body-size 1Gi"), (None, 64, 1));
@@ -115,9 +117,47 @@ fn what_has_no_effect_is_named_and_what_would_be_missed_refused() {
     assert!(web.idle[1].starts_with("--placement-host-address has no effect: "), "{:?}", web.idle);
     assert_eq!(web.notes.len(), 2, "{:?}", web.notes);
     assert_eq!(web.resources, [PathBuf::from("/c")]);
-    refused("--allowed-origins https://a", &[], "--allowed-origins other than *");
     refused("--mode kubernetes", &[], "--mode=kubernetes");
     refused("--mode other", &[], "invalid mode `other`");
     refused("--app-port 3500", &[], "conflicts with 'app-port'");
     refused("--log-level loud", &[], "undefined log level: loud");
+}
+
+#[test]
+fn a18_a_limit_below_the_default_holds_for_bodies_that_stream() {
+    let limit = |line: &str| options_of(line, &[]).unwrap().as_daprd.body_bytes;
+    assert_eq!(limit("--app-id web"), None);
+    assert_eq!(limit("--app-id web --max-body-size 4Mi"), None);
+    assert_eq!(limit("--app-id web --max-body-size 64Ki"), Some(64 << 10));
+    assert_eq!(limit("--app-id web --dapr-http-max-request-size 1"), Some(1 << 20));
+    assert_eq!(limit("--app-id web --max-body-size -1"), None);
+}
+
+#[test]
+fn a9_origins_that_are_allowed_may_use_the_api_and_read_its_answers() {
+    let given = |line: &str| {
+        let web = options_of(line, &[]).unwrap();
+        (web.web_pages.origins, web.as_daprd.cors)
+    };
+    assert_eq!(given("--app-id web"), (Vec::new(), None));
+    assert_eq!(given("--app-id web --allowed-origins *"), (vec!["*".into()], Some(Cors::Any)));
+    let list = vec!["https://a.example".to_owned(), "http://b".to_owned()];
+    let line = "--app-id web --allowed-origins https://a.example,http://b";
+    assert_eq!(given(line), (list.clone(), Some(Cors::List(list))));
+}
+
+#[test]
+fn a16_variables_of_opentelemetry_name_the_process() {
+    let resource =
+        |variables: &[(&str, &str)]| options_of("--app-id web", variables).unwrap().trace_resource;
+    assert_eq!(resource(&[]), []);
+    let text = "service.namespace=production,k8s.pod.name=pod%2D123,broken,service.name=other";
+    let named = [("OTEL_SERVICE_NAME", "mine"), ("OTEL_RESOURCE_ATTRIBUTES", text)];
+    let pairs = [
+        ("service.namespace", "production"),
+        ("k8s.pod.name", "pod-123"),
+        ("service.name", "mine"),
+    ];
+    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(resource(&named), pairs);
 }

@@ -96,6 +96,7 @@ impl Plan {
                 telemetry: options.telemetry,
                 dapr_metrics: None,
                 external_endpoints: None,
+                as_daprd: None,
             }),
         };
         Ok(plan)

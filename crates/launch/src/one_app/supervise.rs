@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tollway_net::process::{Change, Ending, Process};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshClient;
-use tollway_runtime::Sidecar;
+use tollway_runtime::{Ended, Sidecar};
 
 use super::plan::Plan;
 use super::readiness;
@@ -83,7 +83,7 @@ impl Supervision {
         self.console.note(&ended(ending, self.plan.app_id.as_str()));
         drop(stop);
         tokio::select! {
-            (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained.map_err(LaunchError::Drain)?,
+            (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drop(drained.map_err(LaunchError::Drain)?),
             // A second request to end does not wait.
             _ = self.signals.next_request_to_end() => self.app.signal_group(Signal::KILL),
         }
@@ -186,9 +186,9 @@ async fn end_rest(app: &Process) {
     }
 }
 
-fn sidecar_failed(result: Result<(), DataPlaneError>) -> LaunchError {
+fn sidecar_failed(result: Result<Ended, DataPlaneError>) -> LaunchError {
     match result {
-        Ok(()) => LaunchError::SidecarEnded,
+        Ok(_) => LaunchError::SidecarEnded,
         Err(error) => LaunchError::SidecarFailed(error),
     }
 }

@@ -18,6 +18,7 @@ use tollway_wire::NetworkUpdate;
 use crate::actor_paths::ActorApp;
 use crate::api_rules::ApiRules;
 use crate::app_addresses::AppAddresses;
+use crate::as_daprd::AsDaprd;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
@@ -113,6 +114,8 @@ pub(crate) struct LoopConfig {
     pub(crate) actor_app: Arc<ActorApp>,
     /// Set in daprd's place: what is counted under Dapr's names.
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
+    /// Set in daprd's place: what is done as daprd does.
+    pub(crate) as_daprd: Option<Arc<AsDaprd>>,
     /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
     /// to URLs. `None`: it may call nothing there.
     pub(crate) external_endpoints: Option<Arc<[String]>>,
@@ -138,6 +141,7 @@ impl LoopConfig {
             web_pages: WebPages::default(),
             actor_app: Arc::new(ActorApp::new(false)),
             dapr_metrics: None,
+            as_daprd: None,
             external_endpoints: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),

@@ -57,6 +57,8 @@ pub(crate) struct EventLoop<C> {
     next_sweep: Instant,
     sweeps: u64,
     peak: sweep::Peak,
+    /// Requests that were cut off at the end of a drain.
+    cut_off: usize,
 }
 
 impl<C: Composition> EventLoop<C> {
@@ -85,6 +87,7 @@ impl<C: Composition> EventLoop<C> {
             next_sweep: now + SWEEP,
             sweeps: 0,
             peak: sweep::Peak::default(),
+            cut_off: 0,
         };
         Ok((event_loop, Commands { sender, waker }))
     }
@@ -95,11 +98,11 @@ impl<C: Composition> EventLoop<C> {
         self
     }
 
-    /// Runs until drained.
+    /// Runs until drained. Returns how many requests were cut off since the time for them was over.
     ///
     /// # Errors
     /// The kernel's readiness fails: nothing can be served then.
-    pub(crate) fn run(mut self) -> std::io::Result<()> {
+    pub(crate) fn run(mut self) -> std::io::Result<usize> {
         let mut ready = Vec::new();
         let mut scratch = Scratch::new();
         loop {
@@ -112,7 +115,7 @@ impl<C: Composition> EventLoop<C> {
             let woken = self.conns.wait(timeout, &mut ready)?;
             self.cx.now = Instant::now();
             if self.pass(woken, &ready, &mut scratch).is_break() {
-                return Ok(());
+                return Ok(self.cut_off);
             }
         }
     }

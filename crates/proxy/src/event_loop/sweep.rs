@@ -103,6 +103,7 @@ impl<C: Composition> EventLoop<C> {
         if waited > self.cx.config.timeouts.drain {
             let cut = self.plane.load().requests;
             if cut > 0 {
+                self.cut_off += cut;
                 tracing::warn!(requests = cut, "drain time is over; requests are cut off");
             }
             for key in self.conns.keys() {

@@ -6,6 +6,7 @@ use tollway_telemetry::CallEnd;
 
 use super::{Destination, Exchange, Exchanges, UpstreamState};
 use super::{access_log, finish, respond, trace};
+use crate::as_daprd::{self, AsDaprd};
 use crate::cause::Cause;
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
@@ -44,11 +45,21 @@ pub(crate) fn fail(
     exchange.answer.failed = true;
     exchange.answer.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
     let is_of_actors = exchange.is_of_actors;
-    let (mut head, body) = if exchange.is_grpc {
+    let as_daprd = cx
+        .config
+        .as_daprd
+        .as_ref()
+        .and_then(|_| AsDaprd::failure(exchange, error, &cx.config.home, &cx.config.hop));
+    let (mut head, body) = if let Some(answer) = as_daprd {
+        answer
+    } else if exchange.is_grpc {
         (error_response::grpc_error(error, &cx.config.hop), Vec::new())
     } else {
         error_response::http_error(error, &cx.config.hop)
     };
+    if let Some(daprd) = &cx.config.as_daprd {
+        as_daprd::complete(daprd, exchange, &mut head);
+    }
     if is_unsent && is_of_actors {
         head.fields.set(headers::UNPROCESSED, b"1");
     }

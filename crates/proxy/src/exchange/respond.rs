@@ -4,6 +4,7 @@ use tollway_http::{ResponseHead, h1};
 
 use super::body::Chunk;
 use super::{BodySize, Exchanges, Side, body, describe, finish, trace};
+use crate::as_daprd;
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -57,6 +58,11 @@ pub(crate) fn on_response(
     headers::response(head, origin);
     if is_observed {
         trace::add_call_trace(cx, exchanges, key, head, None);
+    }
+    if let Some(daprd) = &cx.config.as_daprd
+        && let Some(exchange) = exchanges.get(key)
+    {
+        as_daprd::complete(daprd, exchange, head);
     }
     start_response(cx, conns, exchanges, key, head, framing);
 }

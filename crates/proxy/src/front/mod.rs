@@ -86,6 +86,7 @@ pub async fn run_front(
         web_pages: WebPages::default(),
         actor_app: Arc::new(ActorApp::new(false)),
         dapr_metrics: None,
+        as_daprd: None,
         external_endpoints: None,
         limits: settings.limits.clone(),
         timeouts: settings.timeouts,
@@ -109,7 +110,7 @@ pub async fn run_front(
     }));
     plane.spawn(follower.run(fanout, status));
     plane.open()?;
-    plane.serve(shutdown, async {}).await
+    plane.serve(shutdown, async {}).await.map(drop)
 }
 
 /// The name of a front, which is no member of the mesh, where members have theirs.

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::{AppProtocol, ServiceName};
-use tollway_routing::{RequestParts, Target, TargetError, decide_target};
+use tollway_routing::{RequestParts, Target, TargetError, clean_target, decide_target};
 use tollway_telemetry::SeriesId;
 
+use crate::as_daprd::{self, AsDaprd};
 use crate::conn::{Connection, Connections, ListenerKind, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::{AppTarget, LoopConfig};
-use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, trace};
+use crate::exchange::{
+    Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, respond, trace,
+};
 use crate::headers;
 use crate::inbound::{PolicyGate, why_admitted};
 use crate::protocol::Arrival;
@@ -30,6 +33,11 @@ pub(crate) fn begin(
     arrival: Arrival,
 ) {
     let key = begin_exchange(cx, conns, exchanges, arrival);
+    if let Some(daprd) = &cx.config.as_daprd
+        && let Some(answer) = exchanges.get(key).and_then(|of| as_daprd::preflight(daprd, of))
+    {
+        return respond::respond(cx, conns, exchanges, key, &answer, &[]);
+    }
     match check_room(cx, exchanges).and_then(|()| route(cx, conns, exchanges, policy, key)) {
         Ok(()) => cx.effects.push(Effect::Dispatch(key)),
         Err(error) => {
@@ -139,6 +147,9 @@ fn route(
     }
     cx.metrics.outbound_requests.add(1);
     admit_page(&cx.config, conns, exchange)?;
+    if cx.config.as_daprd.is_some() {
+        as_daprd::check_baggage(exchange)?;
+    }
     let target = outbound_target(&exchange.via, &exchange.head, &cx.config);
     if let Some(token) = &cx.config.tokens.api {
         let is_own = matches!(target, Ok(Outbound::Api));
@@ -161,11 +172,16 @@ fn route(
         }
         Outbound::External { id, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
+            clean_path(&cx.config, exchange, &id)?;
             exchange.destination = Destination::Api;
             headers::external_request(&mut exchange.head, id, credentials_used);
         }
         Outbound::Service { name, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
+            clean_path(&cx.config, exchange, name.app.as_str())?;
+            if cx.config.as_daprd.is_some() && !exchange.is_grpc && !asked.is_of_actors() {
+                as_daprd::name_no_trace(&mut exchange.head.fields);
+            }
             let route = headers::Route { from: &cx.config.home, to: &name, credentials_used };
             let down = conns.get_mut(exchange.down.conn);
             let client = down.and_then(Connection::caller);
@@ -200,6 +216,22 @@ fn route(
         }
     }
     Ok(())
+}
+
+/// Brings the path of a call of `id` into the form in which daprd sends it on, in its place.
+fn clean_path(config: &LoopConfig, of: &mut Exchange, id: &str) -> Result<(), RequestError> {
+    let Some(daprd) = config.as_daprd.as_ref().filter(|_| AsDaprd::answers(of)) else {
+        return Ok(());
+    };
+    as_daprd::check_size(daprd, of, id)?;
+    match clean_target(&of.head.path) {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => {
+            of.head.path = path;
+            Ok(())
+        }
+        Err(why) => Err(RequestError::Method { id: id.to_owned(), why }),
+    }
 }
 
 /// Whether a request at a port of the app's side may come from a web page. A token is looked at in place

@@ -5,6 +5,7 @@ use tollway_http::{Method, RequestHead, ResponseHead, h1};
 use tollway_routing::Failure;
 
 use super::{Arrival, http1_client};
+use crate::as_daprd::AsDaprd;
 use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, Http2Link, Role, access_log};
 use crate::cx::{Cx, Effect};
@@ -231,6 +232,12 @@ fn on_response(
     let Some(exchange) = exchange_of(conns, key, stream) else { return };
     if headers::is_unprocessed(&head) && ask_another(cx, conns, exchanges, key, exchange) {
         return;
+    }
+    if cx.config.as_daprd.is_some()
+        && let Some(call) = exchanges.get(exchange)
+        && let Some(error) = AsDaprd::failure_of_callee(call, &head)
+    {
+        return fail::fail(cx, conns, exchanges, exchange, &error);
     }
     let is_head = exchanges.get(exchange).is_some_and(|e| e.is_head);
     let is_empty = matches!(head.status, 204 | 304);

@@ -9,7 +9,7 @@ use tonic_types::ErrorDetails;
 use super::*;
 use crate::testing::{ScriptedLoopback, request};
 
-async fn read(response: Response<Body>) -> (u16, hyper::HeaderMap, Value) {
+async fn read(response: Response<Body>) -> (u16, HeaderMap, Value) {
     let (head, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
@@ -22,13 +22,28 @@ fn a_request_becomes_a_message_with_verb_query_and_type() {
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     request.headers_mut().insert(DATA_TYPE, HeaderValue::from_static("type.x/a.B"));
     let (head, _) = request.into_parts();
-    let message = invocation(&head, b"hello".to_vec());
-    assert_eq!((&*message.method, &*message.content_type), ("a%20b/c", "text/plain"));
+    let called = Called::of(&head.uri, &head.headers).unwrap();
+    let message = invocation(&head, called, b"hello".to_vec());
+    assert_eq!((&*message.method, &*message.content_type), ("a b/c", "text/plain"));
     let data = message.data.unwrap();
     assert_eq!((&*data.type_url, &data.value[..]), ("type.x/a.B", &b"hello"[..]));
     let extension = message.http_extension.unwrap();
     assert_eq!((extension.verb(), &*extension.querystring), (Verb::Patch, "x=1"));
     assert_eq!(verb_of(&Method::from_bytes(b"PURGE").unwrap()), Verb::None);
+}
+
+#[test]
+fn a16_a_trace_reaches_an_app_of_grpc_in_its_binary_form() {
+    let mut fields = HeaderMap::new();
+    assert_eq!(binary_trace(&fields), None);
+    let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    fields.insert("traceparent", HeaderValue::from_static(text));
+    let binary = binary_trace(&fields).unwrap();
+    assert_eq!(binary[..4], [0, 0, 0x4b, 0xf9]);
+    assert_eq!(binary[17..21], [0x36, 1, 0x00, 0xf0]);
+    assert_eq!(binary[26..], [0xb7, 2, 1]);
+    fields.insert("traceparent", HeaderValue::from_static("what"));
+    assert_eq!(binary_trace(&fields), None);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ fn answer(
     body: &str,
 ) -> Result<Response<InvokeResponse>, Status> {
     let (head, _) = response(status, fields, "").into_parts();
-    answer_of("stock", &head, &Bytes::from(body.to_owned()))
+    answer_of("stock", &head, &Bytes::from(body.to_owned()), false)
 }
 
 #[test]

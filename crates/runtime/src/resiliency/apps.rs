@@ -38,6 +38,12 @@ impl AppCalls {
         Self { resiliency, home, loopback, bodies }
     }
 
+    /// How the app names a service.
+    pub(crate) fn short_name(&self, service: &str) -> String {
+        let name = ServiceName::parse(service, &self.home);
+        name.map_or_else(|_| service.to_owned(), |name| name.short(&self.home))
+    }
+
     /// Makes a call of `service` that the data loop has handed over.
     pub(crate) async fn answer(
         &self,

@@ -180,12 +180,9 @@ impl Stores {
     }
 }
 
-/// Only the store of actors has the capability `ACTOR`.
+/// As Dapr's, `ACTOR` stands at each store that could be that of actors.
 fn capabilities(opened: &Opened) -> Vec<String> {
-    use tollway_state::Capability::ActorStateStore;
-    let known = opened.store.capabilities().iter();
-    let shown = known.filter(|known| **known != ActorStateStore || opened.is_actor_store);
-    shown.map(|known| known.word().to_owned()).collect()
+    opened.store.capabilities().iter().map(|known| known.word().to_owned()).collect()
 }
 
 impl Chosen<'_> {

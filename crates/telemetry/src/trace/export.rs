@@ -42,6 +42,8 @@ pub struct TraceOptions {
     /// PEM file of the authorities that may vouch for the collector; the system's without.
     pub ca: Option<PathBuf>,
     pub headers: TraceHeaders,
+    /// Attributes of the process beside its own; of the same key they replace those.
+    pub resource: Vec<(String, String)>,
 }
 
 /// What the exporter counts.
@@ -52,6 +54,14 @@ pub struct SpanMetrics {
     pub lost: Counter,
     /// Exports that failed, whether or not they were tried again.
     pub failures: Counter,
+}
+
+/// The attributes of a process: its own, unless `given` has the key, and those that are given.
+fn merged(own: &[(&'static str, String)], given: Vec<(String, String)>) -> Vec<(String, String)> {
+    let is_given = |key: &str| given.iter().any(|(given, _)| given == key);
+    let own = own.iter().filter(|(key, _)| !is_given(key));
+    let own: Vec<_> = own.map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    own.into_iter().chain(given).collect()
 }
 
 /// Sends spans to a collector.
@@ -74,11 +84,12 @@ impl Exporter {
         resource: &[(&'static str, String)],
         metrics: Arc<SpanMetrics>,
     ) -> Result<Self, ExportError> {
-        let TraceOptions { endpoint, ca, headers } = options;
+        let TraceOptions { endpoint, ca, headers, resource: given } = options;
+        let resource = merged(resource, given);
         let dialler = Dialler::new(endpoint.clone(), ca.as_deref())
             .map_err(|source| ExportError::Trust { endpoint: endpoint.clone(), source })?;
         let sender = Sender::new(&endpoint, headers, dialler);
-        Ok(Self { sender, endpoint, envelope: Envelope::new(resource), metrics, works: None })
+        Ok(Self { sender, endpoint, envelope: Envelope::new(&resource), metrics, works: None })
     }
 
     /// Exports until every data thread has ended and what they left is sent; after `stop` nothing

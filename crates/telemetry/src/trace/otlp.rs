@@ -212,7 +212,7 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    pub(super) fn new(of_resource: &[(&'static str, String)]) -> Self {
+    pub(super) fn new(of_resource: &[(String, String)]) -> Self {
         let (mut attributes, mut value) = (Vec::new(), String::new());
         let mut writer = Attributes {
             field: field::RESOURCE_ATTRIBUTES,
@@ -413,7 +413,8 @@ mod tests {
                 ..ResourceSpans::default()
             }],
         };
-        let who = [("service.name", "web".to_owned()), ("service.namespace", "shop".to_owned())];
+        let who = [("service.name", "web"), ("service.namespace", "shop")];
+        let who = who.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let request = Envelope::new(&who).request(&spans);
         assert_eq!(ExportTraceServiceRequest::decode(request.clone()).unwrap(), meant);
         assert_eq!(request.len(), meant.encoded_len());

@@ -99,5 +99,6 @@ fn options(
         telemetry: TelemetryOptions::default(),
         dapr_metrics: None,
         external_endpoints: None,
+        as_daprd: None,
     })
 }
