@@ -36,7 +36,7 @@ const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n 
 
 /// A sidecar under daprd's name, with the flags that the Dapr CLI gives it.
 pub(crate) struct Daprd {
-    pub(crate) process: Process,
+    process: Process,
     http: u16,
     pub(crate) grpc: u16,
     metrics: u16,
@@ -49,10 +49,6 @@ fn program(user: &User) -> PathBuf {
         std::os::unix::fs::symlink(binary("tollway").unwrap(), &link).unwrap();
     }
     link
-}
-
-fn start(user: &User, words: &[&str]) -> Process {
-    started(Start::new(program(user)), user, words)
 }
 
 fn started(program: Start, user: &User, words: &[&str]) -> Process {
@@ -110,10 +106,6 @@ impl Daprd {
         let waited = retry_until(PATIENCE, id, is_there);
         waited.map_err(|error| error.context(daprd.process.log())).unwrap();
         daprd
-    }
-
-    pub(crate) fn log(&self) -> String {
-        self.process.log()
     }
 
     pub(crate) fn http(&self) -> SocketAddr {
