@@ -19,7 +19,7 @@ pub(crate) use cors::matches as matches_origin;
 /// Set in daprd's place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AsDaprd {
-    /// Whether a placement service is named: without one Dapr has no actors.
+    /// Whether a placement service is named: without one Dapr runs no actors.
     pub has_placement: bool,
     /// Which web pages read answers of the HTTP API.
     pub cors: Option<Cors>,
@@ -34,10 +34,7 @@ pub const DIRECT_INVOKE: (u16, ErrorCode) = (500, ErrorCode::DirectInvoke);
 /// The status by which daprd answers a call that failed with `code`.
 #[must_use]
 pub fn status_of(code: ErrorCode) -> u16 {
-    match code {
-        ErrorCode::PolicyDenied => code.http_status(),
-        _ => DIRECT_INVOKE.0,
-    }
+    if code == ErrorCode::PolicyDenied { code.http_status() } else { DIRECT_INVOKE.0 }
 }
 
 /// The text by which daprd answers a call of `id` that failed.
@@ -205,6 +202,7 @@ fn is_key(text: &[u8]) -> bool {
 }
 
 /// The app that a failed request calls, as the own app names it; `None` if it calls none.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are of routed requests")]
 fn called(exchange: &Exchange, error: &RequestError, home: &ServiceName) -> Option<String> {
     match error {
         RequestError::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => None,

@@ -157,7 +157,7 @@ fn leave_out_empty(answer: &mut Value) {
     let is_filled = |value: &Value| match value {
         Value::Array(list) => !list.is_empty(),
         Value::String(text) => !text.is_empty(),
-        _ => true,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => true,
     };
     let Some(fields) = answer.as_object_mut() else { return };
     if let Some(actors) = fields.get_mut("actorRuntime").and_then(Value::as_object_mut) {

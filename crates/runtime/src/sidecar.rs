@@ -168,6 +168,7 @@ impl Sidecar {
             announcer: plane.announcer(),
             metrics,
             in_daprds_place,
+            has_placement: as_daprd.as_ref().is_some_and(|as_daprd| as_daprd.has_placement),
         });
         let api = plane.take_api().map(|streams| {
             actors.start(plane.app_ready());

@@ -61,8 +61,8 @@ impl ActorsArgs {
     pub(crate) fn prints_json(&self) -> bool {
         match &self.command {
             ActorsCommand::List { json, .. } => *json,
-            ActorsCommand::Reminders { command: RemindersCommand::List(list) } => list.json,
-            _ => false,
+            ActorsCommand::Reminders { command } => command.prints_json(),
+            ActorsCommand::Allow { .. } | ActorsCommand::Release { .. } => false,
         }
     }
 }

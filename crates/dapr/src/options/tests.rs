@@ -65,7 +65,7 @@ fn sizes_that_are_usual_change_nothing_and_larger_ones_have_a_bound() {
         (web.head_bytes, web.message_bytes >> 20, web.notes.len())
     };
     assert_eq!(sizes("--read-buffer-size 8Ki --max-body-size 1Mi"), (None, 1, 0));
-    assert_eq!(sizes("--dapr-http-max-request-size 2"), (None, 2, 0));
+    assert_eq!(sizes("--max-body-size 2Mi"), (None, 2, 0));
     assert_eq!(sizes("--max-body-size 0"), (None, 4, 0));
     assert_eq!(sizes("--read-buffer-size 128Ki --max-body-size 16Mi"), (Some(128 << 10), 16, 0));
     assert_eq!(sizes("--read-buffer-size -1 --max-body-size -1"), (None, 4, 0));

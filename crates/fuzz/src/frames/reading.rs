@@ -187,7 +187,7 @@ impl Guest {
             Self::Arp { operation: 1, sender, target } => {
                 Some(Question { about: target.1, from: Some(sender.1) })
             }
-            _ => None,
+            Self::Packet { .. } | Self::Arp { .. } => None,
         }
     }
 
@@ -199,7 +199,7 @@ impl Guest {
             Self::Arp { operation: 2, sender, target } => {
                 Some(Answer { about: sender.1, mac: sender.0, to: target.1 })
             }
-            _ => None,
+            Self::Packet { .. } | Self::Arp { .. } => None,
         }
     }
 }

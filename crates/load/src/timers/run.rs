@@ -410,7 +410,10 @@ mod tests {
         check(&options(0, second), "number of timers of 0");
         check(&options(1, Duration::from_secs(61)), "period in us of 61000000");
         check(&options(1_001, Duration::from_millis(1)), "cannot be spread over 1000 us");
-        check(&TimerOptions { api: "127.0.0.1:1".to_owned(), ..options(1, second) }, "no HTTP API");
+        check(
+            &TimerOptions { api: "https://127.0.0.1:1".to_owned(), ..options(1, second) },
+            "no HTTP API",
+        );
         check(&TimerOptions { connections: 0, ..options(1, second) }, "connections of 0");
         assert!(Sidecar::new(&options(1_000, Duration::from_millis(1))).is_ok());
     }

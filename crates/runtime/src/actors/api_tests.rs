@@ -369,11 +369,19 @@ async fn the_metadata_show_the_state_of_actors() {
 
 #[tokio::test(start_paused = true)]
 async fn a11_in_daprds_place_an_app_without_types_is_a_client_that_runs() {
-    let loopback = Arc::new(ScriptedLoopback::new(|_| Ok(response(500, &[], ""))));
-    let actors = actors_with(loopback, |mut config| {
-        config.in_daprds_place = true;
-        config
-    });
+    let client = |has_placement| {
+        let loopback = Arc::new(ScriptedLoopback::new(|_| Ok(response(500, &[], ""))));
+        actors_with(loopback, |mut config| {
+            (config.in_daprds_place, config.has_placement) = (true, has_placement);
+            config
+        })
+    };
+    let status = client(false).status(true);
+    assert_eq!(
+        (status.status_word(), status.is_ready(), status.placement()),
+        ("DISABLED", false, "placement: disconnected")
+    );
+    let actors = client(true);
     actors.types_known.send_replace(false);
     let status = actors.status(true);
     assert_eq!(

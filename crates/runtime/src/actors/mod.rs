@@ -108,6 +108,7 @@ pub(crate) struct Actors {
     /// Metrics under Dapr's names.
     metrics: Option<Arc<DaprMetrics>>,
     in_daprds_place: bool,
+    has_placement: bool,
     /// Those of an app that hosts its actors over streams.
     streams: Arc<Streams>,
     hosting: RwLock<Option<Hosting>>,
@@ -141,6 +142,8 @@ pub(crate) struct ActorsConfig {
     /// Calls wait for a type that no host offers, and are made again where an actor had to move before
     /// they had ended.
     pub(crate) in_daprds_place: bool,
+    /// In daprd's place: a placement service is named.
+    pub(crate) has_placement: bool,
 }
 
 /// How far the actors of an app are, in the words of the metadata.
@@ -150,13 +153,14 @@ pub(crate) enum ActorPhase {
     Initializing,
     /// The app offers no types.
     Disabled,
-    /// It offers types; in daprd's place also where it offers none.
+    /// It offers types; in daprd's place also where it offers none, if a placement service is named.
     Running,
 }
 
 /// The state of actors, as the metadata of the sidecar show it.
 pub(crate) struct ActorStatus {
     pub(crate) phase: ActorPhase,
+    in_daprds_place: bool,
     /// The control plane has answered.
     is_connected: bool,
     /// Active actors by type that is hosted here.
@@ -185,6 +189,7 @@ impl ActorStatus {
         match (self.phase, self.is_connected) {
             (ActorPhase::Running, true) => "placement: connected",
             (ActorPhase::Running, false) => "placement: disconnected",
+            (ActorPhase::Disabled, _) if self.in_daprds_place => "placement: disconnected",
             (ActorPhase::Initializing | ActorPhase::Disabled, _) => "",
         }
     }
@@ -212,6 +217,7 @@ impl Actors {
             announcer: config.announcer,
             metrics,
             in_daprds_place: config.in_daprds_place,
+            has_placement: config.has_placement,
             streams: Streams::new(),
             hosting: RwLock::new(None),
             types_known,
@@ -275,15 +281,16 @@ impl Actors {
         let hosting = self.hosting();
         let phase = match &hosting {
             Some(_) => ActorPhase::Running,
-            None if !self.in_daprds_place => ActorPhase::Disabled,
-            None if *self.types_known.borrow() => ActorPhase::Running,
-            None => ActorPhase::Initializing,
+            None if self.in_daprds_place && !*self.types_known.borrow() => ActorPhase::Initializing,
+            None if self.has_placement => ActorPhase::Running,
+            None => ActorPhase::Disabled,
         };
         let refused = hosting.as_ref().map(|hosting| hosting.host.refused()).unwrap_or_default();
         let mut counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
         counts.retain(|(actor_type, _)| !refused.contains_key(actor_type));
         ActorStatus {
             phase,
+            in_daprds_place: self.in_daprds_place,
             is_connected: hosting.map_or(is_connected, |_| *self.connected.borrow()),
             counts,
             refused,

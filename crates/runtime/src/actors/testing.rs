@@ -291,6 +291,7 @@ pub(super) fn actors_with(
         announcer: None,
         metrics: None,
         in_daprds_place: false,
+        has_placement: false,
     }))
 }
 

@@ -39,10 +39,11 @@ pub(super) struct ListArgs {
     store: StoreArg,
     /// Print JSON.
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 #[derive(Args)]
+#[command(override_usage = "tollway actors reminders rm TYPE --actor ID|--all")]
 #[group(id = "what", required = true, multiple = false, args = ["actor", "all"])]
 pub(super) struct RemoveArgs {
     /// TYPE or NAMESPACE/TYPE.
@@ -62,6 +63,12 @@ pub(super) struct RemoveArgs {
     yes: bool,
     #[command(flatten)]
     store: StoreArg,
+}
+
+impl RemindersCommand {
+    pub(super) fn prints_json(&self) -> bool {
+        matches!(self, Self::List(ListArgs { json: true, .. }))
+    }
 }
 
 pub(super) async fn run(command: RemindersCommand) -> Result<()> {

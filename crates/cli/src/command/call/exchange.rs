@@ -72,7 +72,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 fn reason(error: DialError) -> String {
     match error {
         DialError::Timeout { within } => format!("no connection within {} s", within.as_secs()),
-        other => io::Error::from(other).to_string(),
+        other @ (DialError::Resolve(_) | DialError::Connect(_) | DialError::Tls(_)) => {
+            io::Error::from(other).to_string()
+        }
     }
 }
 

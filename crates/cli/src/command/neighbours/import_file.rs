@@ -295,7 +295,7 @@ fn begin(
     let mut places = vec![None; COLUMNS.len()];
     for (place, name) in values(text, delimiter)?.iter().enumerate() {
         let is_column = |column: &&str| column.eq_ignore_ascii_case(name);
-        let Some(column) = COLUMNS.iter().position(|column| is_column(&column)) else {
+        let Some(column) = COLUMNS.iter().position(is_column) else {
             if name.eq_ignore_ascii_case("revision") {
                 continue;
             }
