@@ -283,10 +283,16 @@ async fn a_joined_network_that_sends_what_is_not_taken_is_asked_less_and_less() 
         Some(v1::FollowResponse { revision: number + 2, services, ..Default::default() })
     };
     let (mut west, evil, _rest) = west_and_evil_east(script).await;
-    // Without the growing pause there are six in that time.
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let opened = evil.opened.load(Ordering::SeqCst);
-    assert!(opened <= 3, "{opened} streams");
-    let joins = west.admin.joins().await.unwrap();
-    assert!(joins[0].last_error.contains("malformed"), "{:?}", joins[0]);
+    let begun = Instant::now();
+    while !west.admin.joins().await.unwrap()[0].last_error.contains("malformed") {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", west.admin.joins().await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Pauses of one, two and four seconds at least; equal ones of two at most would be over before.
+    let (begun, first) = (Instant::now(), evil.opened.load(Ordering::SeqCst));
+    while evil.opened.load(Ordering::SeqCst) < first + 3 {
+        assert!(begun.elapsed() < 2 * PATIENCE, "it is not asked again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(6_500), "{:?}", begun.elapsed());
 }

@@ -157,9 +157,10 @@ impl Ruled {
         self.call_from(&self.caller, path, body)
     }
 
-    /// The same from a sidecar whose app runs actors.
+    /// The same from the sidecar whose app runs the actors: the first one that offered their type.
     pub(crate) fn call_host(&self, path: &str, body: &str) -> (u16, String) {
-        self.call_from(&self.callees[0], path, body)
+        let mut answers = self.callees.iter().map(|callee| self.call_from(callee, path, body));
+        answers.find(|(_, text)| !text.contains("ERR_ACTOR_TYPE_TAKEN")).unwrap()
     }
 
     fn call_from(&self, from: &Daprd, path: &str, body: &str) -> (u16, String) {
