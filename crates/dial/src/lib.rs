@@ -83,7 +83,7 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// Opens a connection to the first address of `to` that accepts one ([`race`]), with TLS inside if `tls`
+/// Opens a connection to the first address of `to` that accepts one ([`race()`]), with TLS inside if `tls`
 /// is given. Small writes go out at once (`TCP_NODELAY`). `within` is the time for the name, TCP and
 /// TLS together.
 ///

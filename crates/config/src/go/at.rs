@@ -19,7 +19,7 @@ impl From<Location> for At {
     }
 }
 
-/// A value and where it is written. Only [`super::decode`] reads it.
+/// A value and where it is written. Only [`super::decode()`] reads it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Placed<T> {
     pub at: At,
