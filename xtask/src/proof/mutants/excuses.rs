@@ -1,8 +1,5 @@
-//! Reasons why a mutant may survive, as they are written beside the code:
-//!
-//! ```text
-//! // Mutant `replace < with <=`: at equality both sides are the same.
-//! ```
+//! Reasons why a mutant may survive, as they are written beside the code: a comment that begins with
+//! [`MARK`], then the change up to the next backtick, a colon, and the reason.
 //!
 //! The comment stands above the line that the mutant changes. For a replaced function that is the
 //! first line of its body.
