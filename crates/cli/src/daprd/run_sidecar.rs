@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tollway_dapr::{Configuration, DaprdOptions, Files};
 use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
 use tollway_launch::{
-    Access, LaunchError, STATE_VARIABLE, WhenAbsent, local_access, random_instance,
+    Access, LaunchError, WhenAbsent, local_access, random_instance, state_folder,
 };
 use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
 use tollway_proxy::{
@@ -191,9 +191,8 @@ fn options(
     }
     let is_local = access.local.is_some();
     let mut mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
-    mesh.state = std::env::var_os(STATE_VARIABLE)
-        .filter(|path| !path.is_empty() && !is_local)
-        .map(|path| StateDirectory { path: path.into(), has_name: true });
+    mesh.state =
+        state_folder().filter(|_| !is_local).map(|path| StateDirectory { path, has_name: true });
     let plane = PlaneOptions {
         admin_listen: daprd.metrics,
         threads: 1,

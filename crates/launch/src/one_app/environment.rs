@@ -1,6 +1,8 @@
 //! The environment of the app: the addresses of its sidecar, under the names that SDKs of Dapr
 //! read.
 
+use std::path::PathBuf;
+
 use tollway_identity::SharedToken;
 use tollway_runtime::Sidecar;
 
@@ -8,11 +10,17 @@ use super::plan::Plan;
 
 /// The variable with the token that an app shows to its sidecar.
 pub const API_TOKEN_VARIABLE: &str = "DAPR_API_TOKEN";
-/// The variable that names the folder in which a sidecar in daprd's place keeps its identity; of a run
-/// file, the folder of those of all its apps.
-pub const STATE_VARIABLE: &str = "TOLLWAY_STATE_DIR";
 /// The variable with the token that a sidecar shows to its app.
 pub const APP_TOKEN_VARIABLE: &str = "APP_API_TOKEN";
+/// The variable that [`state_folder`] reads.
+pub(crate) const STATE_VARIABLE: &str = "TOLLWAY_STATE_DIR";
+
+/// The folder in which a sidecar in daprd's place keeps its identity, or a run file those of all its
+/// apps, as the variable `TOLLWAY_STATE_DIR` names it; an empty one counts as none.
+#[must_use]
+pub fn state_folder() -> Option<PathBuf> {
+    std::env::var_os(STATE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
 
 /// Changes to the environment of this process; `None` removes a variable.
 pub(super) type EnvironmentChanges = Vec<(&'static str, Option<String>)>;

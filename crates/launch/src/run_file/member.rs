@@ -19,7 +19,7 @@ use super::app_plan::AppPlan;
 use super::output::{LAST_LINES_WITHIN, Output};
 use crate::console::{Console, ended};
 use crate::error::{CannotStart, LaunchError};
-use crate::one_app::environment::STATE_VARIABLE;
+use crate::one_app::environment::{STATE_VARIABLE, state_folder};
 use crate::program::{guard_app, own_program, start_guard};
 
 /// Time for an app that got a signal to end.
@@ -70,8 +70,8 @@ impl Member {
         let mut command = Command::new(own_program());
         command.args(["sidecar", "--dapr"]).args(&plan.flags);
         command.arg("--ports-file").arg(&ports_file).current_dir(&plan.folder);
-        if let Some(all) = std::env::var_os(STATE_VARIABLE).filter(|path| !path.is_empty()) {
-            command.env(STATE_VARIABLE, Path::new(&all).join(&plan.app_id));
+        if let Some(all) = state_folder() {
+            command.env(STATE_VARIABLE, all.join(&plan.app_id));
         }
         let app_id = plan.app_id.clone();
         let what = format!("cannot start the sidecar of {app_id}");
