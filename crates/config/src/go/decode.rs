@@ -18,6 +18,8 @@ use crate::yaml::YamlError;
 
 /// Most parts that are read of a document, those of aliases each time.
 const PARTS_LIMIT: usize = 200_000;
+/// Most bytes of texts that are read of a document, those of aliases each time.
+const TEXT_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 /// The type of Kubernetes' metadata, whose further fields mean nothing to a reader.
 const OBJECT_META: &str = "ObjectMeta";
 /// The name by which a text in Go's form is recognized.
@@ -51,7 +53,7 @@ pub fn decode<T: DeserializeOwned>(
     reader: Reader,
     source: &str,
 ) -> Result<Decoded<T>, YamlError> {
-    let around = Around { reader, unknown: RefCell::default(), parts: Cell::new(0) };
+    let around = Around { reader, unknown: RefCell::default(), parts: Cell::new(0), bytes: Cell::new(0) };
     let value = T::deserialize(Part { node, around: &around }).map_err(|error| {
         let at = error.at.unwrap_or(node.at);
         let source_name = source.to_owned();
@@ -64,6 +66,7 @@ struct Around {
     reader: Reader,
     unknown: RefCell<Vec<Unknown>>,
     parts: Cell<usize>,
+    bytes: Cell<usize>,
 }
 
 /// Why a value does not fit.
@@ -106,12 +109,16 @@ impl<'a> Part<'a> {
     }
 
     fn count(self) -> Result<(), Misfit> {
-        let parts = &self.around.parts;
+        let Around { parts, bytes, .. } = self.around;
         parts.set(parts.get() + 1);
-        match parts.get() > PARTS_LIMIT {
-            true => Err(Misfit::custom(format!("more than {PARTS_LIMIT} parts"))),
-            false => Ok(()),
+        bytes.set(bytes.get() + self.scalar().map_or(0, |(written, _)| written.len()));
+        if parts.get() > PARTS_LIMIT {
+            return Err(Misfit::custom(format!("more than {PARTS_LIMIT} parts")));
         }
+        if bytes.get() > TEXT_LIMIT_BYTES {
+            return Err(Misfit::custom(format!("more than {TEXT_LIMIT_BYTES} bytes of text")));
+        }
+        Ok(())
     }
 
     fn wrong(self, expected: &str) -> Misfit {
@@ -207,12 +214,17 @@ impl<'a> Part<'a> {
     }
 
     /// As JSON, for values of any kind.
-    fn json(self) -> serde_json::Value {
+    fn json(self) -> Result<serde_json::Value, Misfit> {
         use serde_json::Value;
-        match &self.node.content {
-            Content::List(items) => items.iter().map(|item| self.of(item).json()).collect(),
+        self.count()?;
+        Ok(match &self.node.content {
+            Content::List(items) => {
+                items.iter().map(|item| self.of(item).json()).collect::<Result<_, _>>()?
+            }
             Content::Fields(fields) => {
-                fields.iter().map(|(key, node)| (key.name.clone(), self.of(node).json())).collect()
+                let field =
+                    |(key, node): &(Key, Rc<Node>)| Ok((key.name.clone(), self.of(node).json()?));
+                Value::Object(fields.iter().map(field).collect::<Result<_, Misfit>>()?)
             }
             Content::Scalar { written, resolved } => match resolved {
                 Resolved::Null => Value::Null,
@@ -222,17 +234,17 @@ impl<'a> Part<'a> {
                 Resolved::Float(number) => Value::from(*number),
                 Resolved::Text => Value::String(written.clone()),
             },
-        }
+        })
     }
 
-    fn go_text(self) -> Option<String> {
-        match self.scalar() {
+    fn go_text(self) -> Result<Option<String>, Misfit> {
+        Ok(match self.scalar() {
             Some((_, Resolved::Null)) => None,
             Some((written, resolved)) => {
                 Some(as_json(resolved).unwrap_or_else(|| written.to_owned()))
             }
-            None => Some(self.json().to_string()),
-        }
+            None => Some(self.json()?.to_string()),
+        })
     }
 }
 
@@ -337,7 +349,7 @@ impl<'de> Deserializer<'de> for Part<'_> {
     ) -> Result<V::Value, Misfit> {
         match name {
             PLACED => visitor.visit_seq(PlacedParts { part: self, next: 0 }),
-            GO_TEXT => match self.go_text() {
+            GO_TEXT => match self.go_text()? {
                 Some(text) => visitor.visit_str(&text),
                 None => visitor.visit_unit(),
             },

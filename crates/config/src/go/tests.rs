@@ -194,8 +194,37 @@ fn aliases_cannot_blow_up_a_document() {
     let node = only_document(&text, Reader::Resource, "a.yaml").unwrap().unwrap();
     let refused = decode::<serde_json::Value>(&node, Reader::Resource, "a.yaml").unwrap_err();
     assert!(refused.what.contains("parts"), "{refused}");
+    let refused = read(&format!("{text}value: *a8\n"), Reader::Resource).unwrap_err();
+    assert!(refused.contains("parts"), "also as a text: {refused}");
+    let (long, many) = ("x".repeat(100_000), "*a, ".repeat(1000));
+    let refused = read(&format!("a: &a {long}\nnames: [{many}]\n"), Reader::Resource).unwrap_err();
+    assert!(refused.contains("bytes of text"), "{refused}");
     let deep = "[".repeat(1000);
     assert!(only_document(&deep, Reader::Resource, "a.yaml").is_err());
+    assert!(!node.mentions("y"), "what aliases share is looked at once");
+    assert!(node.mentions("x"));
+}
+
+#[test]
+fn a_chain_of_aliases_is_not_deeper_than_brackets() {
+    let chain = |levels: usize| {
+        let link = |level| format!("a{level}: &a{level} [*a{}]\n", level - 1);
+        "a0: &a0 x\n".to_owned() + &(1..levels).map(link).collect::<String>()
+    };
+    assert!(only_document(&chain(99), Reader::Resource, "a.yaml").is_ok());
+    let refused = only_document(&chain(3000), Reader::Resource, "a.yaml").unwrap_err();
+    assert!(refused.what.contains("100 levels"), "{refused}");
+}
+
+#[test]
+fn merge_keys_cannot_blow_up_a_document() {
+    let fields: String = (0..2000).map(|number| format!("  k{number}: 1\n")).collect();
+    for reader in [Reader::Resource, Reader::RunFile, Reader::Configuration] {
+        let merges = "- {<<: *a}\n".repeat(1000);
+        let text = format!("- &a\n{fields}{merges}");
+        let refused = only_document(&text, reader, "a.yaml").unwrap_err();
+        assert!(refused.what.contains("merge keys bring more than"), "{refused}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A document as a tree, with the position of each part. Aliases share what they name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -13,6 +13,8 @@ use crate::yaml::{FileError, YamlError, no_text, read_bytes};
 
 /// Most levels of lists and mappings within each other.
 const DEPTH_LIMIT: usize = 100;
+/// Most fields that merge keys bring into the mappings of a document.
+const MERGED_LIMIT: usize = 200_000;
 /// What ends a document of a file of resources, with the rest of its line.
 const SEPARATOR: &str = "\n---";
 
@@ -21,6 +23,8 @@ const SEPARATOR: &str = "\n---";
 pub struct Node {
     pub at: At,
     pub content: Content,
+    /// Levels within it, those of aliases too.
+    depth: usize,
 }
 
 /// What a part is.
@@ -119,7 +123,8 @@ fn parse(
     reader: Reader,
     source: &str,
 ) -> Result<Option<Rc<Node>>, YamlError> {
-    let mut builder = Builder { reader, lines_before, stack: Vec::new(), anchors: HashMap::new() };
+    let (stack, anchors) = (Vec::new(), HashMap::new());
+    let mut builder = Builder { reader, lines_before, stack, anchors, merged: 0 };
     for event in Parser::new_from_str(text) {
         let (event, span) = event
             .map_err(|error| builder.no_yaml(&error))
@@ -146,16 +151,28 @@ impl Failure {
     }
 }
 
+fn too_deep(at: At) -> Failure {
+    Failure { at, what: format!("more than {DEPTH_LIMIT} levels within each other") }
+}
+
 /// A list or mapping that has not ended.
 struct Open {
     at: At,
     anchor: usize,
     parts: Parts,
+    depth: usize,
 }
 
 enum Parts {
     Items(Vec<Rc<Node>>),
-    Pairs { key: Option<Rc<Node>>, fields: Vec<(Key, Rc<Node>)>, merged: Vec<Rc<Node>> },
+    Pairs { key: Option<Rc<Node>>, fields: Fields, merged: Vec<Rc<Node>> },
+}
+
+/// The fields of a mapping in the order of the text, and where each name is.
+#[derive(Default)]
+struct Fields {
+    list: Vec<(Key, Rc<Node>)>,
+    places: HashMap<String, usize>,
 }
 
 struct Builder {
@@ -163,6 +180,8 @@ struct Builder {
     lines_before: u64,
     stack: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
+    /// Fields that merge keys have brought.
+    merged: usize,
 }
 
 impl Builder {
@@ -174,16 +193,17 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 let resolved = self.type_of(&text, style, tag.as_deref());
                 let content = Content::Scalar { written: text.into_owned(), resolved };
-                self.complete(Node { at, content }, anchor)
+                self.complete(Node { at, content, depth: 0 }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::Items(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
-                let parts = Parts::Pairs { key: None, fields: Vec::new(), merged: Vec::new() };
+                let parts =
+                    Parts::Pairs { key: None, fields: Fields::default(), merged: Vec::new() };
                 self.open(at, anchor, parts)
             }
             Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
-                Some(Open { at, anchor, parts }) => {
-                    self.complete(Node { at, content: parts.whole() }, anchor)
+                Some(Open { at, anchor, parts, depth }) => {
+                    self.complete(Node { at, content: parts.whole(), depth }, anchor)
                 }
                 None => Ok(None),
             },
@@ -197,10 +217,9 @@ impl Builder {
 
     fn open(&mut self, at: At, anchor: usize, parts: Parts) -> Result<Option<Rc<Node>>, Failure> {
         if self.stack.len() == DEPTH_LIMIT {
-            let what = format!("more than {DEPTH_LIMIT} levels within each other");
-            return Err(Failure { at, what });
+            return Err(too_deep(at));
         }
-        self.stack.push(Open { at, anchor, parts });
+        self.stack.push(Open { at, anchor, parts, depth: 1 });
         Ok(None)
     }
 
@@ -216,17 +235,29 @@ impl Builder {
     fn add(&mut self, node: Rc<Node>) -> Result<Option<Rc<Node>>, Failure> {
         let reader = self.reader;
         let Some(open) = self.stack.last_mut() else { return Ok(Some(node)) };
+        open.depth = open.depth.max(node.depth + 1);
+        if open.depth > DEPTH_LIMIT {
+            return Err(too_deep(open.at));
+        }
         match &mut open.parts {
             Parts::Items(items) => items.push(node),
             Parts::Pairs { key, fields, merged } => match key.take() {
                 None => *key = Some(node),
-                Some(key) if key.is_merge() => merge(&node, reader, fields, merged)?,
+                Some(key) if key.is_merge() => {
+                    let parts = mappings(&node)?;
+                    self.merged += parts.iter().map(|part| part.fields().len()).sum::<usize>();
+                    if self.merged > MERGED_LIMIT {
+                        let what = format!("merge keys bring more than {MERGED_LIMIT} fields");
+                        return Err(Failure { at: key.at, what });
+                    }
+                    merge(parts, reader, fields, merged)?;
+                }
                 Some(key) => {
                     let name = key.key_name(reader).ok_or_else(|| Failure {
                         at: key.at,
                         what: "a key that is no text".to_owned(),
                     })?;
-                    set(fields, Key { at: key.at, name }, node, reader)?;
+                    fields.set(Key { at: key.at, name }, node, reader)?;
                 }
             },
         }
@@ -260,63 +291,70 @@ impl Parts {
             Self::Items(items) => Content::List(items),
             Self::Pairs { mut fields, merged, .. } => {
                 for (key, node) in merged.iter().flat_map(|node| node.fields()) {
-                    if !fields.iter().any(|(known, _)| known.name == key.name) {
-                        fields.push((key.clone(), Rc::clone(node)));
+                    if !fields.places.contains_key(&key.name) {
+                        fields.add(key.clone(), Rc::clone(node));
                     }
                 }
-                Content::Fields(fields)
+                Content::Fields(fields.list)
             }
         }
     }
 }
 
-/// Takes in a merge key. What stands beside it wins, but for the older readers only what follows.
-fn merge(
-    node: &Rc<Node>,
-    reader: Reader,
-    fields: &mut Vec<(Key, Rc<Node>)>,
-    merged: &mut Vec<Rc<Node>>,
-) -> Result<(), Failure> {
+/// The mappings that a merge key takes in.
+fn mappings(node: &Rc<Node>) -> Result<Vec<&Rc<Node>>, Failure> {
     let parts: Vec<&Rc<Node>> = match &node.content {
         Content::List(items) => items.iter().collect(),
         Content::Fields(_) | Content::Scalar { .. } => vec![node],
     };
-    for part in &parts {
-        if !matches!(part.content, Content::Fields(_)) {
+    match parts.iter().find(|part| !matches!(part.content, Content::Fields(_))) {
+        Some(part) => {
             let what = "a merge key takes a mapping, or a list of them".to_owned();
-            return Err(Failure { at: part.at, what });
+            Err(Failure { at: part.at, what })
         }
+        None => Ok(parts),
     }
+}
+
+/// Takes in a merge key. What stands beside it wins, but for the older readers only what follows.
+fn merge(
+    parts: Vec<&Rc<Node>>,
+    reader: Reader,
+    fields: &mut Fields,
+    merged: &mut Vec<Rc<Node>>,
+) -> Result<(), Failure> {
     if reader == Reader::Configuration {
         merged.extend(parts.into_iter().map(Rc::clone));
         return Ok(());
     }
     // The first of several wins.
     for (key, value) in parts.into_iter().rev().flat_map(|part| part.fields()) {
-        set(fields, key.clone(), Rc::clone(value), reader)?;
+        fields.set(key.clone(), Rc::clone(value), reader)?;
     }
     Ok(())
 }
 
-fn set(
-    fields: &mut Vec<(Key, Rc<Node>)>,
-    key: Key,
-    node: Rc<Node>,
-    reader: Reader,
-) -> Result<(), Failure> {
-    match fields.iter_mut().find(|(known, _)| known.name == key.name) {
-        Some((known, _)) if reader == Reader::Configuration => {
-            let what = format!("`{}` is in line {} already; keep one", key.name, known.at.line);
-            Err(Failure { at: key.at, what })
+impl Fields {
+    fn set(&mut self, key: Key, node: Rc<Node>, reader: Reader) -> Result<(), Failure> {
+        match self.places.get(&key.name).map(|place| &mut self.list[*place]) {
+            Some((known, _)) if reader == Reader::Configuration => {
+                let what = format!("`{}` is in line {} already; keep one", key.name, known.at.line);
+                Err(Failure { at: key.at, what })
+            }
+            Some(known) => {
+                *known = (key, node);
+                Ok(())
+            }
+            None => {
+                self.add(key, node);
+                Ok(())
+            }
         }
-        Some(known) => {
-            *known = (key, node);
-            Ok(())
-        }
-        None => {
-            fields.push((key, node));
-            Ok(())
-        }
+    }
+
+    fn add(&mut self, key: Key, node: Rc<Node>) {
+        self.places.insert(key.name.clone(), self.list.len());
+        self.list.push((key, node));
     }
 }
 
@@ -341,11 +379,21 @@ impl Node {
 
     /// Whether a text within it begins with `start`.
     pub fn mentions(&self, start: &str) -> bool {
-        match &self.content {
-            Content::Scalar { written, .. } => written.starts_with(start),
-            Content::List(items) => items.iter().any(|item| item.mentions(start)),
-            Content::Fields(fields) => fields.iter().any(|(_, node)| node.mentions(start)),
+        // What aliases share is looked at once.
+        let mut seen = HashSet::new();
+        let mut left = vec![self];
+        while let Some(node) = left.pop() {
+            if !seen.insert(std::ptr::from_ref(node)) {
+                continue;
+            }
+            match &node.content {
+                Content::Scalar { written, .. } if written.starts_with(start) => return true,
+                Content::Scalar { .. } => {}
+                Content::List(items) => left.extend(items.iter().map(|item| &**item)),
+                Content::Fields(fields) => left.extend(fields.iter().map(|(_, node)| &**node)),
+            }
         }
+        false
     }
 
     fn is_merge(&self) -> bool {
