@@ -21,6 +21,7 @@ mod profile;
 mod proof;
 mod purity;
 mod sources;
+mod space;
 mod test;
 mod tidy;
 mod tools;
@@ -86,24 +87,33 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     let workspace = Workspace::load()?;
+    perform(command, &workspace).map_err(|error| {
+        match space::shortage([&*workspace.target, &*cache::root()]) {
+            Some(shortage) => error.context(shortage),
+            None => error,
+        }
+    })
+}
+
+fn perform(command: Command, workspace: &Workspace) -> Result<()> {
     match command {
-        Command::Test(options) => test::run(&workspace, &options),
-        Command::Lint => lint::run(&workspace),
-        Command::Check => lint::check(&workspace),
-        Command::Deps => deps::run(&workspace),
-        Command::Tidy => tidy::run(&workspace),
+        Command::Test(options) => test::run(workspace, &options),
+        Command::Lint => lint::run(workspace),
+        Command::Check => lint::check(workspace),
+        Command::Deps => deps::run(workspace),
+        Command::Tidy => tidy::run(workspace),
         Command::Codegen => {
             codegen::run()?;
-            errors::write(&workspace)?;
-            codegen::write_settings(&workspace)
+            errors::write(workspace)?;
+            codegen::write_settings(workspace)
         }
         Command::Bpf => bpf::run(),
-        Command::Profile => profile::run(&workspace),
-        Command::Fuzz(options) => fuzz::run(&workspace, &options),
+        Command::Profile => profile::run(workspace),
+        Command::Fuzz(options) => fuzz::run(workspace, &options),
         Command::Proof { name, quick, before } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };
             let wanted = proof::Wanted { extent, before: before.as_deref() };
-            proof::run(&workspace, name.as_deref(), &wanted)
+            proof::run(workspace, name.as_deref(), &wanted)
         }
     }
 }
