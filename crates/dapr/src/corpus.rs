@@ -12,7 +12,7 @@ use tollway_config::go::{GoText, Reader, decode, expand_variables, only_document
 use tollway_model::{AppId, Label};
 
 use crate::configuration::Configuration;
-use crate::files::Files;
+use crate::files::{FileTexts, Files};
 use crate::resiliency;
 use crate::resources::Resources;
 
@@ -225,9 +225,8 @@ impl Rules {
 
 /// What is found in a file that is the only one of a folder.
 fn resources(file: &Path) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(file, folder.path().join("a.yaml")).unwrap();
-    let folders = [folder.path().to_owned()];
+    let resources = vec![("a.yaml".to_owned(), read_file(file))];
+    let texts = FileTexts { configurations: Vec::new(), resources };
     let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
     let (takes_all_namespaces, calls_out) = (true, true);
     let files = Files {
@@ -235,14 +234,14 @@ fn resources(file: &Path) -> Value {
         namespace: &namespace,
         takes_all_namespaces,
         config: &[],
-        resources: &folders,
+        resources: &[],
         calls_out,
     };
-    if let Err(error) = files.read() {
+    if let Err(error) = files.read_texts(&texts, &|_| None) {
         println!("{}: {error}", file.display());
         return json!({ "refused": true });
     }
-    let all = Resources::read(&folders).unwrap();
+    let all = Resources::of(&texts.resources);
     let (mut components, mut endpoints, mut rules) = (Vec::new(), Vec::new(), Vec::new());
     let mut notes = Vec::new();
     for resource in all.found.iter().filter(|resource| resource.is_for("web", None)) {

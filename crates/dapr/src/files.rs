@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tollway_config::YamlError;
+use tollway_config::{FileError, YamlError};
 use tollway_config::go::{Reader, documents, expand_variables, only_document, read_file};
 use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
@@ -13,7 +13,7 @@ use tollway_state::ComponentContext;
 use crate::components::{self, read_components};
 use crate::configuration::Configuration;
 use crate::error::DaprError;
-use crate::resources::{Resource, Resources};
+use crate::resources::{Resource, Resources, yaml_files};
 use crate::{http_endpoint, resiliency};
 
 /// Which files there are, and the app for which they are read.
@@ -40,6 +40,34 @@ pub struct FilesRead {
     pub notes: Vec<String>,
 }
 
+/// Texts of files, each with the name of its file.
+#[derive(Default)]
+pub struct FileTexts {
+    /// Of Configurations.
+    pub configurations: Vec<(String, String)>,
+    /// Of resources; an error is a file that cannot be read.
+    pub resources: Vec<(String, Result<String, FileError>)>,
+}
+
+impl FileTexts {
+    /// The texts of Configurations, and of all YAML files of folders of resources by name.
+    ///
+    /// # Errors
+    /// A Configuration or a folder cannot be read, or a folder has too many files.
+    fn load(configurations: &[PathBuf], folders: &[PathBuf]) -> Result<Self, DaprError> {
+        let shown = |file: &Path| file.display().to_string();
+        let mut texts = Self::default();
+        for file in configurations {
+            texts.configurations.push((shown(file), read_file(file)?));
+        }
+        for folder in folders {
+            let files = yaml_files(folder)?;
+            texts.resources.extend(files.iter().map(|file| (shown(file), read_file(file))));
+        }
+        Ok(texts)
+    }
+}
+
 impl Files<'_> {
     /// Reads the files.
     ///
@@ -47,15 +75,24 @@ impl Files<'_> {
     /// A folder or a Configuration cannot be read, a rule about who may do what is not understood,
     /// or a component that is served has mistakes; all of these are reported.
     pub fn read(self) -> Result<FilesRead, DaprError> {
-        self.read_with(&|name| std::env::var(name).ok())
+        let texts = FileTexts::load(self.config, self.resources)?;
+        self.read_texts(&texts, &|name| std::env::var(name).ok())
     }
 
-    fn read_with(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<FilesRead, DaprError> {
+    /// Reads the texts of files; `variable` is the environment.
+    ///
+    /// # Errors
+    /// As [`Files::read`], but for what cannot be loaded.
+    pub fn read_texts(
+        self,
+        texts: &FileTexts,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<FilesRead, DaprError> {
         let mut configuration = Configuration::default();
-        for file in self.config {
-            self.configuration(file, variable, &mut configuration)?;
+        for (source, text) in &texts.configurations {
+            self.configuration(text, source, variable, &mut configuration)?;
         }
-        let mut resources = Resources::read(self.resources)?;
+        let mut resources = Resources::of(&texts.resources);
         let mut notes = std::mem::take(&mut configuration.notes);
         for resource in resources.found.iter().filter(|found| found.kind != components::KIND) {
             if resource.is_for(self.app.as_str(), self.own_namespace()) {
@@ -79,20 +116,20 @@ impl Files<'_> {
 
     fn configuration(
         self,
-        file: &Path,
+        text: &str,
+        source: &str,
         variable: &dyn Fn(&str) -> Option<String>,
         into: &mut Configuration,
     ) -> Result<(), DaprError> {
-        let source = file.display().to_string();
-        let unreadable = |what| DaprError::document(file, what);
-        let text = expand_variables(&read_file(file)?, variable);
-        if documents(&text, &source).len() > 1 {
+        let unreadable = |what| DaprError::document(Path::new(source), what);
+        let text = expand_variables(text, variable);
+        if documents(&text, source).len() > 1 {
             into.notes.push(format!("{source}: only the first document of the file is read"));
         }
-        let Some(node) = only_document(&text, Reader::Configuration, &source)? else {
+        let Some(node) = only_document(&text, Reader::Configuration, source)? else {
             return Ok(());
         };
-        into.read(&node, self.namespace, &source).map_err(|why| match why {
+        into.read(&node, self.namespace, source).map_err(|why| match why {
             Refusal::Form(mistake) => DaprError::Yaml(mistake),
             Refusal::Meaning(what) => unreadable(what),
         })

@@ -25,7 +25,7 @@ mod values;
 
 pub use configuration::Configuration;
 pub use error::DaprError;
-pub use files::{Files, FilesRead};
+pub use files::{FileTexts, Files, FilesRead};
 pub use flags::usage;
 pub use options::{DaprdApp, DaprdOptions, check_flags};
 pub use parse::{GivenFlags, ParseError, Parsed, parse};

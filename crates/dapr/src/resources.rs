@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tollway_config::YamlError;
-use tollway_config::go::{Document, Node, Reader, Unknown, decode, documents, read_file};
+use tollway_config::{FileError, YamlError};
+use tollway_config::go::{Document, Node, Reader, Unknown, decode, documents};
 use tollway_model::chain;
 
 use crate::error::DaprError;
@@ -71,30 +71,23 @@ struct Scoped {
 }
 
 impl Resources {
-    /// Reads folders.
-    ///
-    /// # Errors
-    /// A folder that cannot be read, or has too many files.
-    pub(crate) fn read(folders: &[PathBuf]) -> Result<Self, DaprError> {
+    /// Those in these files, each a name and its text.
+    pub(crate) fn of(files: &[(String, Result<String, FileError>)]) -> Self {
         let mut all = Self::default();
-        for folder in folders {
-            for file in files(folder)? {
-                let source = file.display().to_string();
-                match read_file(&file) {
-                    Ok(text) => {
-                        for document in documents(&text, &source) {
-                            all.add(&document, &source);
-                        }
+        for (source, text) in files {
+            match text {
+                Ok(text) => {
+                    for document in documents(text, source) {
+                        all.add(&document, source);
                     }
-                    Err(error) => {
-                        let why = chain(&error);
-                        all.notes.push(format!("{source} is passed over: {why}"));
-                        all.hides_store = true;
-                    }
+                }
+                Err(error) => {
+                    all.notes.push(format!("{source} is passed over: {}", chain(error)));
+                    all.hides_store = true;
                 }
             }
         }
-        Ok(all)
+        all
     }
 
     fn add(&mut self, document: &Document<'_>, source: &str) {
@@ -186,7 +179,10 @@ pub(crate) fn unknown_fields(unknown: &[Unknown], source: &str) -> impl Iterator
 }
 
 /// The YAML files of a folder, by name.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, DaprError> {
+///
+/// # Errors
+/// The folder cannot be read, or has too many files.
+pub(crate) fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>, DaprError> {
     let shown = || folder.display().to_string();
     let unreadable = |source| DaprError::Folder { folder: shown(), source };
     let entries = std::fs::read_dir(folder).map_err(unreadable)?;

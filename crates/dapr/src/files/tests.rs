@@ -44,7 +44,8 @@ fn read_with(
     });
     let variable = |name: &str| (name == "LEVEL").then(|| "deny".to_owned());
     let prefix = folder.path().display().to_string() + "/";
-    match given.read_with(&variable) {
+    let texts = FileTexts::load(given.config, given.resources);
+    match texts.and_then(|texts| given.read_texts(&texts, &variable)) {
         Ok(mut read) => {
             for note in &mut read.notes {
                 *note = note.replace(&prefix, "");
@@ -116,7 +117,8 @@ fn files_that_are_no_resources_are_passed_over() {
     let folder = folder(&[("bytes.yaml", "")]);
     std::fs::write(folder.path().join("bytes.yaml"), b"a: \xFF\n").unwrap();
     std::fs::create_dir(folder.path().join("folder.yaml")).unwrap();
-    let read = Resources::read(&[folder.path().to_owned()]).unwrap();
+    let texts = FileTexts::load(&[], &[folder.path().to_owned()]).unwrap();
+    let read = Resources::of(&texts.resources);
     assert!(read.notes[0].contains("no text in UTF-8"), "{:?}", read.notes);
     assert_eq!(read.notes.len(), 1);
 }

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tollway_config::Mistakes;
 use tollway_config::go::read_file;
 
 use self::app_plan::{AppPlan, Around, plan};
@@ -66,9 +67,24 @@ fn read(file: &Path) -> Result<(Vec<AppPlan>, Vec<String>), LaunchError> {
         .map_err(|error| LaunchError::Folder { file: source.clone(), source: error })?;
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let around = Around { source: &source, folder: &folder, home: home.as_deref() };
-    let mut read = format::read(&text, &source)?;
+    Ok(decide(&text, &around)?)
+}
+
+/// The plans of the apps in a text, and what in it has no effect.
+fn decide(text: &str, around: &Around<'_>) -> Result<(Vec<AppPlan>, Vec<String>), Mistakes> {
+    let mut read = format::read(text, around.source)?;
     let notes = std::mem::take(&mut read.notes);
-    Ok((plan(&read, &around)?, notes))
+    Ok((plan(&read, around)?, notes))
+}
+
+/// What the text of a run file in `folder` would start, as a text for comparisons. Looks which
+/// files exist.
+///
+/// # Errors
+/// Every mistake in the text.
+pub fn outline(text: &str, folder: &Path) -> Result<String, Mistakes> {
+    let around = Around { source: FILE_NAME, folder, home: None };
+    decide(text, &around).map(|plans| format!("{plans:?}"))
 }
 
 /// Refuses a port on which another process listens: the sidecar would take that process for the
