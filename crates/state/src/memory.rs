@@ -52,7 +52,14 @@ impl StoredEntry {
 #[async_trait]
 impl StateStore for MemoryStore {
     fn capabilities(&self) -> &'static [Capability] {
-        &[Capability::Etag, Capability::Transactional, Capability::Ttl, Capability::ActorStateStore]
+        &[
+            Capability::Etag,
+            Capability::Transactional,
+            Capability::Ttl,
+            Capability::DeleteWithPrefix,
+            Capability::KeysLike,
+            Capability::ActorStateStore,
+        ]
     }
 
     async fn get(&self, key: &str, _: Consistency) -> Result<Option<Entry>, StateError> {

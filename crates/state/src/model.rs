@@ -232,10 +232,18 @@ pub enum Capability {
     Etag,
     Transactional,
     Ttl,
+    /// No API reaches it, in Dapr neither.
+    DeleteWithPrefix,
+    /// As the one before.
+    KeysLike,
     ActorStateStore,
 }
 
 impl Capability {
+    /// What Dapr names for most of the stores that are served here.
+    pub(crate) const USUAL: &[Self] =
+        &[Self::Etag, Self::Transactional, Self::Ttl, Self::KeysLike, Self::ActorStateStore];
+
     /// The word in `GetMetadata`.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -243,6 +251,8 @@ impl Capability {
             Self::Etag => "ETAG",
             Self::Transactional => "TRANSACTIONAL",
             Self::Ttl => "TTL",
+            Self::DeleteWithPrefix => "DELETE_WITH_PREFIX",
+            Self::KeysLike => "KEYS_LIKE",
             Self::ActorStateStore => "ACTOR",
         }
     }

@@ -160,7 +160,9 @@ impl Manifest {
             }
         }
         fields.skip(IDLE, "messages of transactions are not published");
-        if let Some(why) = absent.or_else(|| not_served(&written.value, &version.value)) {
+        let unkept = || not_served(&written.value, &version.value);
+        let blurred = || has_blurred_keys(&key_prefix, &self.metadata.name.value);
+        if let Some(why) = absent.or_else(unkept).or_else(blurred) {
             return Ok(Err(Unserved { why, is_actor_store }));
         }
         let engine = match (component_type, version.value.as_str()) {
@@ -212,12 +214,20 @@ fn not_served(component_type: &str, version: &str) -> Option<String> {
     }
 }
 
+/// Why entries could have the keys of another store: its name ends where the rest of its keys begins.
+fn has_blurred_keys(prefix: &KeyPrefix, name: &str) -> Option<String> {
+    let is_blurred = *prefix == KeyPrefix::Name && (name.contains("||") || name.ends_with('|'));
+    let why =
+        "its keys begin with its name (keyPrefix); give it one without `||` and `|` at the end";
+    is_blurred.then(|| why.to_owned())
+}
+
 fn check_name(name: &str) -> Result<(), &'static str> {
     let is_part = !name.is_empty()
         && !matches!(name, "." | "..")
-        && !name.contains(['/', '%', '?', '#', '|'])
+        && !name.contains(['/', '%'])
         && !name.chars().any(char::is_control);
-    let what = "its name is no part of a path: give it one without `/`, `%`, `?`, `#` and `|`";
+    let what = "its name is no part of a path: give it one without `/` and `%`";
     is_part.then_some(()).ok_or(what)
 }
 

@@ -229,6 +229,12 @@ fn a_store_that_is_not_served_is_refused_at_its_use() {
     check_unusable(&secret("{name: TOLLWAY_TOKEN}"), "TOLLWAY_TOKEN is not for components");
     let name = redis("redisDB", "value: 1").replace("name: statestore", "name: a/b");
     check_unusable(&name, "no part of a path");
+    let odd = |text: &str| {
+        written("state.in-memory", &[("keyPrefix", text)])
+            .replace("name: statestore", "name: 'a#?|'")
+    };
+    check_unusable(&odd("value: name"), "its keys begin with its name");
+    assert_eq!(store(&odd("value: appid")).name, "a#?|");
 }
 
 #[test]

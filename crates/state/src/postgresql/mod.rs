@@ -285,7 +285,7 @@ fn cause_of(error: Error) -> BoxError {
 #[async_trait]
 impl StateStore for PostgresqlStore {
     fn capabilities(&self) -> &'static [Capability] {
-        &[Capability::Etag, Capability::Transactional, Capability::Ttl, Capability::ActorStateStore]
+        Capability::USUAL
     }
 
     async fn get(&self, key: &str, _: Consistency) -> Result<Option<Entry>, StateError> {

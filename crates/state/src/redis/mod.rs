@@ -175,7 +175,7 @@ impl RedisStore {
 #[async_trait]
 impl StateStore for RedisStore {
     fn capabilities(&self) -> &'static [Capability] {
-        &[Capability::Etag, Capability::Transactional, Capability::Ttl, Capability::ActorStateStore]
+        Capability::USUAL
     }
 
     async fn get(&self, key: &str, _: Consistency) -> Result<Option<Entry>, StateError> {

@@ -78,7 +78,7 @@ impl SqliteStore {
 #[async_trait]
 impl StateStore for SqliteStore {
     fn capabilities(&self) -> &'static [Capability] {
-        &[Capability::Etag, Capability::Transactional, Capability::Ttl, Capability::ActorStateStore]
+        Capability::USUAL
     }
 
     async fn get(&self, key: &str, _: Consistency) -> Result<Option<Entry>, StateError> {

@@ -70,18 +70,18 @@ fn a11_actors_are_shown_as_daprd_shows_them() {
 #[test]
 fn a11_versions_and_capabilities_are_shown_as_daprd_shows_them() {
     let user = User::new();
-    let folder = file(&user, "stores/a.yaml", &component("plain", "state.in-memory", &[]));
+    file(&user, "stores/a.yaml", &component("plain", "state.in-memory", &[]));
+    let path = user.path("state.db").display().to_string();
+    let kept = component("kept", "state.sqlite", &[("connectionString", path.as_str())]);
+    let folder = file(&user, "stores/b.yaml", &kept);
     let folder = std::path::Path::new(&folder).parent().unwrap().to_str().unwrap();
     let daprd = Daprd::listening(&user, "web", &["--resources-path", folder]);
     let shown = metadata(&daprd);
     assert_eq!(shown["extended"]["daprRuntimeVersion"], shown["runtimeVersion"]);
-    let capabilities = shown["components"][0]["capabilities"].as_array().unwrap();
-    for capability in ["ETAG", "TRANSACTIONAL", "ACTOR"] {
-        assert!(capabilities.contains(&capability.into()), "{capabilities:?}");
-    }
-    for of_dapr in ["DELETE_WITH_PREFIX", "KEYS_LIKE"] {
-        assert!(!capabilities.contains(&of_dapr.into()), "no API reaches it: {capabilities:?}");
-    }
+    let in_memory = ["ETAG", "TRANSACTIONAL", "TTL", "DELETE_WITH_PREFIX", "KEYS_LIKE", "ACTOR"];
+    assert_eq!(shown["components"][1]["capabilities"], json!(in_memory));
+    let usual = ["ETAG", "TRANSACTIONAL", "TTL", "KEYS_LIKE", "ACTOR"];
+    assert_eq!(shown["components"][0]["capabilities"], json!(usual));
     for empty in ["actors", "subscriptions", "httpEndpoints", "enabledFeatures"] {
         assert!(shown.get(empty).is_none(), "{shown}");
     }

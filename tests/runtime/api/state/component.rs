@@ -25,10 +25,12 @@ fn metadata_list_the_components() {
         let (_, _, body) = call(sidecar.http(), "GET", "/v1.0/metadata", &[], "").await;
         let reported: Value = serde_json::from_str(&body).unwrap();
         // Each could be the store of actors.
-        let actor = ["ETAG", "TRANSACTIONAL", "TTL", "ACTOR"];
+        let in_memory =
+            ["ETAG", "TRANSACTIONAL", "TTL", "DELETE_WITH_PREFIX", "KEYS_LIKE", "ACTOR"];
+        let usual = ["ETAG", "TRANSACTIONAL", "TTL", "KEYS_LIKE", "ACTOR"];
         let expected = json!([
-            {"name": "a-store", "type": "state.in-memory", "version": "v1", "capabilities": actor},
-            {"name": "b-store", "type": "state.sqlite", "version": "v1", "capabilities": actor},
+            {"name": "a-store", "type": "state.in-memory", "version": "v1", "capabilities": in_memory},
+            {"name": "b-store", "type": "state.sqlite", "version": "v1", "capabilities": usual},
         ]);
         assert_eq!(reported["components"], expected);
         let mut client = crate::api::client(sidecar.grpc()).await;
@@ -36,7 +38,7 @@ fn metadata_list_the_components() {
         let reported = client.get_metadata(request).await.unwrap().into_inner();
         let reported = &reported.registered_components[1];
         assert_eq!((reported.name.as_str(), reported.r#type.as_str()), ("b-store", "state.sqlite"));
-        assert_eq!(reported.capabilities, actor);
+        assert_eq!(reported.capabilities, usual);
         let others = "/v1.0/state/others/k";
         assert_eq!(refused(sidecar.http(), "GET", others, &[], "").await.0, 400);
     });
