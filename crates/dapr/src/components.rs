@@ -1,6 +1,8 @@
 //! The components among resources that an app may use. Types that are not served are noted and
 //! left out; a wrong setting of one that is served is a mistake with file, line and column.
 
+use std::collections::{BTreeSet, HashMap};
+
 use tollway_config::{Mistake, Mistakes, YamlError};
 use tollway_runtime::StateStores;
 use tollway_state::{Component, ComponentContext, Manifest, Read, UnusableStore};
@@ -15,7 +17,7 @@ pub(crate) const KIND: &str = "Component";
 /// for others. `denied` lists types that may not be used. Adds to the notes of the resources.
 ///
 /// # Errors
-/// Every mistake in what is for this app.
+/// Every mistake in what is for this app, and names that several components have.
 pub(crate) fn read_components(
     resources: &mut Resources,
     context: &ComponentContext<'_>,
@@ -28,6 +30,7 @@ pub(crate) fn read_components(
         unusable: Vec::new(),
         mistakes: Vec::new(),
         any_store: false,
+        names: Names::default(),
     };
     let Resources { found, notes, hides_store } = resources;
     for resource in found.iter().filter(|resource| resource.kind == KIND) {
@@ -35,25 +38,25 @@ pub(crate) fn read_components(
             all.mistakes.push(mistake);
         }
     }
-    let All { stores, unusable, mut mistakes, any_store, .. } = all;
-    mistakes.extend(doubled(&stores));
+    let All { stores, unusable, mistakes, any_store, names, .. } = all;
+    names.check()?;
     if !mistakes.is_empty() {
         return Err(DaprError::Components(Mistakes(mistakes)));
     }
     if stores.is_empty() && unusable.is_empty() && !any_store && !*hides_store {
         return Ok(StateStores::Network);
     }
-    let stores = stores.into_iter().map(|(component, _)| component).collect();
     Ok(StateStores::Components { stores, unusable })
 }
 
 struct All<'a> {
     context: &'a ComponentContext<'a>,
     denied: &'a [String],
-    stores: Vec<(Component, String)>,
+    stores: Vec<Component>,
     unusable: Vec<UnusableStore>,
     mistakes: Vec<YamlError>,
     any_store: bool,
+    names: Names,
 }
 
 impl All<'_> {
@@ -67,6 +70,7 @@ impl All<'_> {
                 return Ok(());
             }
         };
+        self.names.add(resource, self.context);
         let mut about = Vec::new();
         let read = manifest.read(self.context, &mut about);
         notes.extend(about.into_iter().map(|note: Mistake| note.within(source).to_string()));
@@ -77,7 +81,7 @@ impl All<'_> {
                 notes.push(format!("{source}: the component `{name}` is left out: {why}"));
                 self.unusable.push(UnusableStore { name, why, is_actor_store });
             }
-            Read::Store(component) => self.stores.push((*component, source.clone())),
+            Read::Store(component) => self.stores.push(*component),
             Read::Unusable(store) => self.unusable.push(store),
             Read::ForOthers { is_store } => self.any_store |= is_store,
             Read::NotServed(what) => notes.push(format!("{what} is not served and left out")),
@@ -97,18 +101,37 @@ impl All<'_> {
     }
 }
 
-/// Names that several components have.
-fn doubled(found: &[(Component, String)]) -> Vec<YamlError> {
-    let earlier = |index: usize, name: &str| {
-        found[..index].iter().find(|(component, _)| component.name == name)
-    };
-    let mistake = |(index, (component, source)): (usize, &(Component, String))| {
-        let (_, first) = earlier(index, &component.name)?;
-        let what = format!(
-            "the component `{}` is in {first} already; give this one another name",
-            component.name
-        );
-        Some(YamlError { source_name: source.clone(), line: 0, column: 0, what })
-    };
-    found.iter().enumerate().filter_map(mistake).collect()
+/// The names of components of every type: whether it is served or not, a name has to mean one.
+#[derive(Default)]
+struct Names {
+    /// Of components for this app: how Dapr names each, and its file.
+    known: HashMap<String, (String, String)>,
+    twice: Vec<String>,
+    files: BTreeSet<String>,
+}
+
+impl Names {
+    /// As in Dapr one for other apps may not have the name of an earlier one for this app either.
+    fn add(&mut self, resource: &Resource, of: &ComponentContext<'_>) {
+        let namespace = (!of.takes_all_namespaces).then_some(of.namespace);
+        if !resource.is_of(namespace) {
+            return;
+        }
+        let own = resource.name_and_type();
+        if let Some((existing, file)) = self.known.get(&resource.name) {
+            let what = "duplicate definition of Component name";
+            self.twice.push(format!("{what} {own} with existing {existing}"));
+            self.files.extend([file.clone(), resource.source.clone()]);
+        } else if resource.is_for(of.app, namespace) {
+            self.known.insert(resource.name.clone(), (own, resource.source.clone()));
+        }
+    }
+
+    fn check(self) -> Result<(), DaprError> {
+        if self.twice.is_empty() {
+            return Ok(());
+        }
+        let files = self.files.into_iter().collect::<Vec<_>>().join(", ");
+        Err(DaprError::ComponentNames { twice: self.twice, files })
+    }
 }

@@ -21,6 +21,9 @@ pub enum DaprError {
     /// All mistakes in components.
     #[error("{0}")]
     Components(#[source] Mistakes),
+    /// Several components have one name; in Dapr's words, a line each.
+    #[error("failed to load components: {}; give each a name of its own: see {files}", twice.join("\n"))]
+    ComponentNames { twice: Vec<String>, files: String },
     /// A document needs what is not served, or has a value that is not understood.
     #[error("{file}: {what}")]
     Document { file: String, what: String },
@@ -42,6 +45,7 @@ impl DaprError {
             Self::TooManyFiles { .. }
             | Self::Yaml(_)
             | Self::Components(_)
+            | Self::ComponentNames { .. }
             | Self::Document { .. }
             | Self::Flag(_) => ErrorCode::BadConfiguration,
         }

@@ -137,7 +137,7 @@ impl DaprdOptions {
             message_bytes,
             logs_calls: given.is_on("enable-api-logging"),
             as_daprd: AsDaprd {
-                has_placement: !given.text("placement-host-address").is_empty(),
+                has_placement: names_one(given.text("placement-host-address")),
                 cors: Cors::of(given.text("allowed-origins")),
                 body_bytes: u64::try_from(message_bytes)
                     .ok()
@@ -369,6 +369,11 @@ fn size(given: &GivenFlags, name: &str) -> Result<Size, Refusal> {
 
 fn scaled(number: i64, shift: u32) -> Size {
     u64::try_from(number).map_or(Size::Any, |number| Size::Bytes(number.saturating_mul(1 << shift)))
+}
+
+/// Whether a text names anything: templates and shells leave quotation marks around nothing.
+fn names_one(text: &str) -> bool {
+    text.contains(|c: char| !c.is_whitespace() && !matches!(c, '\'' | '"'))
 }
 
 fn log(given: &GivenFlags) -> Result<(LogFilter, LogFormat), Refusal> {

@@ -70,6 +70,20 @@ struct Scoped {
     scopes: Vec<String>,
 }
 
+/// How Dapr names a component: with its type, and its version if it has one.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Typed {
+    spec: TypeAndVersion,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TypeAndVersion {
+    r#type: String,
+    version: String,
+}
+
 impl Resources {
     /// Those in these files, each a name and its text.
     pub(crate) fn of(files: &[(String, Result<String, FileError>)]) -> Self {
@@ -147,11 +161,23 @@ fn read(node: &Rc<Node>, source: &str) -> Result<Option<Found>, YamlError> {
 impl Resource {
     /// Whether it is for this app. A namespace of `None` is any.
     pub(crate) fn is_for(&self, app: &str, namespace: Option<&str>) -> bool {
-        let is_here = namespace.is_none_or(|own| {
-            self.namespace.is_empty() || self.namespace.eq_ignore_ascii_case(own)
-        });
         let named = |scope: &String| scope.eq_ignore_ascii_case(app);
-        is_here && (self.scopes.is_empty() || self.scopes.iter().any(named))
+        self.is_of(namespace) && (self.scopes.is_empty() || self.scopes.iter().any(named))
+    }
+
+    /// Whether it is for apps of this namespace. `None` is any.
+    pub(crate) fn is_of(&self, namespace: Option<&str>) -> bool {
+        namespace
+            .is_none_or(|own| self.namespace.is_empty() || self.namespace.eq_ignore_ascii_case(own))
+    }
+
+    /// `NAME (TYPE/VERSION)`.
+    pub(crate) fn name_and_type(&self) -> String {
+        let typed = decode::<Typed>(&self.node, Reader::Resource, &self.source);
+        let TypeAndVersion { r#type, version } =
+            typed.map(|read| read.value.spec).unwrap_or_default();
+        let slash = if version.is_empty() { "" } else { "/" };
+        format!("{} ({type}{slash}{version})", self.name, type = r#type)
     }
 
     /// Reads the document as a type, with a note about each field that the type does not have.

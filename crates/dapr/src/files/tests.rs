@@ -213,11 +213,42 @@ fn mistakes_of_what_is_served_end_the_start_with_file_and_line() {
     assert!(refused.contains("a.yaml:4:14: the metadata `redisHost` are missing"), "{refused}");
     let one = component("one", "state.in-memory");
     let refused = read_for_web(&[("a.yaml", &one), ("b.yaml", &one)]).unwrap_err();
-    assert!(refused.contains("b.yaml: the component `one` is in a.yaml already"), "{refused}");
+    let twice = "one (state.in-memory) with existing one (state.in-memory); give each";
+    assert!(refused.contains(twice) && refused.contains("b.yaml"), "{refused}");
     let endpoint =
         format!("{HEAD}kind: HTTPEndpoint\nmetadata: {{name: e}}\nspec: {{baseUrl: 'http://a'}}\n");
     let refused = read_for_web(&[("a.yaml", &format!("{endpoint}---\n{endpoint}"))]).unwrap_err();
     assert!(refused.contains("HTTPEndpoint `e` is there twice"), "{refused}");
+}
+
+/// The harm: the app uses another component than the one that its name meant in daprd.
+#[test]
+fn a_name_of_two_components_ends_the_start_as_in_dapr() {
+    let secrets = component("one", "secretstores.local.file");
+    let store = component("one", "state.in-memory");
+    let refused = read_for_web(&[("a.yaml", &secrets), ("b.yaml", &store)]).unwrap_err();
+    let expected = "failed to load components: duplicate definition of Component name one \
+                    (state.in-memory) with existing one (secretstores.local.file); give each a name \
+                    of its own: see a.yaml, b.yaml";
+    assert_eq!(refused, expected);
+    // Several times; for other apps; with a version.
+    let others = format!("{store}scopes: [others]\n");
+    let first = store.replace("in-memory}", "in-memory, version: v1}");
+    let all = [("a.yaml", &*first), ("b.yaml", &*others), ("c.yaml", &*secrets)];
+    let refused = read_for_web(&all).unwrap_err();
+    let existing = "with existing one (state.in-memory/v1)";
+    let line = "duplicate definition of Component name one";
+    let both = format!(
+        "{line} (state.in-memory) {existing}\n{line} (secretstores.local.file) {existing};"
+    );
+    assert!(refused.contains(&both), "{refused}");
+    // One that is for others alone leaves its name to the next.
+    assert_eq!(stores(&[("a.yaml", &others), ("b.yaml", &store)]), "one");
+    // Of another namespace it is no component here.
+    let elsewhere = store.replace("name: one", "name: one, namespace: elsewhere");
+    let files = [("a.yaml", &*store), ("b.yaml", &*elsewhere)];
+    assert!(read_with(&files, |files| Files { takes_all_namespaces: false, ..files }).is_ok());
+    assert!(read_for_web(&files).is_err());
 }
 
 #[test]

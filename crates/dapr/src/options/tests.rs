@@ -36,6 +36,19 @@ fn defaults_are_daprds_on_loopback() {
 }
 
 #[test]
+fn nothing_in_quotation_marks_names_no_placement_service() {
+    let has_placement = |value: &str| {
+        let words = ["--app-id", "web", "--placement-host-address", value].map(str::to_owned);
+        let Ok(Parsed::Flags(given)) = parse(&words) else { panic!("{value} is not read") };
+        DaprdOptions::of(&given, |_| None).unwrap().as_daprd.has_placement
+    };
+    for nothing in ["", " ", "       ", "''", "'      '", "'\"\"'", "\"\"", "\"   \""] {
+        assert!(!has_placement(nothing), "{nothing}");
+    }
+    assert!(has_placement("localhost:50005") && has_placement("'a:1'"));
+}
+
+#[test]
 fn the_app_follows_its_flags() {
     let app = |line: &str| web(&format!("--app-port 3000 {line}")).app.unwrap();
     let plain = app("--app-max-concurrency 0");
