@@ -49,7 +49,7 @@ impl AsDaprd {
         exchange.via == ListenerKind::HttpApi && !exchange.is_grpc
     }
 
-    /// The answer to a call that failed, if it was the call of another app.
+    /// The answer to a request that failed, if it was the call of another app or asked for a web page.
     pub(crate) fn failure(
         exchange: &Exchange,
         error: &RequestError,
@@ -58,6 +58,11 @@ impl AsDaprd {
     ) -> Option<(ResponseHead, Vec<u8>)> {
         if !Self::answers(exchange) {
             return None;
+        }
+        if matches!(error, RequestError::CrossSite) && cors::is_preflight(&exchange.head) {
+            let (mut head, body) = error_response::http_error(error, hop);
+            head.status = NO_PREFLIGHT;
+            return Some((head, body));
         }
         let id = called(exchange, error, home)?;
         let text = text_of(&id, &error.message(hop));
@@ -80,6 +85,8 @@ impl AsDaprd {
     }
 }
 
+/// The status by which daprd answers a browser's question about a web page where it serves none.
+const NO_PREFLIGHT: u16 = 404;
 const BAGGAGE: &[u8] = b"baggage";
 const TRACEPARENT: &[u8] = b"traceparent";
 /// What an app sees of a call that belongs to no trace, which it reads as no trace.

@@ -161,6 +161,10 @@ impl UpgradeOffer {
     pub(super) fn is_acceptable(&self) -> bool {
         self.any && !self.h2c
     }
+
+    pub(super) fn offers_h2c(&self) -> bool {
+        self.h2c
+    }
 }
 
 /// Names that the parser acts on.

@@ -32,6 +32,9 @@ pub struct Request {
     /// (never `h2c`, which is treated as not offered). What follows the body must not be read as a
     /// request until the final response shows whether the connection has become a tunnel.
     pub upgrade: bool,
+    /// The client offers to go on as HTTP/2 (`connection: upgrade` with `upgrade: h2c`). Only what
+    /// serves the requests itself may accept that.
+    pub offers_h2c: bool,
 }
 
 /// Parses the request head that `input` begins with.
@@ -92,6 +95,10 @@ fn read_request(
         expect_continue: is_current
             && fields.expects_continue
             && !matches!(body, BodyLength::None | BodyLength::Fixed(0)),
+        offers_h2c: is_current
+            && !is_connect
+            && fields.connection.upgrade
+            && fields.upgrade.offers_h2c(),
         upgrade: is_connect
             || (is_current && fields.connection.upgrade && fields.upgrade.is_acceptable()),
         head: spare,

@@ -130,7 +130,7 @@ impl Connection {
         Self::new(Role::Client, config, out)
     }
 
-    fn new(role: Role, config: Config, out: &mut Vec<u8>) -> Self {
+    pub(super) fn new(role: Role, config: Config, out: &mut Vec<u8>) -> Self {
         let config = config.within_protocol();
         let is_server = role == Role::Server;
         frame::write_settings(out, &settings::announced(&config, is_server));
@@ -345,7 +345,7 @@ impl Connection {
             || self.last_stream >= frame::LARGEST_STREAM - 1
     }
 
-    fn start(&mut self, now: Duration) -> Duration {
+    pub(super) fn start(&mut self, now: Duration) -> Duration {
         *self.started.get_or_insert_with(|| {
             self.unit_since = now;
             now

@@ -19,6 +19,7 @@ mod reading;
 mod send;
 mod settings;
 mod stream;
+mod upgrade;
 
 pub use config::{Config, Limits, Rate};
 pub use connection::Connection;

@@ -33,8 +33,7 @@ impl Cors {
 
     /// The answer to a browser that asks what a page may do; `None` for any other request.
     pub(super) fn preflight(&self, head: &RequestHead) -> Option<ResponseHead> {
-        let asked = head.fields.value(ASKED_METHOD).filter(|asked| !asked.is_empty());
-        let asked = asked.filter(|_| head.method == Method::Options)?;
+        let asked = asked_method(head)?;
         let mut answer = ResponseHead::new(200);
         for varies in [ORIGIN, ASKED_METHOD, ASKED_FIELDS] {
             answer.fields.push(VARY, varies);
@@ -70,6 +69,16 @@ impl Cors {
             }
         }
     }
+}
+
+/// Whether a browser asks what a page may do.
+pub(super) fn is_preflight(head: &RequestHead) -> bool {
+    asked_method(head).is_some()
+}
+
+fn asked_method(head: &RequestHead) -> Option<&[u8]> {
+    let asked = head.fields.value(ASKED_METHOD).filter(|asked| !asked.is_empty());
+    asked.filter(|_| head.method == Method::Options)
 }
 
 /// Whether an origin is one of an entry of a list, in which one `*` stands for any text.

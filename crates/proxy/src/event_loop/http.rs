@@ -121,6 +121,11 @@ impl<V: Variant> Http<V> {
                     }
                     at += consumed;
                 }
+                Next::Http2 { arrival, consumed } => {
+                    self.variant.begin(cx, conns, &mut self.exchanges, arrival);
+                    self.settle(cx, conns);
+                    return self.on_http2_bytes(cx, conns, key, &bytes[at + consumed..]);
+                }
                 Next::Connect(head) => return V::on_connect(self, cx, conns, key, &head),
             }
             self.settle(cx, conns);

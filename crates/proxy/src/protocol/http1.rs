@@ -17,6 +17,8 @@ pub(crate) enum Next {
     Stop,
     /// A request begins; what is left of the input follows it unless the connection may leave HTTP.
     Request { arrival: Arrival, consumed: usize, may_leave_http: bool },
+    /// A request begins, and what follows it is HTTP/2.
+    Http2 { arrival: Arrival, consumed: usize },
     /// A CONNECT.
     Connect(Box<RequestHead>),
 }

@@ -7,6 +7,7 @@ use tollway_model::ErrorCode;
 use tollway_net::Closed;
 
 use super::Arrival;
+use super::h2c;
 use super::http1::Next;
 use crate::conn::{ConnKey, Connections, Http1Server, Role, access_log};
 use crate::cx::Cx;
@@ -57,6 +58,13 @@ pub(crate) fn step(
         Ok(Parsed::Complete { message, consumed }) => {
             server.in_head = false;
             let has_body = !matches!(message.body, BodyLength::None | BodyLength::Fixed(0));
+            if message.offers_h2c && !has_body {
+                // It offers nothing else.
+                return match h2c::upgrade(cx, conns, key, message) {
+                    Ok(arrival) => Next::Http2 { arrival, consumed },
+                    Err(request) => begin_request(cx, conns, key, request, consumed, false),
+                };
+            }
             let may_leave_http = message.upgrade && !has_body;
             if may_leave_http {
                 // What follows may belong to another protocol: it waits with the connection.

@@ -9,6 +9,7 @@
 )]
 
 pub(crate) mod actor_turns;
+mod h2c;
 pub(crate) mod http1;
 pub(crate) mod http1_client;
 pub(crate) mod http1_server;

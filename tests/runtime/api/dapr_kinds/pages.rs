@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tollway_testkit::retry_until;
+use tollway_testkit::{RawClient, need_tool, retry_until};
+use tollway_tests::foreign_program::printed;
 use tollway_tests::mesh::http::{call, runtime};
 use tollway_tests::scripted_app::{App, Reply, Then};
 use tollway_tests::user::{PATIENCE, User};
@@ -35,7 +36,9 @@ fn a9_pages_of_allowed_origins_use_the_api_and_no_others() {
     assert_eq!(preflight(&any, "https://foobaz.com"), (200, "*".to_owned()));
     assert_eq!(page(&any, "https://foobaz.com"), (200, "*".to_owned()));
     let none = Daprd::listening(&user, "none", &[]);
-    assert_ne!(preflight(&none, good).0, 200);
+    // As daprd: no page is served, whatever else it sends.
+    assert_eq!(preflight(&none, good), (404, String::new()));
+    assert_eq!(preflight(&none, "*"), (404, String::new()));
     assert_eq!(page(&none, good), (403, String::new()));
 }
 
@@ -58,6 +61,49 @@ fn a18_a_limit_of_bodies_below_the_default_holds() {
         assert!(status == 500 && body.contains("ERR_DIRECT_INVOKE"), "{body}");
         assert!(body.contains("stream too large"), "{body}");
         assert!(!app.was_sent("/large"));
+    }
+}
+
+/// A20. Java's client and curl offer HTTP/2 with their first request.
+#[test]
+fn a20_http_2_is_taken_where_the_client_offers_it() {
+    let curl = need_tool!("curl");
+    let (user, app) = (User::new(), App::start(HashMap::new()));
+    let daprd = Daprd::listening(&user, "web", &["--app-port", &app.port()]);
+    daprd.until_served("web");
+    let url = |path: &str| format!("http://{}{path}", daprd.http());
+    let run = |words: &[&str]| {
+        let mut command = std::process::Command::new(&curl);
+        command.args(["-sS", "--http2", "-o", "/dev/null", "-w"]);
+        command.arg("%{http_version} %{response_code} %{num_connects};");
+        printed(command.args(words))
+    };
+    let (call, health) = (url("/v1.0/invoke/web/method/x?a=1"), url("/v1.0/healthz"));
+    // One connection, of which the second request is the third stream.
+    assert_eq!(run(&[&call, "-o", "/dev/null", &health]), "2 200 1;2 204 0;");
+    assert_eq!(run(&["--head", &call]), "2 200 1;");
+    // A request with a body is answered as it came, and so is one that could be of a page.
+    assert_eq!(run(&["-d", "body", &call]), "1.1 200 1;");
+    let foreign = ["-H", "Host: evil.example", &health];
+    assert_eq!(run(&foreign), "1.1 403 1;");
+    assert_eq!(run(&["-H", "Origin: http://evil.example", &health]), "2 403 1;");
+    assert_eq!(app.requests("/x?a=1").len(), 3);
+    // What does not go on as HTTP/2 is no request.
+    let offer = "GET /v1.0/healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, \
+                 HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
+    let behind = "GET /v1.0/invoke/web/method/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let answer = RawClient::exchange(daprd.http(), format!("{offer}{behind}"), PATIENCE).unwrap();
+    assert!(answer.text().starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{}", answer.text());
+    assert!(!app.was_sent("smuggled"));
+    for unlisted in ["Connection: Upgrade\r\n", "Connection: Upgrade, HTTP2-Settings\r\nX: y\r\n"] {
+        let settings = if unlisted.contains("X: y") { "" } else { "HTTP2-Settings: AAMAAABk\r\n" };
+        let offer = format!(
+            "GET /v1.0/healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n{unlisted}{settings}\r\n"
+        );
+        let mut client = RawClient::connect(daprd.http()).unwrap();
+        client.send(offer).unwrap();
+        let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
+        assert!(answer.text().starts_with("HTTP/1.1 204"), "{unlisted}: {}", answer.text());
     }
 }
 
