@@ -21,7 +21,7 @@ pub(crate) enum RequestError {
     UnknownNetwork { network: NetworkName },
     #[error("network `{network}` cannot be reached now; its gateway or control plane is away")]
     UnreachableNetwork { network: NetworkName },
-    #[error("service {service} has no ready endpoint")]
+    #[error("service {service} has no ready endpoint: its app is not in a healthy state")]
     NoReadyEndpoint { service: ServiceName },
     #[error("service {service} has no ready workload {instance}")]
     NoReadyWorkload { service: ServiceName, instance: Instance },

@@ -33,6 +33,7 @@ mod health;
 mod invoke_service;
 mod loopback;
 mod metadata;
+mod readiness;
 mod resiliency;
 mod rest;
 mod routes;

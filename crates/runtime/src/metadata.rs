@@ -71,20 +71,6 @@ impl Metadata {
         Ok(())
     }
 
-    /// What is missing until other services can be called, and this app by them; empty if nothing is.
-    pub(crate) fn missing(&self) -> Vec<&'static str> {
-        let mut missing = Vec::new();
-        if !self.facts.is_connected() {
-            missing.push("control plane");
-        }
-        if !self.facts.is_app_ready() {
-            missing.push("app");
-        } else if !self.facts.is_registered() {
-            missing.push("registration");
-        }
-        missing
-    }
-
     fn entries(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.extended.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -50,8 +50,7 @@ pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> 
 }
 
 fn health(api: &Api, query: Option<&str>) -> Response<Body> {
-    let of = &api.metadata;
-    let own = of.facts().service().app.as_str();
+    let own = api.metadata.facts().service().app.as_str();
     let asked = query.and_then(|q| q.split('&').find_map(|pair| pair.strip_prefix("appid=")));
     if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(own)) {
         return problem(
@@ -60,10 +59,7 @@ fn health(api: &Api, query: Option<&str>) -> Response<Body> {
             "dapr app-id does not match",
         );
     }
-    let mut missing = of.missing();
-    if missing.is_empty() {
-        missing.extend(api.actors.missing());
-    }
+    let missing = api.readiness.missing();
     if missing.is_empty() {
         return empty(StatusCode::NO_CONTENT);
     }

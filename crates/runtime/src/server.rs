@@ -23,6 +23,7 @@ use crate::external_endpoints::ExternalCalls;
 use crate::grpc::{Grpc, Services};
 use crate::loopback::Loopback;
 use crate::metadata::Metadata;
+use crate::readiness::Readiness;
 use crate::resiliency::AppCalls;
 use crate::rest;
 use crate::state::Stores;
@@ -44,6 +45,7 @@ const WAITING_BYTES: u32 = 64 << 20;
 /// What the responses are made of.
 pub(crate) struct Api {
     pub(crate) metadata: Metadata,
+    pub(crate) readiness: Arc<Readiness>,
     pub(crate) loopback: Arc<dyn Loopback>,
     /// The same for calls that are translated for the app: a connection of its own, so that they do
     /// not wait for those that wait for them.

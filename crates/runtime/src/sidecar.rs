@@ -18,6 +18,7 @@ use crate::external_endpoints::{EndpointTlsError, ExternalCalls, HttpEndpoint};
 use crate::health::watch_health;
 use crate::loopback::{Loopback, LoopbackConnection};
 use crate::metadata::Metadata;
+use crate::readiness::Readiness;
 use crate::resiliency::{AppCalls, ResiliencyState};
 use crate::server::{Api, serve};
 use crate::state::{AllOpened, EmbeddedStore, OpenStoreError, Stores, open_all};
@@ -88,6 +89,7 @@ pub struct Sidecar {
     health: Option<tokio::task::JoinHandle<()>>,
     asked_to_end: Arc<EndRequest>,
     actors: Arc<Actors>,
+    readiness: Arc<Readiness>,
 }
 
 impl Sidecar {
@@ -170,10 +172,13 @@ impl Sidecar {
             in_daprds_place,
             has_placement: as_daprd.as_ref().is_some_and(|as_daprd| as_daprd.has_placement),
         });
+        let begins_only = as_daprd.is_some();
+        let readiness = Arc::new(Readiness::new(plane.facts(), Arc::clone(&actors), begins_only));
         let api = plane.take_api().map(|streams| {
             actors.start(plane.app_ready());
             let api = Api {
                 metadata: Metadata::new(plane.facts()),
+                readiness: Arc::clone(&readiness),
                 loopback,
                 app_loopback: Arc::new(LoopbackConnection::new(plane.loopback_client())),
                 app_calls,
@@ -189,7 +194,7 @@ impl Sidecar {
             };
             tokio::spawn(serve(api, streams))
         });
-        Ok(Self { plane, api, health, asked_to_end, actors })
+        Ok(Self { plane, api, health, asked_to_end, actors, readiness })
     }
 
     /// The address of a listener, by its name in the ports file.
@@ -210,6 +215,12 @@ impl Sidecar {
         self.plane.app_ready()
     }
 
+    /// Completes once the app can be called and others by it, which is when `/v1.0/healthz` is 204.
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+        let readiness = Arc::clone(&self.readiness);
+        async move { readiness.reached().await }
+    }
+
     /// Serves until `shutdown`, or until the app requests the end. Then it withdraws its
     /// registration, finishes the requests under way, and ends.
     ///
@@ -221,7 +232,7 @@ impl Sidecar {
         let end = async move {
             tokio::select! {
                 () = shutdown => {}
-                () = asked_to_end.in_order() => tracing::info!("the app asks to end"),
+                () = asked_to_end.in_order() => tracing::info!("Shutdown requested via API"),
             }
             // Before the data plane ends, so that turns can end and other hosts take the actors
             // over.
@@ -230,7 +241,9 @@ impl Sidecar {
         let result = tokio::select! {
             drained = self.plane.serve(end) => drained.map(Ended::InOrder),
             () = forced.by_force() => {
-                tracing::warn!("the app asks to end by force");
+                tracing::warn!(
+                    "Force shutdown requested, exiting immediately without graceful shutdown"
+                );
                 Ok(Ended::ByForce)
             }
         };

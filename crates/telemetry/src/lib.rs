@@ -5,6 +5,7 @@
 
 mod access_log;
 mod admin;
+mod daprd_lines;
 mod handoff;
 mod log;
 mod log_limiter;
@@ -15,7 +16,7 @@ pub mod trace;
 pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};
 pub use handoff::{Batches, Handoff};
-pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
+pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_daprd_log, start_log};
 pub use log_limiter::{LOG_LINE_EVERY, LOG_LINES, LOG_SUBJECTS, LogLimiter};
 pub use metrics::{
     AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Judged, Page, SeriesId,

@@ -1,4 +1,5 @@
-//! The log: to standard error, filtered by a setting that can change while the process runs.
+//! The log: to standard error, filtered by a setting that can change while the process runs. In daprd's
+//! place it goes to standard output, in daprd's form.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -15,6 +16,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, reload};
 
+use crate::daprd_lines::DaprdLines;
 use crate::log_limiter::LineBudgets;
 
 /// The environment variable with the filter of commands that have no setting for it.
@@ -119,6 +121,16 @@ pub fn start_log(format: LogFormat, filter: &LogFilter) -> Log {
     // Starting fails only when a log was started before, which then stays.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     Log { set: Box::new(move |filter| handle.reload(filter).is_ok()) }
+}
+
+/// Starts the log of the sidecar of `app` in daprd's place; later calls change nothing.
+pub fn start_daprd_log(format: LogFormat, filter: &LogFilter, app: &str) {
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(DaprdLines::new(format, app))
+        .with_writer(LimitedLines::new(format, io::stdout))
+        .with_ansi(false);
+    // As above.
+    let _ = tracing_subscriber::registry().with(filter.targets()).with(lines).try_init();
 }
 
 /// Writes lines of the levels that are usual, and of each kind only so many: whatever a peer does, it does

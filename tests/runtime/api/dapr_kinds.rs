@@ -3,6 +3,7 @@
 
 mod end;
 mod failures;
+mod life;
 mod metadata;
 mod methods;
 mod pages;

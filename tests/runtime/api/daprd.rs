@@ -43,7 +43,7 @@ pub(crate) struct Daprd {
 }
 
 /// The program under daprd's name.
-fn program(user: &User) -> PathBuf {
+pub(crate) fn program(user: &User) -> PathBuf {
     let link = user.path("daprd");
     if !link.exists() {
         std::os::unix::fs::symlink(binary("tollway").unwrap(), &link).unwrap();

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,8 +20,9 @@ use tollway_proxy::{
     TelemetryOptions, Timeouts,
 };
 use tollway_runtime::{Ended, Sidecar};
-use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
+use tollway_telemetry::{DaprMetrics, LogTarget, start_daprd_log};
 
+use super::life;
 use crate::async_runtime::block_on;
 use crate::command::api_tokens::tokens_of_environment;
 use crate::command::resources::read_files;
@@ -56,22 +57,31 @@ enum End {
 /// Serves until a signal ends it.
 pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
     let (filter, format) = &daprd.log;
-    let _log = start_log(*format, filter);
-    block_on(async {
+    start_daprd_log(*format, filter, daprd.app_id.as_str());
+    let ended = block_on(async {
         let mut signals = Signals::listen()?;
         loop {
+            life::starts();
             match Box::pin(serve(&daprd, &mut signals)).await? {
                 End::Again => tracing::info!("starting again"),
-                End::Over => return Ok(ExitCode::SUCCESS),
-                End::CutOff => return Ok(ExitCode::FAILURE),
+                End::Over => {
+                    life::ended();
+                    return Ok(ExitCode::SUCCESS);
+                }
+                End::CutOff => {
+                    life::was_cut_off();
+                    return Ok(ExitCode::FAILURE);
+                }
                 // Threads may still run, which an end in order would wait for.
                 End::ByForce => std::process::exit(1),
             }
         }
-    })?
+    })?;
+    ended.inspect_err(life::failed)
 }
 
 async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
+    let since = Instant::now();
     let files = Files {
         app: &daprd.app_id,
         namespace: &daprd.namespace,
@@ -87,6 +97,12 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
     for note in &daprd.idle {
         tracing::info!("{note}");
     }
+    if daprd.app.as_ref().is_some_and(|app| !app.asks_actors) {
+        life::asks_no_actors();
+    }
+    if daprd.app.is_none() && !daprd.as_daprd.has_placement {
+        life::hosts_no_actors();
+    }
     let access = access(daprd).await?;
     let is_local = access.local.is_some();
     let mut options = options(daprd, access, app_of(daprd).await?, &found)?;
@@ -99,6 +115,13 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         end = signals.next() => return Ok(end),
     };
     let (mesh, ready) = (sidecar.mesh(), sidecar.app_ready());
+    let running = tokio::spawn({
+        let ready = sidecar.ready();
+        async move {
+            ready.await;
+            life::runs(since);
+        }
+    });
     let keeping = async move {
         match is_local {
             true => restart_when_absent(mesh, LINGER, log_event).await,
@@ -114,6 +137,7 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         ended = sidecar.serve(shutdown) => ended?,
         never = keeping => match never {},
     };
+    running.abort();
     Ok(match ended {
         Ended::ByForce => End::ByForce,
         Ended::InOrder(drained) if drained.cut_off > 0 && end.get() == End::Over => End::CutOff,
@@ -124,9 +148,10 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
 /// Goes on as before for a time, or until the app takes no calls any more.
 async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
     if !time.is_zero() {
-        tracing::info!(?time, "serving on before the end");
+        life::is_blocked(time);
         // The sender lives as long as the sidecar does.
-        let _ = tokio::time::timeout(time, app_ready.wait_for(|ready| !ready)).await;
+        let waited = tokio::time::timeout(time, app_ready.wait_for(|ready| !ready)).await;
+        life::is_unblocked(waited.is_ok());
     }
 }
 
