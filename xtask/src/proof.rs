@@ -5,7 +5,7 @@
 
 mod actors;
 mod attacks;
-mod dapr;
+pub(crate) mod dapr;
 mod fuzz;
 mod load;
 mod mutants;

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: tools, one build, all tests, and what was skipped and why.
+//! `cargo xtask test`: tools, one build, all tests, a tenth of Dapr's own suite, and what was skipped and
+//! why.
 //!
 //! Tests that skip themselves write to the file in `TOLLWAY_SKIP_LOG` (see the crate `testkit`),
 //! because the runner hides what a passing test prints.
@@ -14,6 +15,7 @@ use crate::cache;
 use crate::docs;
 use crate::nextest;
 use crate::process::{self, in_ci};
+use crate::proof;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -50,7 +52,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     eprintln!("skipped: {} tests", skips.len());
     advisories::warn_if_old(workspace)?;
-    outcomes.into_iter().collect::<Result<()>>()?;
+    let dapr = match options.fast {
+        true => Ok(()),
+        false => proof::dapr::run_with_tests(workspace, may_administrate()),
+    };
+    outcomes.into_iter().chain([dapr]).collect::<Result<()>>()?;
     let here = Here { in_ci: in_ci(), may_administrate: may_administrate() };
     let unexcused = skips.iter().filter(|skip| !is_excused(skip, here)).count();
     if unexcused > 0 {

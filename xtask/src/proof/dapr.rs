@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use self::cases::{Outcome, SETS};
+use self::cases::{Outcome, Ran, SETS};
 use self::reasons::{Kind, Reasons};
-use self::suite::{Suite, VERSION};
+use self::suite::{NotHere, Suite, VERSION};
 use super::{Extent, facts, facts_text, names_in, publish};
 use crate::process;
 use crate::workspace::Workspace;
@@ -25,10 +25,41 @@ const TEMPLATE: &str = include_str!("dapr.md");
 const ONLY: &str = "TOLLWAY_DAPR_CASES";
 /// The program that runs in daprd's place, if not ours; nothing is recorded then.
 const PROGRAM: &str = "TOLLWAY_DAPR_PROGRAM";
-/// Of the cases that pass, every so many is run in the short form.
+/// One of so many cases is run in the short form.
 const QUICK_SHARE: usize = 10;
+/// The short form leaves out cases that took longer in the whole run.
+const QUICK_S: f64 = 8.0;
+/// Cases that load the machine, or depend on what else it does: none for the short form.
+const UNSTEADY: [&str; 5] = ["fuzz", "memory", "connpool", "resiliency", "metrics"];
+
+/// The short form, as a part of all tests, which have built our program: where the suite is not to be had, a line has the reason.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_with_tests(workspace: &Workspace, may_administrate: bool) -> Result<()> {
+    let skip = |why: &str| {
+        eprintln!("SKIP a tenth of Dapr's suite: {why}");
+        Ok(())
+    };
+    if !may_administrate {
+        return skip("each case runs in namespaces of its own, which takes root");
+    }
+    match run_built(workspace, Extent::Quick) {
+        Err(error) if error.is::<NotHere>() => skip(&format!("{error:#}")),
+        ran => ran,
+    }
+}
 
 pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
+    if std::env::var_os(PROGRAM).is_none() {
+        process::run(
+            process::cargo().args(["build", "-p", "tollway"]).current_dir(&workspace.root),
+        )?;
+    }
+    run_built(workspace, extent)
+}
+
+fn run_built(workspace: &Workspace, extent: Extent) -> Result<()> {
     let root = &workspace.root;
     if !rustix::process::geteuid().is_root() {
         bail!("each case runs in namespaces of its own, which takes root; run this as root");
@@ -39,15 +70,28 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let daprd = daprd(root, &logs)?;
     let only = names_in(ONLY);
-    let chosen = choose(&suite.cases()?, only.as_deref(), extent, &reasons);
-    let outcomes = cases::run_all(&suite, &daprd, &logs, &chosen)?;
-    let wrong = wrong(&chosen, &outcomes, &reasons);
+    let steady = Steady::of(std::fs::read_to_string(root.join(RECORD)).ok().as_deref());
+    let all = choose(&suite.cases()?, only.as_deref());
+    let chosen = if extent == Extent::Quick { a_share(&all, &steady, &reasons) } else { all };
+    let ran = cases::run_all(&suite, &daprd, &logs, &chosen, &reasons)?;
+    let wrong = wrong(&chosen, &ran, &reasons);
     let is_whole = extent == Extent::Whole && only.is_none() && std::env::var_os(PROGRAM).is_none();
     if is_whole {
-        let rows = chosen.iter().zip(&outcomes).map(|(case, outcome)| {
-            let why = reasons.of(case).filter(|_| !outcome.passed());
-            let (kind, reason) = why.map_or((None, None), |(k, r)| (Some(k.word()), Some(r)));
-            json!({ "case": case, "outcome": outcome.word(), "kind": kind, "reason": reason })
+        let rows = chosen.iter().zip(&ran).map(|(case, Ran { outcome, took })| {
+            // What nothing is known of is to be done.
+            let why = reasons.of(case).unwrap_or((Kind::Open, "not looked at yet"));
+            let (kind, reason) = match outcome.passed() {
+                true => (None, None),
+                false => (Some(why.0.word()), Some(why.1)),
+            };
+            let seconds = (took.as_secs_f64() * 10.0).round() / 10.0;
+            json!({
+                "case": case,
+                "outcome": outcome.word(),
+                "seconds": seconds,
+                "kind": kind,
+                "reason": reason,
+            })
         });
         let record = json!({
             "run": facts(root, "debug")?,
@@ -56,7 +100,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         });
         publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
     }
-    let passed = outcomes.iter().filter(|outcome| outcome.passed()).count();
+    let passed = ran.iter().filter(|ran| ran.outcome.passed()).count();
     println!("{passed} of {} cases pass; logs are in {}", chosen.len(), logs.display());
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));
@@ -69,36 +113,56 @@ fn daprd(root: &Path, folder: &Path) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(program.into());
     }
-    process::run(process::cargo().args(["build", "-p", "tollway"]).current_dir(root))?;
     let link = folder.join("daprd");
     crate::cache::link(&root.join("target/debug/tollway"), &link)?;
     Ok(link)
 }
 
 /// Which cases run, by set.
-fn choose(
-    all: &[String],
-    only: Option<&[String]>,
-    extent: Extent,
-    reasons: &Reasons,
-) -> Vec<String> {
-    let mut chosen: Vec<String> = SETS
-        .iter()
+fn choose(all: &[String], only: Option<&[String]>) -> Vec<String> {
+    SETS.iter()
         .flat_map(|set| all.iter().filter(|case| set.has(case)))
         .filter(|case| only.is_none_or(|only| only.iter().any(|start| case.starts_with(start))))
         .cloned()
-        .collect();
-    if extent == Extent::Quick {
-        chosen.retain(|case| reasons.of(case).is_none());
-        chosen = chosen.into_iter().step_by(QUICK_SHARE).collect();
+        .collect()
+}
+
+/// The cases that passed soon, and at once, in the last whole run; `None` before the first.
+struct Steady(Option<Vec<String>>);
+
+impl Steady {
+    fn of(record: Option<&str>) -> Self {
+        let record: Option<Value> = record.and_then(|text| serde_json::from_str(text).ok());
+        Self(record.map(|record| {
+            let rows = record["cases"].as_array().cloned().unwrap_or_default();
+            let is_steady = |row: &&Value| {
+                Outcome::of_word(row["outcome"].as_str().unwrap_or_default())
+                    == Some(Outcome::Passed)
+                    && row["seconds"].as_f64().is_some_and(|seconds| seconds <= QUICK_S)
+            };
+            let names = rows.iter().filter(is_steady).filter_map(|row| row["case"].as_str());
+            names.map(str::to_owned).collect()
+        }))
     }
-    chosen
+
+    fn has(&self, case: &str) -> bool {
+        let is_known = self.0.as_ref().is_none_or(|known| known.iter().any(|of| of == case));
+        is_known && !UNSTEADY.iter().any(|part| case.contains(part))
+    }
+}
+
+/// One of [`QUICK_SHARE`] of all cases, spread over those that pass steadily: the same ones each time.
+fn a_share(all: &[String], steady: &Steady, reasons: &Reasons) -> Vec<String> {
+    let from: Vec<&String> =
+        all.iter().filter(|case| reasons.of(case).is_none() && steady.has(case)).collect();
+    let wanted = all.len().div_ceil(QUICK_SHARE).min(from.len());
+    (0..wanted).map(|at| from[at * from.len() / wanted].clone()).collect()
 }
 
 /// Cases that fail without a reason, and reasons of cases that pass or that are none.
-fn wrong(chosen: &[String], outcomes: &[Outcome], reasons: &Reasons) -> Vec<String> {
+fn wrong(chosen: &[String], ran: &[Ran], reasons: &Reasons) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (case, outcome) in chosen.iter().zip(outcomes) {
+    for (case, Ran { outcome, .. }) in chosen.iter().zip(ran) {
         match (outcome.passed(), reasons.of(case)) {
             (true, None) | (false, Some(_)) => {}
             (false, None) => wrong.push(format!("{case} {}, without a reason", outcome.word())),
@@ -163,7 +227,30 @@ mod tests {
     fn a_failure_needs_a_reason() {
         let reasons = Reasons::read().unwrap();
         let cases = ["healthz/new".to_owned()];
-        assert_eq!(wrong(&cases, &[Outcome::Failed], &reasons).len(), 1);
-        assert_eq!(wrong(&cases, &[Outcome::PassedAgain], &reasons).len(), 0);
+        let ran = |outcome| Ran { outcome, took: std::time::Duration::ZERO };
+        assert_eq!(wrong(&cases, &[ran(Outcome::Failed)], &reasons).len(), 1);
+        assert_eq!(wrong(&cases, &[ran(Outcome::PassedAgain)], &reasons).len(), 0);
+    }
+
+    #[test]
+    fn the_short_form_takes_a_tenth_spread_over_what_passes_steadily() {
+        let all: Vec<String> = (0..100).map(|at| format!("healthz/{at}")).collect();
+        let reasons = Reasons::read().unwrap();
+        let before = Steady::of(None);
+        let share = a_share(&all, &before, &reasons);
+        assert_eq!((share.len(), &*share[0], &*share[9]), (10, "healthz/0", "healthz/90"));
+        let rows: Vec<Value> = (0..100)
+            .map(|at| {
+                let outcome = if at % 2 == 0 { "passes" } else { "passes the second time" };
+                let seconds = if at < 50 { 1.0 } else { QUICK_S + 1.0 };
+                json!({ "case": format!("healthz/{at}"), "outcome": outcome, "seconds": seconds })
+            })
+            .collect();
+        let record = json!({ "cases": rows }).to_string();
+        let share = a_share(&all, &Steady::of(Some(&record)), &reasons);
+        assert_eq!((share.len(), &*share[0], &*share[9]), (10, "healthz/0", "healthz/44"));
+        let unsteady = ["daprd/state/http/fuzzstate".to_owned()];
+        assert!(a_share(&unsteady, &before, &reasons).is_empty());
+        assert!(a_share(&[], &before, &reasons).is_empty());
     }
 }

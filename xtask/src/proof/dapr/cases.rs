@@ -4,15 +4,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::reasons::Reasons;
 use super::suite::Suite;
 
 /// How long a case may take, in seconds: the suite gives each 45 s besides its start.
 const CASE_S: u32 = 100;
-/// Cases at a time: most of a case is waiting.
-const AT_A_TIME: usize = 4;
+/// Cases at a time for each processor: most of a case is waiting.
+const PER_PROCESSOR: usize = 2;
 
 /// Cases of one part of the product.
 pub(super) struct Set {
@@ -68,6 +70,13 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    const ALL: [Self; 4] = [Self::Passed, Self::PassedAgain, Self::Failed, Self::Hung];
+
+    /// Reads what [`Self::word`] wrote.
+    pub(super) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Passed => "passes",
@@ -82,7 +91,16 @@ impl Outcome {
     }
 }
 
-/// Runs cases, several at a time, and those that fail once more; in the order of their names.
+/// How a case ran.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    pub(super) outcome: Outcome,
+    /// How long its first run took.
+    pub(super) took: Duration,
+}
+
+/// Runs cases, several at a time, and those that do not pass once more, but for those with a reason; in
+/// the order of their names.
 ///
 /// # Errors
 /// A case cannot be started.
@@ -91,27 +109,33 @@ pub(super) fn run_all(
     daprd: &Path,
     logs: &Path,
     cases: &[String],
-) -> Result<Vec<Outcome>> {
+    reasons: &Reasons,
+) -> Result<Vec<Ran>> {
     let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(vec![Outcome::Hung; cases.len()]);
+    let none = Ran { outcome: Outcome::Hung, took: Duration::ZERO };
+    let all = Mutex::new(vec![none; cases.len()]);
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(at) else { return Ok(()) };
+            let began = Instant::now();
             let mut outcome = run_one(suite, daprd, logs, case)?;
-            if outcome == Outcome::Failed && run_one(suite, daprd, logs, case)? == Outcome::Passed {
+            let took = began.elapsed();
+            let is_news = !outcome.passed() && reasons.of(case).is_none();
+            if is_news && run_one(suite, daprd, logs, case)? == Outcome::Passed {
                 outcome = Outcome::PassedAgain;
             }
-            println!("{:<24} {case}", outcome.word());
-            outcomes.lock().expect("no thread panics")[at] = outcome;
+            println!("{:<24} {case} ({:.1} s)", outcome.word(), took.as_secs_f64());
+            all.lock().expect("no thread panics")[at] = Ran { outcome, took };
         }
     };
+    let at_a_time = PER_PROCESSOR * std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
         let mut ended = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         ended.try_for_each(|result: Result<()>| result)
     })?;
-    Ok(outcomes.into_inner().expect("no thread panics"))
+    Ok(all.into_inner().expect("no thread panics"))
 }
 
 /// Runs a case in namespaces of its own: network, processes, and files of the user.

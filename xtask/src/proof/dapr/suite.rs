@@ -1,5 +1,6 @@
 //! Dapr's own integration suite, built once from Dapr's Go module into the cache.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +37,16 @@ func Test_Cases(t *testing.T) {
 }
 "#;
 
+/// Neither built nor to be had: this machine has no Go, or does not reach the registry of its modules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotHere;
+
+impl fmt::Display for NotHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it takes Go and the registry of its modules")
+    }
+}
+
 /// Where the suite is.
 pub(super) struct Suite {
     folder: PathBuf,
@@ -45,18 +56,18 @@ impl Suite {
     /// Takes it from the cache, or builds it, which takes minutes.
     ///
     /// # Errors
-    /// There is no Go, or the module cannot be fetched or built.
+    /// [`NotHere`] without Go or the module; or it cannot be built.
     pub(super) fn build() -> Result<Self> {
         let suite = Self { folder: cache::entry("dapr-suite", (VERSION, REPLACED, LIST)) };
         // The last one is the sign that all are there.
         if is_executable(&suite.program(PROGRAMS[2])) {
             return Ok(suite);
         }
-        let go = go::toolchain()?;
+        let go = go::toolchain().context(NotHere)?;
         cache::remove_folder(&suite.folder)?;
         let bin = suite.folder.join("bin");
         std::fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
-        let module = fetch(&go, &suite.folder)?;
+        let module = fetch(&go, &suite.folder).context(NotHere)?;
         let tree = suite.tree();
         process::run(Command::new("cp").arg("-r").arg(&module).arg(&tree))?;
         process::run(Command::new("chmod").args(["-R", "u+w"]).arg(&tree))?;
