@@ -368,16 +368,18 @@ impl Host {
     }
 
     fn deactivate(self: &Arc<Self>, actor: Actor) {
-        let letting_go = (self.deactivate)(actor.clone());
+        let mut letting_go = (self.deactivate)(actor.clone());
         let host = Arc::clone(self);
         tokio::spawn(async move {
-            let has_let_go = tokio::time::timeout(DEACTIVATION, letting_go).await.is_ok();
+            let has_let_go = tokio::time::timeout(DEACTIVATION, &mut letting_go).await.is_ok();
             if let Some(metrics) = &host.metrics {
                 metrics.runtime().deactivated(&actor.actor_type, has_let_go);
             }
             if !has_let_go {
                 let (kind, id) = (&actor.actor_type, &actor.id);
                 tracing::warn!(%kind, %id, "the app has not deactivated an actor in time");
+                // A request that the app does not answer would hold up the end of the sidecar.
+                letting_go.abort();
             }
             let mut inner = host.inner();
             let effects = inner.turns.deactivated(&actor, host.clock.now());

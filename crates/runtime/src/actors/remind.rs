@@ -235,14 +235,17 @@ impl Actors {
     ) -> Result<Reply<()>, Status> {
         let data = (!request.data.is_empty()).then(|| Data::of_bytes(&request.data));
         let policy = request.failure_policy.and_then(policy_document);
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "dueTime": request.due_time,
             "period": request.period,
             "ttl": request.ttl,
-            "data": data.and_then(|data| serde_json::from_slice::<serde_json::Value>(&data.0).ok()),
             "overwrite": request.overwrite,
             "failurePolicy": policy,
         });
+        // `null` would be data.
+        if let Some(data) = data.and_then(|data| serde_json::from_slice(&data.0).ok()) {
+            body["data"] = data;
+        }
         let work = Work::PutReminder(request.name).checked();
         let work = work.map_err(|problem| problem.status())?;
         let body = body.to_string().into();

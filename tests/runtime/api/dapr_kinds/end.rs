@@ -72,6 +72,27 @@ fn a17_an_end_in_order_makes_the_exit_status_0() {
     assert_eq!(status(daprd.process()), Some(0), "{}", daprd.log());
 }
 
+/// The harm: an app does not answer to the end of an actor, and the sidecar waits for it until it is cut
+/// off, with the exit status of a call that failed.
+#[test]
+fn a17_an_app_that_does_not_deactivate_its_actor_does_not_make_the_exit_status_1() {
+    let user = User::new();
+    let config = br#"{"entities":["Cart"]}"#;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", config.len());
+    let config = Reply { bytes: [head.as_bytes(), config].concat(), then: Then::GoOn };
+    let silent = Reply { bytes: Vec::new(), then: Then::Hang };
+    let app = App::start(HashMap::from([("/dapr/config", config), ("/actors/Cart/1", silent)]));
+    let mut daprd = Daprd::listening(&user, "web", &["--app-port", &app.port()]);
+    retry_until(PATIENCE, "the turn", || {
+        let answer = ask(daprd.http(), "POST", "/v1.0/actors/Cart/1/method/m", &[]);
+        (answer.status == 200).then_some(())
+    })
+    .unwrap();
+    daprd.process().signal(Signal::TERM).unwrap();
+    assert_eq!(status(daprd.process()), Some(0), "{}", daprd.log());
+    assert!(app.was_sent("DELETE /actors/Cart/1 "));
+}
+
 /// The soft limit on descriptors of a process, and the hard one.
 fn limits(pid: u32) -> (Option<u64>, Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap());
