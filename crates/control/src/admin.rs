@@ -267,6 +267,7 @@ impl Admin for AdminService {
             hosts: u32::try_from(status.hosts).unwrap_or(u32::MAX),
             vacant_since_unix_s: status.vacant_since.map_or(0, |since| since.as_secs()),
             refused: status.refused.iter().map(Label::to_string).collect(),
+            shared: status.is_shared,
         };
         let mut types = Vec::new();
         for (namespace, known) in self.placements.types(namespace.as_ref()) {

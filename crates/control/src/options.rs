@@ -68,6 +68,9 @@ pub struct Options {
     pub renewal_grace: Duration,
     /// What happens to an instance of which two keys are in use. Default: it is barred.
     pub reused_keys: ReusedKeys,
+    /// Whether apps that ask for it may host each other's actor types. Default no: a type belongs to
+    /// the first app that offers it.
+    pub share_actor_types: bool,
     /// How the keys of its connections are agreed on. Default [`KeyExchange::Hybrid`].
     pub key_exchange: KeyExchange,
     /// How workloads reach other networks. Default direct.
@@ -220,6 +223,7 @@ impl Options {
             certificate_ttl: Duration::from_secs(24 * 3600),
             renewal_grace: Duration::from_secs(7 * 24 * 3600),
             reused_keys: ReusedKeys::default(),
+            share_actor_types: false,
             egress: EgressMode::default(),
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),

@@ -177,7 +177,9 @@ impl Parts {
         )?;
         let (current, credentials) = watch::channel(Arc::new(own));
         let timing = options.timing.clone();
-        let placements = Arc::new(Placements::load(&store, timing.actor_lease).await?);
+        let placements =
+            Placements::load(&store, timing.actor_lease, options.share_actor_types).await?;
+        let placements = Arc::new(placements);
         let keys = Arc::new(InstanceKeys::load(store.clone(), options).await?);
         let (background, standstill) = (Background::default(), Arc::<Standstill>::default());
         let peering = Arc::new(Peering {

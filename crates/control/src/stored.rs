@@ -158,6 +158,9 @@ pub(crate) struct ActorType {
     pub(crate) vacant_since_unix_s: u64,
     #[prost(message, repeated, tag = "4")]
     pub(crate) hosts: Vec<ActorHost>,
+    /// Other apps that share their types may host it, too.
+    #[prost(bool, tag = "5")]
+    pub(crate) is_shared: bool,
 }
 
 /// What one life of a host was granted.

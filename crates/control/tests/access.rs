@@ -161,7 +161,7 @@ fn asks(method: &str) -> Vec<Ask> {
         ],
         "Placement.Host" => vec![Ask::naming("an actor type of its namespace", |of| {
             let held = v1::HeldType { actor_type: type_of(of.service), grants: Vec::new() };
-            let enter = v1::Enter { life: 77, types: vec![held], attempt: 0 };
+            let enter = v1::Enter { life: 77, types: vec![held], attempt: 0, shares_types: false };
             one(v1::HostRequest { request: Some(Step::Enter(enter)) })
         })],
         "Placement.WatchOwners" => vec![Ask::of("hosts of an actor type", |_| {

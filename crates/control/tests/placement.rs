@@ -153,7 +153,11 @@ async fn who_comes_back_within_the_lease_keeps_what_it_holds() {
     drop(first);
     let types =
         vec![v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&held) }];
-    let mut back = Host::open(&shop, Step::Enter(v1::Enter { life: 7, types, attempt: 0 })).await;
+    let mut back = Host::open(
+        &shop,
+        Step::Enter(v1::Enter { life: 7, types, attempt: 0, shares_types: false }),
+    )
+    .await;
     back.answer().await.unwrap();
     let kept = back.keep_lease().await.unwrap();
     assert_eq!(kept, Answer::LeaseKept(v1::LeaseKept {}), "nothing is granted or asked for");
@@ -234,7 +238,8 @@ async fn what_is_not_valid_is_refused_with_the_reason() {
         actor_type: actor_type.into(),
         grants: vec![grant(shards)],
     };
-    let entering = |types| Step::Enter(v1::Enter { life: 1, types, attempt: 0 });
+    let entering =
+        |types| Step::Enter(v1::Enter { life: 1, types, attempt: 0, shares_types: false });
     let cases = [
         (Step::KeepLease(v1::KeepLease {}), "the first request must be `enter`"),
         (entering(vec![held("cart", vec![0; 127])]), "a set of shards has the length 127"),
@@ -262,7 +267,7 @@ fn claiming(life: u64, epoch: u64) -> Step {
         v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&all) },
         v1::HeldType { actor_type: "own".into(), grants: Vec::new() },
     ];
-    Step::Enter(v1::Enter { life, types, attempt: 1 })
+    Step::Enter(v1::Enter { life, types, attempt: 1, shares_types: false })
 }
 
 /// Reads until the answer to `enter`: how much the host has to let go, and what it may not host.
@@ -340,6 +345,25 @@ async fn an_intruder_of_the_namespace_becomes_host_of_no_type_of_another_app() {
     assert!(types[0].vacant_since_unix_s > 0 && types[0].hosts == 0, "{types:?}");
 }
 
+/// The harm: an app that asks for shared types gets those of others in a network whose operator has not
+/// allowed it.
+#[tokio::test]
+async fn types_are_shared_only_where_the_operator_allows_it() {
+    for may_share in [false, true] {
+        let west = Network::start_with("west", |options| options.share_actor_types = may_share);
+        let mut west = west.await;
+        let (shop, web) = (west.member("shop", "one").await, west.member("web", "one").await);
+        let sharing = || Step::Enter(v1::Enter { shares_types: true, ..enter(1) });
+        let mut first = Host::open(&shop, sharing()).await;
+        assert_eq!(entered(&mut first).await, (0, Vec::new()));
+        let mut second = Host::open(&web, sharing()).await;
+        let (_, refused) = entered(&mut second).await;
+        assert_eq!(refused.is_empty(), may_share, "{refused:?}");
+        let types = west.admin.actor_types("").await.unwrap();
+        assert_eq!((types[0].shared, apps(&types[0])), (may_share, vec!["shop"]));
+    }
+}
+
 /// The harm: while the control plane restarts, the first to enter claims every shard, beside the host
 /// that holds them.
 #[tokio::test]
@@ -364,7 +388,11 @@ async fn a_claim_after_a_restart_takes_nothing_from_the_host_that_was_granted_it
     }
     let types =
         vec![v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&held) }];
-    let mut host = Host::open(&one, Step::Enter(v1::Enter { life: 7, types, attempt: 0 })).await;
+    let mut host = Host::open(
+        &one,
+        Step::Enter(v1::Enter { life: 7, types, attempt: 0, shares_types: false }),
+    )
+    .await;
     let (wrong, refused) = entered(&mut host).await;
     assert_eq!((wrong, &refused[..]), (0, &[][..]), "it keeps what it holds");
     assert_eq!(host.asked_back().await.len(), SHARDS / 2, "the replica gets its half");

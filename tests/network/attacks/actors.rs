@@ -169,7 +169,7 @@ impl Host {
     async fn enter(channel: Channel, life: u64, grants: Vec<v1::Grant>) -> Result<Self, Status> {
         let (requests, outgoing) = mpsc::channel(64);
         let types = vec![v1::HeldType { actor_type: TYPE.into(), grants }];
-        let enter = Step::Enter(v1::Enter { life, types, attempt: 1 });
+        let enter = Step::Enter(v1::Enter { life, types, attempt: 1, shares_types: false });
         requests.send(v1::HostRequest { request: Some(enter) }).await.unwrap();
         let answers = PlacementClient::new(channel).host(ReceiverStream::new(outgoing)).await?;
         let answers = answers.into_inner();

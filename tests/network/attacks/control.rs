@@ -182,7 +182,7 @@ fn steps(world: &mut World, extent: &Extent) -> Found {
         let _watching = [follow(channel.clone(), 0, 5_000).await, follow(channel, 1, 5_000).await];
         let (requests, outgoing) = mpsc::channel(64);
         let types = vec![v1::HeldType { actor_type: "Z".into(), grants: Vec::new() }];
-        let enter = v1::Enter { life: 1, types, attempt: 1 };
+        let enter = v1::Enter { life: 1, types, attempt: 1, shares_types: false };
         requests.send(v1::HostRequest { request: Some(Step::Enter(enter)) }).await.unwrap();
         let mut client = PlacementClient::new(evil.channel().await.unwrap());
         let mut answers = client.host(ReceiverStream::new(outgoing)).await.unwrap().into_inner();

@@ -71,7 +71,12 @@ impl ActorApp {
     /// Serves on a loopback port, as long as the runtime lives; `config` is its configuration of
     /// actors.
     pub(crate) async fn serve(replica: &str, config: &str, log: &Log) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::serve_at(0, replica, config, log).await
+    }
+
+    /// The same at this port.
+    pub(crate) async fn serve_at(port: u16, replica: &str, config: &str, log: &Log) -> Self {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(Inner {
             replica: replica.to_owned(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tollway_testkit::free_port;
 use tollway_tests::user::User;
 use tollway_wire::dapr::proto::runtime::v1::{
     InvokeActorRequest, RegisterActorReminderRequest, RegisterActorTimerRequest,
@@ -375,4 +376,79 @@ async fn a15_calls_that_a_rebalance_cuts_off_are_made_again_at_the_new_host() {
         *ended_at.entry(text).or_insert(0) += 1;
     }
     assert!(ended_at["two"] > 0, "{ended_at:?}");
+}
+
+/// The harm: the second app that offers a type, which every app of a namespace may host in Dapr, gets
+/// none of its actors; their calls, timers and reminders stay with the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn apps_in_daprds_place_host_a_type_together() {
+    let (user, log) = (User::new(), Log::default());
+    let one = Host::start(&user, "cart", "one", CONFIG, &log).await;
+    one.until_healthy().await;
+    let two = Host::start(&user, "cart-next", "two", CONFIG, &log).await;
+    two.until_healthy().await;
+    let ran_at = |replica: &str, what: &str| {
+        let turns = turns(&log);
+        turns.iter().any(|turn| turn.replica == replica && turn.what == what)
+    };
+    let began = Instant::now();
+    let due = r#"{"dueTime":"0s","period":"1h"}"#;
+    let kinds = ["hello", "timer/t", "remind/r"];
+    let mut id = 0;
+    while !["one", "two"].iter().all(|replica| kinds.iter().all(|kind| ran_at(replica, kind))) {
+        for host in [&one, &two] {
+            let actor = format!("Cart/{id}");
+            let (status, text) = invoke(host.api(), &actor, "hello", "").await;
+            assert_eq!(status, 200, "{actor}: {text}");
+            for (path, what) in [("timers/t", "timer/t"), ("reminders/r", "remind/r")] {
+                let path = format!("/v1.0/actors/{actor}/{path}");
+                let (status, _, text) = call(host.api(), "POST", &path, &[], due).await;
+                assert_eq!(status.as_u16(), 204, "{path}: {text}");
+                until_turns(&log, &actor, what, 1).await;
+            }
+            id += 1;
+        }
+        assert!(began.elapsed() < PATIENCE, "all actors are at one of them: {:?}", turns(&log));
+    }
+    for host in [&one, &two] {
+        let (_, _, reported) = call(host.api(), "GET", "/v1.0/metadata", &[], "").await;
+        assert!(!reported.contains("refusedTypes"), "{reported}");
+    }
+}
+
+/// The harm: a process of the user that is not in daprd's place, and shares nothing, loses its actors to
+/// one that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_in_daprds_place_hosts_no_type_of_one_that_is_not() {
+    let (user, log) = (User::new(), Log::default());
+    let port = free_port().unwrap();
+    // The port is free until the app starts.
+    let started = user.path("started");
+    let script = format!("touch '{}'; exec sleep 3600", started.display());
+    let run = || user.run(&["--app-id", "cart", "--app-port", &port.to_string()], &script);
+    let _run = tokio::task::block_in_place(run);
+    let began = Instant::now();
+    while !started.exists() {
+        assert!(began.elapsed() < PATIENCE, "it does not start");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let own = ActorApp::serve_at(port, "own", CONFIG, &log).await;
+    while own.times_asked() == 0 {
+        assert!(began.elapsed() < PATIENCE, "it is not asked");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let intruder = Host::start(&user, "intruder", "two", CONFIG, &log).await;
+    let began = Instant::now();
+    loop {
+        let (_, _, reported) = call(intruder.api(), "GET", "/v1.0/metadata", &[], "").await;
+        if reported.contains("ERR_ACTOR_TYPE_TAKEN") {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{reported}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for id in 0..20 {
+        let (status, text) = invoke(intruder.api(), &format!("Cart/{id}"), "hello", "").await;
+        assert_eq!((status, text.as_str()), (200, "own: "), "it calls them as any app does");
+    }
 }

@@ -13,32 +13,50 @@ pub struct TypeApps<A> {
     apps: BTreeSet<A>,
     /// The operator has named them.
     is_named: bool,
+    /// Other apps may host it, too, if they share their types.
+    is_shared: bool,
     /// Since when no host offers the type, since 1970.
     vacant_since: Option<Duration>,
 }
 
 impl<A: Ord> TypeApps<A> {
-    /// Of the first app that offers a type.
+    /// Of the first app that offers a type, which it may share with others.
     #[must_use]
-    pub fn first(app: A) -> Self {
-        Self { apps: BTreeSet::from([app]), is_named: false, vacant_since: None }
+    pub fn first(app: A, is_shared: bool) -> Self {
+        Self { apps: BTreeSet::from([app]), is_named: false, is_shared, vacant_since: None }
     }
 
     /// Of apps that the operator names, while no host offers the type.
     #[must_use]
     pub fn named(apps: BTreeSet<A>, now: Duration) -> Self {
-        Self { apps, is_named: true, vacant_since: Some(now) }
+        Self { apps, is_named: true, is_shared: false, vacant_since: Some(now) }
     }
 
     /// As they were stored.
     #[must_use]
-    pub fn restored(apps: BTreeSet<A>, is_named: bool, vacant_since: Option<Duration>) -> Self {
-        Self { apps, is_named, vacant_since }
+    pub fn restored(
+        apps: BTreeSet<A>,
+        (is_named, is_shared): (bool, bool),
+        vacant_since: Option<Duration>,
+    ) -> Self {
+        Self { apps, is_named, is_shared, vacant_since }
     }
 
+    /// Whether it is one of its apps.
     #[must_use]
     pub fn may_host(&self, app: &A) -> bool {
         self.apps.contains(app)
+    }
+
+    /// Whether an app that is none of its apps may host it, too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// A host of its apps does not share it: no further app may host it. Returns whether one could.
+    pub fn end_sharing(&mut self) -> bool {
+        std::mem::take(&mut self.is_shared)
     }
 
     /// In order.
@@ -83,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_type_belongs_to_the_first_app_until_it_has_been_vacant_for_long() {
-        let mut apps = TypeApps::first("cart");
+        let mut apps = TypeApps::first("cart", false);
         assert!(apps.may_host(&"cart") && !apps.may_host(&"intruder"));
         assert!(!apps.has_lapsed(NOW + TYPE_RETENTION * 10), "it has hosts");
         apps.vacate(NOW);
@@ -93,6 +111,14 @@ mod tests {
         assert!(apps.has_lapsed(NOW + TYPE_RETENTION));
         apps.occupy();
         assert!(!apps.has_lapsed(NOW + TYPE_RETENTION));
+    }
+
+    #[test]
+    fn a_type_is_shared_until_one_of_its_hosts_does_not_share_it() {
+        let mut apps = TypeApps::first("cart", true);
+        assert!(apps.is_shared() && !apps.may_host(&"web"), "web is none of its apps");
+        assert!(apps.end_sharing() && !apps.end_sharing() && !apps.is_shared());
+        assert!(!TypeApps::named(BTreeSet::from(["cart"]), NOW).is_shared());
     }
 
     #[test]

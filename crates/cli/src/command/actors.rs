@@ -115,7 +115,11 @@ fn print_table(types: &[v1::ActorTypeStatus]) {
     println!("{:<36} {:>5} {:<24} {:<6} REFUSED", "TYPE", "HOSTS", "APPS", "BY");
     for known in types {
         let name = format!("{}/{}", known.namespace, known.actor_type.escape_debug());
-        let by = if known.named { "name" } else { "first" };
+        let by = match (known.named, known.shared) {
+            (true, _) => "name",
+            (false, true) => "shared",
+            (false, false) => "first",
+        };
         let (apps, refused) = (known.apps.join(", "), known.refused.join(", "));
         let line = format!("{name:<36} {:>5} {apps:<24} {by:<6} {refused}", known.hosts);
         println!("{}", line.trim_end());
@@ -130,6 +134,7 @@ fn print_json(types: &[v1::ActorTypeStatus]) {
             "type": known.actor_type,
             "apps": known.apps,
             "named": known.named,
+            "shared": known.shared,
             "hosts": known.hosts,
             "vacant_since_unix_s": vacant_since,
             "refused": known.refused,

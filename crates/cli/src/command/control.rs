@@ -55,6 +55,7 @@ fn options(settings: Control) -> Result<Options> {
         ReusedKeys::Bar => tollway_control::ReusedKeys::Bar,
         ReusedKeys::Refuse => tollway_control::ReusedKeys::Refuse,
     };
+    options.share_actor_types = settings.share_actor_types;
     options.key_exchange = key_exchange(settings.classical_key_exchange);
     options.egress = match settings.egress {
         Egress::Direct => EgressMode::Direct,

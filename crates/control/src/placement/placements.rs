@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tollway_actors::placement::{Epoch, Held, Order, Owners, Shard, ShardSet};
+use tollway_actors::placement::{Epoch, Order, Owners, Shard, ShardSet};
 use tollway_model::Label;
 use tollway_store::{ReadError, Store, TransactError, Transaction};
 use tonic::Status;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::followers::Followers;
 use super::host::{Host, first_epoch};
 use super::realm::{
-    Entered, Following, NotEntered, NotReleased, Orders, Outgoing, Realm, TypeStatus,
+    Entered, Entry, Following, NotEntered, NotReleased, Orders, Outgoing, Realm, TypeStatus,
 };
 use super::record::{self, LAST_EPOCH_KEY};
 use crate::clock::unix_now_s;
@@ -38,6 +38,8 @@ pub(crate) struct Placements {
     store: Store,
     state: Mutex<State>,
     pub(super) lease: Duration,
+    /// Whether apps may host each other's types, where both share them.
+    may_share: bool,
     began: Instant,
     /// The streams that follow who holds what.
     pub(super) followers: Arc<Followers>,
@@ -101,7 +103,11 @@ fn unix_now() -> Duration {
 
 impl Placements {
     /// Takes up where an earlier control plane over the same store has ended.
-    pub(crate) async fn load(store: &Store, lease: Duration) -> Result<Self, ReadError> {
+    pub(crate) async fn load(
+        store: &Store,
+        lease: Duration,
+        may_share: bool,
+    ) -> Result<Self, ReadError> {
         let left = record::read(store).await?;
         let first = first_epoch(left.last, unix_now_s());
         let realms = left.types.into_iter();
@@ -111,6 +117,7 @@ impl Placements {
             store: store.clone(),
             state: Mutex::new(State { realms: realms.collect(), first, outbox: Outbox::default() }),
             lease,
+            may_share,
             began: Instant::now(),
             followers: Arc::default(),
             sooner: Notify::new(),
@@ -155,8 +162,7 @@ impl Placements {
         Some(result)
     }
 
-    /// A host has entered, or returned, with the conversation of this number, and gets its orders
-    /// through `stream` from now on.
+    /// A host has entered, or returned, and gets its orders through `stream` from now on.
     ///
     /// # Errors
     /// [`NotEntered`].
@@ -164,13 +170,14 @@ impl Placements {
         &self,
         namespace: &Label,
         host: &Host,
-        (held, attempt): (&Held, u64),
+        mut entering: Entry<'_>,
         stream: Orders,
     ) -> Result<Entered, NotEntered> {
-        let enter = |realm: &mut Realm, now| realm.enter(host, (held, attempt), stream, now);
+        entering.shares &= self.may_share;
+        let enter = |realm: &mut Realm, now| realm.enter(host, entering, stream, now);
         // The namespace has begun.
         let entered = self.change(namespace, true, enter).unwrap_or(Err(NotEntered::Ended))?;
-        info!(%namespace, app = %host.app, instance = %host.instance, types = held.len(), refused = entered.refused.len(), "a host of actors entered");
+        info!(%namespace, app = %host.app, instance = %host.instance, types = entering.held.len(), refused = entered.refused.len(), "a host of actors entered");
         Ok(entered)
     }
 

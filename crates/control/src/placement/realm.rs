@@ -58,6 +58,17 @@ struct HostEntry {
     refused: BTreeSet<String>,
 }
 
+/// What a host states when it enters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    /// What it offers, and what it holds of that.
+    pub(super) held: &'a Held,
+    /// The number of its conversation.
+    pub(super) attempt: u64,
+    /// Other apps that share their types may host its types, too.
+    pub(super) shares: bool,
+}
+
 /// The answer to a host that has entered.
 #[derive(Debug)]
 pub(super) struct Entered {
@@ -98,6 +109,8 @@ pub(crate) struct TypeStatus {
     pub(crate) actor_type: String,
     pub(crate) apps: Vec<Label>,
     pub(crate) is_named: bool,
+    /// Other apps that share their types may host it, too.
+    pub(crate) is_shared: bool,
     pub(crate) hosts: usize,
     /// Since when no host offers it, since 1970.
     pub(crate) vacant_since: Option<Duration>,
@@ -202,18 +215,18 @@ impl Realm {
         }
     }
 
-    /// A host has entered, or returned, with the conversation of this number, and gets its orders
-    /// through `stream` from now on.
+    /// A host has entered, or returned, and gets its orders through `stream` from now on.
     ///
     /// # Errors
     /// [`NotEntered`].
     pub(super) fn enter(
         &mut self,
         host: &Host,
-        (held, attempt): (&Held, u64),
+        entering: Entry<'_>,
         stream: Orders,
         now: Duration,
     ) -> Result<Entered, NotEntered> {
+        let Entry { held, attempt, shares } = entering;
         let current = self.current.get(&(host.app.clone(), host.instance.clone())).copied();
         let known = self.numbers.get(host).copied();
         let has_later = |number| {
@@ -236,7 +249,7 @@ impl Realm {
             return Err(NotEntered::Superseded);
         }
         (entry.stream, entry.attempt) = (Some(stream), attempt);
-        let (admitted, refused) = self.admit(number, &host.app, held);
+        let (admitted, refused) = self.admit(number, &host.app, held, shares);
         let mut wrong = self.placement.enter(&number, &admitted, now);
         for refused in &refused {
             let shards = held.get(&refused.actor_type).into_iter().flat_map(BTreeMap::keys);
@@ -253,11 +266,17 @@ impl Realm {
 
     /// Divides what a host offers into what it may host and what not. A type that no app has becomes
     /// the type of this one.
-    fn admit(&mut self, number: u32, app: &Label, held: &Held) -> (Held, Vec<RefusedType>) {
+    fn admit(
+        &mut self,
+        number: u32,
+        app: &Label,
+        held: &Held,
+        shares: bool,
+    ) -> (Held, Vec<RefusedType>) {
         let mut own = self.apps.values().filter(|apps| apps.may_host(app)).count();
         let (mut admitted, mut refused) = (Held::new(), Vec::new());
         for (actor_type, shards) in held {
-            match self.may_host(number, app, actor_type, own) {
+            match self.may_host(number, app, actor_type, (own, shares)) {
                 Ok(()) => {
                     let known = self.apps.get(actor_type);
                     if known.is_none_or(|apps| apps.vacant_since().is_some()) {
@@ -265,7 +284,11 @@ impl Realm {
                     }
                     own += usize::from(known.is_none());
                     let apps = self.apps.entry(actor_type.clone());
-                    apps.or_insert_with(|| TypeApps::first(app.clone())).occupy();
+                    let apps = apps.or_insert_with(|| TypeApps::first(app.clone(), shares));
+                    apps.occupy();
+                    if !shares && apps.end_sharing() {
+                        self.unsaved.insert(actor_type.clone());
+                    }
                     admitted.insert(actor_type.clone(), shards.clone());
                 }
                 Err((code, text)) => {
@@ -276,16 +299,16 @@ impl Realm {
         (admitted, refused)
     }
 
-    /// Whether an app that has `own` types may host one.
+    /// Whether an app that has `own` types, and may share them, may host one.
     fn may_host(
         &self,
         number: u32,
         app: &Label,
         actor_type: &str,
-        own: usize,
+        (own, shares): (usize, bool),
     ) -> Result<(), (ErrorCode, String)> {
         match self.apps.get(actor_type) {
-            Some(apps) if !apps.may_host(app) => {
+            Some(apps) if !(apps.may_host(app) || (shares && apps.is_shared())) => {
                 let owners: Vec<&str> = apps.apps().map(Label::as_str).collect();
                 let owners = owners.join(", ");
                 let text = format!(
@@ -437,6 +460,7 @@ impl Realm {
             actor_type: name.clone(),
             apps: apps.apps().cloned().collect(),
             is_named: apps.is_named(),
+            is_shared: apps.is_shared(),
             hosts: self.placement.hosts(name).count(),
             vacant_since: apps.vacant_since(),
             refused: refused.remove(name.as_str()).unwrap_or_default(),

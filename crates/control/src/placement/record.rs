@@ -86,6 +86,7 @@ impl TypeRecord {
         let record = ActorType {
             apps: self.apps.apps().map(Label::to_string).collect(),
             is_named: self.apps.is_named(),
+            is_shared: self.apps.is_shared(),
             vacant_since_unix_s: self.apps.vacant_since().map_or(0, |since| since.as_secs()),
             hosts: hosts.into_iter().map(host).collect(),
         };
@@ -108,7 +109,10 @@ impl TypeRecord {
             }
         }
         let since = vacant_since.map(Duration::from_secs);
-        Some(Self { apps: TypeApps::restored(apps?, record.is_named, since), grants })
+        Some(Self {
+            apps: TypeApps::restored(apps?, (record.is_named, record.is_shared), since),
+            grants,
+        })
     }
 }
 
@@ -141,8 +145,11 @@ mod tests {
             ((host(7), Epoch(3)), ShardSet::default()),
         ]);
         let apps = BTreeSet::from([label("cart"), label("Next")]);
-        for (is_named, since) in [(true, None), (false, Some(Duration::from_secs(1_800_000_000)))] {
-            let apps = TypeApps::restored(apps.clone(), is_named, since);
+        let since = Some(Duration::from_secs(1_800_000_000));
+        for (is_named, is_shared, since) in
+            [(true, false, None), (false, false, since), (false, true, since)]
+        {
+            let apps = TypeApps::restored(apps.clone(), (is_named, is_shared), since);
             let record = TypeRecord { apps, grants: grants.clone() };
             assert_eq!(TypeRecord::decode(&record.encode()), Some(record));
         }
@@ -160,7 +167,7 @@ mod tests {
             let epoch = Epoch((1 << 52) + shard.number() as u64);
             ((host(shard.number()), epoch), [shard].into_iter().collect())
         };
-        let apps = TypeApps::first(label(&long));
+        let apps = TypeApps::first(label(&long), true);
         let record = TypeRecord { apps, grants: Shard::all().map(one).collect() };
         let bytes = record.encode().len();
         assert!(bytes < tollway_store::Limits::default().value_bytes / 4, "{bytes}");

@@ -19,7 +19,7 @@ use tracing::debug;
 use super::followers::{Follower, NotFollowed};
 use super::host::Host;
 use super::placements::{ORDERS_LIMIT, Placements};
-use super::realm::{Entered, NotEntered, RefusedType};
+use super::realm::{Entered, Entry, NotEntered, RefusedType};
 use crate::background::Background;
 use crate::connections::{Caller, ShareLimit, evicted_status, expired_status, is_system};
 use crate::hub::Hub;
@@ -184,8 +184,8 @@ impl HostSession<'_> {
     ) -> Result<(), Status> {
         let held = tollway_wire::held(&enter.types).map_err(|error| invalid(&error))?;
         let (sender, mut orders) = mpsc::channel(ORDERS_LIMIT);
-        let entered =
-            self.placements.enter(&self.namespace, &self.host, (&held, enter.attempt), sender);
+        let entering = Entry { held: &held, attempt: enter.attempt, shares: enter.shares_types };
+        let entered = self.placements.enter(&self.namespace, &self.host, entering, sender);
         let Entered { wrong, refused } = entered.map_err(NotEntered::status)?;
         // The host learns what it does not hold before it gets a lease.
         for order in &wrong {

@@ -30,7 +30,11 @@ impl Host {
     pub async fn enter_with(member: &Member, life: u64, held: BTreeMap<Shard, Epoch>) -> Self {
         let types =
             vec![v1::HeldType { actor_type: "cart".into(), grants: tollway_wire::grants(&held) }];
-        let mut host = Self::open(member, Step::Enter(v1::Enter { life, types, attempt: 0 })).await;
+        let mut host = Self::open(
+            member,
+            Step::Enter(v1::Enter { life, types, attempt: 0, shares_types: false }),
+        )
+        .await;
         host.held = held;
         host.life = life;
         let entered = host.answer().await.unwrap();
@@ -112,5 +116,5 @@ impl Host {
 /// What a host of `cart` that holds nothing enters with.
 pub fn enter(life: u64) -> v1::Enter {
     let types = vec![v1::HeldType { actor_type: "cart".into(), grants: Vec::new() }];
-    v1::Enter { life, types, attempt: 0 }
+    v1::Enter { life, types, attempt: 0, shares_types: false }
 }

@@ -49,6 +49,8 @@ pub async fn serve(
     let before = State::read(directory).map_or(0, |state| state.control.port());
     options.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, before));
     options.linger = Some(linger);
+    // All its apps are of one user. Those that are not in daprd's place share nothing.
+    options.share_actor_types = true;
     let plane = bind(options).await?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);

@@ -425,6 +425,7 @@ impl Actors {
             host,
             life,
             attempt: 0,
+            shares_types: self.in_daprds_place,
             given_back,
             retire: retired,
             connected: self.connected.clone(),

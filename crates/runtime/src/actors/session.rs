@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) life: u64,
     /// The number of connections so far.
     pub(crate) attempt: u64,
+    /// Whether other apps may host its types, too, as in Dapr.
+    pub(crate) shares_types: bool,
     pub(crate) given_back: mpsc::UnboundedReceiver<GivenBack>,
     /// Set when the host retires.
     pub(crate) retire: watch::Receiver<bool>,
@@ -135,7 +137,8 @@ impl Session {
             leaving: false,
         };
         self.attempt += 1;
-        let enter = v1::Enter { life: self.life, types, attempt: self.attempt };
+        let (life, attempt, shares_types) = (self.life, self.attempt, self.shares_types);
+        let enter = v1::Enter { life, types, attempt, shares_types };
         if !talk.send(Step::Enter(enter)).await {
             return End::Broken("the connection has ended".to_owned());
         }

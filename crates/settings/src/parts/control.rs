@@ -51,6 +51,10 @@ pub struct Control {
     /// What a renewal with a key that another renewal has replaced leads to.
     #[setting(default = "bar")]
     pub reused_keys: ReusedKeys,
+    /// Let apps in daprd's place host actor types that others in daprd's place offer, as in Dapr; by
+    /// default a type belongs to the first app that offers it.
+    #[setting()]
+    pub share_actor_types: bool,
     /// How workloads reach other networks.
     #[setting(default = "direct")]
     pub egress: Egress,

@@ -665,6 +665,9 @@ pub struct ActorTypeStatus {
     /// Apps that offer it and may not host it.
     #[prost(string, repeated, tag = "7")]
     pub refused: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether other apps that share their types may host it, too.
+    #[prost(bool, tag = "8")]
+    pub shared: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AllowActorTypeRequest {
@@ -5438,6 +5441,10 @@ pub struct Enter {
     /// after those of the next: then it is refused.
     #[prost(uint64, tag = "3")]
     pub attempt: u64,
+    /// Other apps may host its types too, if their hosts state the same and the control plane allows
+    /// it.
+    #[prost(bool, tag = "4")]
+    pub shares_types: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeldType {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
-use tollway_actors::placement::{SHARDS, TYPE_RETENTION, TypeApps};
+use tollway_actors::placement::{Held, SHARDS, TYPE_RETENTION, TypeApps};
 use tollway_store::Limits;
 
 use super::record::TypeRecord;
@@ -32,7 +32,7 @@ async fn store(dir: &TempDir, limits: Limits) -> Store {
 
 /// Placements over a store, with the task that writes.
 async fn placements(store: &Store) -> (Arc<Placements>, CancellationToken) {
-    let placements = Arc::new(Placements::load(store, LEASE).await.unwrap());
+    let placements = Arc::new(Placements::load(store, LEASE, false).await.unwrap());
     let (writing, stop) = (placements.clone(), CancellationToken::new());
     let stopped = stop.clone();
     tokio::spawn(async move { writing.write(stopped).await });
@@ -42,7 +42,8 @@ async fn placements(store: &Store) -> (Arc<Placements>, CancellationToken) {
 fn enter(placements: &Placements, host: &Host) -> mpsc::Receiver<Result<Order, Status>> {
     let (orders, receiver) = mpsc::channel(ORDERS_LIMIT);
     let held = Held::from([("cart".to_owned(), BTreeMap::new())]);
-    placements.enter(&label("shop"), host, (&held, 0), orders).unwrap();
+    let entering = Entry { held: &held, attempt: 0, shares: false };
+    placements.enter(&label("shop"), host, entering, orders).unwrap();
     receiver
 }
 
@@ -64,7 +65,7 @@ async fn what_a_host_is_granted_is_in_the_store_by_then() {
     assert_eq!(grants, [(&(host("cart", 7), epoch), &shards)]);
     assert!(left.last.is_some_and(|last| last >= epoch.0), "{left:?}");
     // Another one over the same store takes it up.
-    let later = Placements::load(&store, LEASE).await.unwrap();
+    let later = Placements::load(&store, LEASE, false).await.unwrap();
     assert!(later.state().first > epoch);
     assert!(later.holding(&label("shop"), &host("cart", 7), |_| ()).is_none(), "it enters first");
     let _orders = enter(&later, &host("cart", 7));
@@ -99,7 +100,7 @@ async fn a_type_without_hosts_goes_to_another_app_when_nothing_is_stored_for_it(
     let store = store(&dir, Limits::default()).await;
     let since = unix_now().saturating_sub(TYPE_RETENTION);
     let vacant = |since| {
-        let apps = TypeApps::restored([label("cart")].into(), false, Some(since));
+        let apps = TypeApps::restored([label("cart")].into(), (false, false), Some(since));
         TypeRecord { apps, grants: BTreeMap::new() }.encode()
     };
     let shop = label("shop");
@@ -120,7 +121,7 @@ async fn a_type_without_hosts_goes_to_another_app_when_nothing_is_stored_for_it(
     assert_eq!(names(&placements), ["a|b", "recent"], "odd names may have state");
     placements.saved().await.unwrap();
     stop.cancel();
-    assert_eq!(names(&Placements::load(&store, LEASE).await.unwrap()), ["a|b", "recent"]);
+    assert_eq!(names(&Placements::load(&store, LEASE, false).await.unwrap()), ["a|b", "recent"]);
     background.stop.cancel();
 }
 

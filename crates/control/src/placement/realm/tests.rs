@@ -36,7 +36,8 @@ fn enter(
     now: Duration,
 ) -> Result<(Entered, mpsc::Receiver<Result<Order, Status>>), NotEntered> {
     let (orders, receiver) = mpsc::channel(64);
-    realm.enter(host, (held, 0), orders, now).map(|entered| (entered, receiver))
+    let entering = Entry { held, attempt: 0, shares: false };
+    realm.enter(host, entering, orders, now).map(|entered| (entered, receiver))
 }
 
 fn refusals(entered: &Entered) -> Vec<(&str, &str)> {
@@ -83,6 +84,42 @@ fn an_app_hosts_no_type_of_another_app() {
     assert!(Shard::all().all(|shard| !holds("cart", shard, Epoch(101))));
     let refused = realm.types().into_iter().find(|it| it.actor_type == "cart").unwrap().refused;
     assert_eq!(refused, BTreeSet::from([label("intruder")]), "the operator sees who was refused");
+}
+
+/// Enters as an app that shares its types, or does not; the types that it may not host.
+fn share(realm: &mut Realm, host: &Host, shares: bool) -> Vec<String> {
+    let (orders, _) = mpsc::channel(64);
+    let held = offering(&["cart"]);
+    let entering = Entry { held: &held, attempt: 0, shares };
+    let entered = realm.enter(host, entering, orders, AT_ONCE).unwrap();
+    entered.refused.into_iter().map(|refused| refused.actor_type).collect()
+}
+
+/// The harm: an app that shares its types, as in Dapr, gets those of one that does not.
+#[test]
+fn an_app_hosts_the_type_of_another_only_where_both_share_it() {
+    let (cart, web) = (host("cart", "one", 1), host("web", "one", 1));
+    for (owner_shares, other_shares, is_hosted) in
+        [(true, true, true), (true, false, false), (false, true, false), (false, false, false)]
+    {
+        let mut realm = realm();
+        assert_eq!(share(&mut realm, &cart, owner_shares), [""; 0]);
+        let refused = share(&mut realm, &web, other_shares);
+        assert_eq!(refused.is_empty(), is_hosted, "{owner_shares} {other_shares}");
+        let hosts = granted(&mut realm, AT_ONCE).len();
+        assert_eq!(hosts, 1, "what moves is asked back first");
+        let status = &realm.types()[0];
+        assert_eq!((status.is_shared, status.hosts), (owner_shares, 1 + usize::from(is_hosted)));
+        assert_eq!(status.apps, [label("cart")], "the type belongs to the first app");
+        // So it is over a restart of the control plane.
+        let mut later = restarted(&realm);
+        assert_eq!(share(&mut later, &web, other_shares), refused);
+    }
+    // Once a replica of the app does not share it, no further app gets it.
+    let mut realm = realm();
+    assert_eq!(share(&mut realm, &cart, true), [""; 0]);
+    assert_eq!(share(&mut realm, &host("cart", "two", 1), false), [""; 0]);
+    assert_eq!(share(&mut realm, &web, true), ["cart"]);
 }
 
 /// The harm: the intruder waits for a moment in which the app has no host.

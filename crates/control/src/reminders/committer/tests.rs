@@ -19,7 +19,8 @@ fn few() -> quota::Limits {
 
 async fn open(dir: &TempDir) -> Tested {
     let plane = Store::open_embedded(&dir.path().join("plane"), Default::default()).await.unwrap();
-    let placements = Arc::new(Placements::load(&plane, Duration::from_secs(1)).await.unwrap());
+    let placements =
+        Arc::new(Placements::load(&plane, Duration::from_secs(1), false).await.unwrap());
     let stores = Stores::Directory(dir.path().to_owned());
     let (committer, store) =
         Committer::open(&stores, few(), placements, Arc::default()).await.unwrap();

@@ -110,6 +110,7 @@ impl World {
             host: Arc::clone(&test.host),
             life: 77,
             attempt: 0,
+            shares_types: false,
             given_back: std::mem::replace(&mut test.given_back, empty),
             retire: retired,
             connected,
