@@ -9,7 +9,7 @@ use tollway_routing::TargetError;
 
 use crate::conn::ListenerKind;
 use crate::error_response;
-use crate::exchange::Exchange;
+use crate::exchange::{BodySize, Exchange};
 use crate::headers;
 use crate::request_error::RequestError;
 
@@ -110,17 +110,44 @@ pub(crate) fn complete(of: &AsDaprd, exchange: &Exchange, head: &mut ResponseHea
     echo_baggage(exchange, head);
 }
 
-/// Whether the body of a request to the HTTP API may be so large, as far as its head states.
+/// The largest body of a call whose head does not state its length.
+pub(crate) struct BodyLimit {
+    /// The app that is called.
+    id: String,
+    most: u64,
+}
+
+impl BodyLimit {
+    /// Whether a body may have so many bytes.
+    ///
+    /// # Errors
+    /// [`RequestError::BodyTooLarge`].
+    pub(crate) fn admit(&self, bytes: u64) -> Result<(), RequestError> {
+        match bytes > self.most {
+            true => Err(RequestError::BodyTooLarge { id: self.id.clone(), most: self.most }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Bounds the body of a call to the HTTP API: now if its head states its length, while it comes if not.
 ///
 /// # Errors
 /// [`RequestError::BodyTooLarge`].
-pub(crate) fn check_size(of: &AsDaprd, exchange: &Exchange, id: &str) -> Result<(), RequestError> {
-    let length = exchange.request_size.content_length().unwrap_or_default();
-    match of.body_bytes {
-        Some(most) if length > most && AsDaprd::answers(exchange) => {
-            Err(RequestError::BodyTooLarge { id: id.to_owned(), most })
+pub(crate) fn limit_body(
+    of: &AsDaprd,
+    exchange: &mut Exchange,
+    id: &str,
+) -> Result<(), RequestError> {
+    let Some(most) = of.body_bytes else { return Ok(()) };
+    let limit = BodyLimit { id: id.to_owned(), most };
+    match exchange.request_size {
+        BodySize::None => Ok(()),
+        BodySize::Fixed(length) => limit.admit(length),
+        BodySize::Unknown => {
+            exchange.body_limit = Some(Box::new(limit));
+            Ok(())
         }
-        _ => Ok(()),
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) struct BodyCollector {
     shares: Arc<Mutex<Shares>>,
     caller: Arc<str>,
     message_bytes: usize,
+    in_daprds_place: bool,
 }
 
 /// A body, which counts towards the limit until it is dropped.
@@ -94,7 +95,7 @@ impl BodyCollector {
 
     fn with_share(bytes: usize, share: usize, message_bytes: usize) -> Self {
         let shares = Arc::new(Mutex::new(Shares::new(bytes, share)));
-        Self { shares, caller: Arc::from(""), message_bytes }
+        Self { shares, caller: Arc::from(""), message_bytes, in_daprds_place: false }
     }
 
     /// For the bodies of this caller.
@@ -105,6 +106,15 @@ impl BodyCollector {
     /// For bodies of so many bytes each.
     pub(crate) fn limited(&self, message_bytes: usize) -> Self {
         Self { message_bytes, ..self.clone() }
+    }
+
+    /// Whether bodies are refused as daprd refuses them.
+    pub(crate) fn in_daprds_place(self, in_daprds_place: bool) -> Self {
+        Self { in_daprds_place, ..self }
+    }
+
+    pub(crate) fn is_in_daprds_place(&self) -> bool {
+        self.in_daprds_place
     }
 
     /// Largest body, in bytes.

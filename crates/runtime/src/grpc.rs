@@ -84,9 +84,15 @@ impl Services {
         }
         // It counts until it is answered.
         let (head, body) = request.into_parts();
+        let mut prefix = Vec::with_capacity(PREFIX);
+        let body = body.map_frame(|frame| {
+            let data = frame.data_ref().map_or(&[][..], |data| &data[..]);
+            prefix.extend(data.iter().take(PREFIX - prefix.len()));
+            frame
+        });
         let mut held = match self.bodies.collect(body).await {
             Ok(held) => held,
-            Err(why) => return not_collected(why, &self.bodies),
+            Err(why) => return not_collected(why, &prefix, &self.bodies),
         };
         let message = Full::from(std::mem::take(&mut held.bytes));
         let request = hyper::Request::from_parts(head, Body::new(message));
@@ -113,10 +119,21 @@ fn unary_methods() -> HashSet<String> {
     paths
 }
 
-fn not_collected(why: CollectError, bodies: &BodyCollector) -> hyper::Response<Body> {
+/// The answer to a message that begins with `prefix` and was not read whole.
+fn not_collected(
+    why: CollectError,
+    prefix: &[u8],
+    bodies: &BodyCollector,
+) -> hyper::Response<Body> {
     let most = bodies.message_bytes() - PREFIX;
     let problem = why.problem("a message", most);
     let status = match why {
+        CollectError::TooLarge if bodies.is_in_daprds_place() => {
+            // As the server of grpc-go in daprd.
+            let length = prefix.last_chunk().map_or(0, |length| u32::from_be_bytes(*length));
+            let text = format!("grpc: received message larger than max ({length} vs. {most})");
+            Status::resource_exhausted(text)
+        }
         CollectError::TooLarge => Status::out_of_range(problem.text),
         CollectError::LimitReached | CollectError::CutOff | CollectError::TooSlow => {
             problem.status()

@@ -19,6 +19,9 @@ use crate::routes::{self, Endpoint, From};
 use crate::server::Api;
 use crate::state;
 
+/// Daprd's words for a body that is larger than its limit.
+pub(crate) const STREAM_TOO_LARGE: &str = "stream too large";
+
 pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> {
     let request = match state::http::answer(&api.stores, &api.bodies, request).await {
         Ok(answer) => return answer,
@@ -222,6 +225,10 @@ pub(crate) fn not_collected(
     bodies: &BodyCollector,
 ) -> Response<Body> {
     let status = match why {
+        CollectError::TooLarge if bodies.is_in_daprds_place() => {
+            let text = format!("failed deserializing HTTP body: {STREAM_TOO_LARGE}");
+            return problem(StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, &text);
+        }
         CollectError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         CollectError::CutOff => StatusCode::BAD_REQUEST,
         CollectError::LimitReached => StatusCode::SERVICE_UNAVAILABLE,

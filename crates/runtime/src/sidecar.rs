@@ -140,7 +140,8 @@ impl Sidecar {
         let stores = Stores::new(opened, plane.facts().service().clone());
         let loopback: Arc<dyn Loopback> =
             Arc::new(LoopbackConnection::new(plane.loopback_client()));
-        let bodies = BodyCollector::new(COLLECTED_BODY_BYTES, message_bytes);
+        let bodies = BodyCollector::new(COLLECTED_BODY_BYTES, message_bytes)
+            .in_daprds_place(in_daprds_place);
         let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
         let app_calls = resiliency.clone().map(|resiliency| {
             let home = plane.facts().service().clone();

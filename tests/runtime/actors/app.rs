@@ -303,6 +303,7 @@ impl Inner {
             "fail" | "remind/fail" | "timer/fail" => (500, "broken".to_owned()),
             "missing" => (404, "no such method".to_owned()),
             "soft" => (200, "not now".to_owned()),
+            "large" => (200, "x".repeat(8192)),
             // A request to the API in the same turn: method, path below the own actor, body.
             "api" => {
                 let parts: Vec<&str> = text.splitn(3, ' ').collect();

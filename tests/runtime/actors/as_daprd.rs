@@ -452,3 +452,55 @@ async fn an_app_in_daprds_place_hosts_no_type_of_one_that_is_not() {
         assert_eq!((status, text.as_str()), (200, "own: "), "it calls them as any app does");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a18_a_message_or_a_body_above_the_limit_is_refused_as_by_daprd() {
+    let (user, log) = (User::new(), Log::default());
+    let app = ActorApp::serve("one", CONFIG, &log).await;
+    let port = app.address.port().to_string();
+    let flags = ["--app-port", &port, "--max-body-size", "1k"];
+    let start = || Daprd::listening(&user, "cart", &flags);
+    let daprd = tokio::task::block_in_place(start);
+    app.beside(daprd.http());
+    let host = Host { daprd, app };
+    host.until_healthy().await;
+    let mut dapr = client(host.grpc()).await;
+    let request = |bytes: usize| InvokeActorRequest {
+        actor_type: "Cart".to_owned(),
+        actor_id: "1".to_owned(),
+        method: "hello".to_owned(),
+        data: vec![b'x'; bytes],
+        ..InvokeActorRequest::default()
+    };
+    dapr.invoke_actor(request(500)).await.unwrap();
+    let refused = dapr.invoke_actor(request(2048)).await.unwrap_err();
+    let length = prost::Message::encoded_len(&request(2048));
+    let expected = format!("grpc: received message larger than max ({length} vs. 1000)");
+    assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, expected.as_str()));
+    let post = |path: &'static str, bytes: usize| {
+        let api = host.api();
+        async move { call(api, "POST", path, &[], "x".repeat(bytes)).await }
+    };
+    assert_eq!(post("/v1.0/actors/Cart/1/method/hello", 1000).await.0.as_u16(), 200);
+    for (path, code, text) in [
+        (
+            "/v1.0/actors/Cart/1/method/hello",
+            "ERR_BAD_REQUEST",
+            "invalid request: failed to read body: stream too large",
+        ),
+        (
+            "/v1.0/actors/Cart/1/timers/t",
+            "ERR_MALFORMED_REQUEST",
+            "failed deserializing HTTP body: stream too large",
+        ),
+    ] {
+        let (status, _, answer) = post(path, 1001).await;
+        let envelope = envelope(&answer);
+        assert_eq!((status.as_u16(), envelope.0.as_str()), (400, code), "{path}");
+        assert_eq!(envelope.1, text, "{path}");
+    }
+    // What the app answers has the limit of every app.
+    let (status, text) = invoke(host.api(), "Cart/1", "large", "").await;
+    assert_eq!(status, 200, "{text}");
+    assert_eq!(turns_of(&log, "Cart/1", "hello").len(), 2, "it has seen nothing of the others");
+}

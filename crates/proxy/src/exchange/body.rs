@@ -4,7 +4,7 @@
 use tollway_http::h1::{self, BodyLength};
 use tollway_http::{Fields, h2};
 
-use super::{Exchange, Exchanges, Pipe, Side, StreamRef, UpstreamState, finish};
+use super::{Exchange, Exchanges, Pipe, Side, StreamRef, UpstreamState, fail, finish};
 use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -84,6 +84,13 @@ pub(crate) fn feed(
     let Exchanges { slab, buffered_bytes, spare_bodies, .. } = exchanges;
     let Some(exchange) = slab.get_mut(key) else { return };
     exchange.active = cx.now;
+    if let (Some(limit), Side::Request) = (&exchange.body_limit, side) {
+        let pipe = &exchange.request;
+        let bytes = pipe.passed + (pipe.len() + data.len()) as u64;
+        if let Err(error) = limit.admit(bytes) {
+            return fail::fail(cx, conns, exchanges, key, &error);
+        }
+    }
     let gathers = exchange.up == UpstreamState::Gathering;
     let sink = exchange.sink(side);
     let turn = exchange.turn_towards(side);

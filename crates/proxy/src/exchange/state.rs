@@ -11,6 +11,7 @@ use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 use tollway_telemetry::SeriesId;
 
 use super::Pipe;
+use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
 use crate::observe::Observed;
 use crate::protocol::Arrival;
@@ -181,6 +182,8 @@ pub(crate) struct Exchange {
     pub(crate) needs_permit: bool,
     /// It counts among the requests that the app has.
     pub(crate) holds_permit: bool,
+    /// Of a body whose length is not known, in daprd's place.
+    pub(crate) body_limit: Option<Box<BodyLimit>>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -220,6 +223,7 @@ impl Exchange {
             is_begun: false,
             needs_permit: true,
             holds_permit: false,
+            body_limit: None,
             started: now,
             active: now,
             observed,

@@ -223,7 +223,7 @@ fn clean_path(config: &LoopConfig, of: &mut Exchange, id: &str) -> Result<(), Re
     let Some(daprd) = config.as_daprd.as_ref().filter(|_| AsDaprd::answers(of)) else {
         return Ok(());
     };
-    as_daprd::check_size(daprd, of, id)?;
+    as_daprd::limit_body(daprd, of, id)?;
     match clean_target(&of.head.path) {
         Ok(None) => Ok(()),
         Ok(Some(path)) => {

@@ -5,6 +5,7 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use tollway_actors::placement::Actor;
+use tollway_model::ErrorCode;
 use tollway_proxy::{ActorCaller, ActorLookup};
 use tollway_state::Entry;
 use tonic::body::Body;
@@ -13,9 +14,9 @@ use super::Actors;
 use super::call::{Call, elsewhere};
 use super::names::{ActorRequest, Work, asked};
 use super::problem::Problem;
-use crate::body_collector::BodyCollector;
+use crate::body_collector::{BodyCollector, CollectError};
 use crate::go_json;
-use crate::rest::{empty, not_collected};
+use crate::rest::{STREAM_TOO_LARGE, empty, not_collected};
 use crate::routes::From;
 use crate::state::{Step, expiry};
 
@@ -40,6 +41,13 @@ impl Actors {
         let (head, body) = request.into_parts();
         let mut held = match bodies.collect(body).await {
             Ok(held) => held,
+            Err(CollectError::TooLarge)
+                if bodies.is_in_daprds_place()
+                    && matches!(asked, ActorRequest::Host(Work::Method { .. })) =>
+            {
+                let text = format!("invalid request: failed to read body: {STREAM_TOO_LARGE}");
+                return Ok(Problem::new(ErrorCode::ActorBadName, text).response());
+            }
             Err(why) => return Ok(not_collected(why, "a request about an actor", bodies)),
         };
         let answered = match asked {

@@ -68,6 +68,7 @@ use self::settings::Types;
 pub(crate) use self::state::ActorStore;
 use self::stream::Streams;
 pub(crate) use self::stream::ToAppStream;
+use crate::body_collector::MESSAGE_BYTES;
 use crate::control_link::ControlLink;
 use crate::loopback::Loopback;
 use crate::resiliency::ResiliencyState;
@@ -199,6 +200,8 @@ impl Actors {
     pub(crate) fn new(config: ActorsConfig) -> Arc<Self> {
         let ActorsConfig { loopback, message_bytes, clock, metrics, .. } = config;
         let http_app = message_bytes.map(|message_bytes| {
+            // A smaller limit is one of requests, not of what the app answers.
+            let message_bytes = message_bytes.max(MESSAGE_BYTES);
             Arc::new(HttpApp { loopback: Arc::clone(&loopback), clock, message_bytes })
         });
         let counted = metrics.clone();

@@ -61,6 +61,26 @@ fn a18_a_limit_of_bodies_below_the_default_holds() {
         assert!(status == 500 && body.contains("ERR_DIRECT_INVOKE"), "{body}");
         assert!(body.contains("stream too large"), "{body}");
         assert!(!app.was_sent("/large"));
+        // So is a body whose length no head states.
+        let chunked = |path: &str, bytes: usize| {
+            let head =
+                "HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+            let half = "y".repeat(bytes / 2);
+            let rest = "z".repeat(bytes - bytes / 2);
+            let request = format!(
+                "POST /v1.0/invoke/web/method/{path} {head}{:x}\r\n{half}\r\n{:x}\r\n{rest}\r\n0\r\n\r\n",
+                half.len(),
+                rest.len(),
+            );
+            RawClient::exchange(daprd.http(), request, PATIENCE).unwrap().text()
+        };
+        let whole = chunked("streamed", 65_536);
+        assert!(whole.starts_with("HTTP/1.1 200"), "{whole}");
+        let refused = chunked("endless", 65_537);
+        assert!(refused.starts_with("HTTP/1.1 500"), "{refused}");
+        assert!(refused.contains("ERR_DIRECT_INVOKE"), "{refused}");
+        assert!(refused.contains("stream too large"), "{refused}");
+        assert!(app.requests("/endless").is_empty(), "it never has all of it");
     }
 }
 
