@@ -17,6 +17,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(60);
 const BREAKERS_OF_APP: usize = 100;
 const BREAKERS_OF_ACTORS: usize = 5000;
+/// What default policies of state stores are named after, the nearest first.
+const STORE_KINDS: [&str; 3] = ["StatestoreComponentOutbound", "ComponentOutbound", "Component"];
 /// Most breakers that may be configured.
 const BREAKERS: usize = 100_000;
 
@@ -85,8 +87,16 @@ struct CircuitBreaker {
 struct Targets {
     apps: BTreeMap<String, Target>,
     actors: BTreeMap<String, Target>,
-    /// Those of state stores and others, which have rules of their own.
-    components: BTreeMap<String, IgnoredAny>,
+    components: BTreeMap<String, ComponentTarget>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ComponentTarget {
+    /// What is asked of the component.
+    outbound: Target,
+    /// What the component brings to the app, as a state store never does.
+    inbound: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -144,17 +154,27 @@ impl Spec {
             let rules = reader.rules(target, &field, BREAKERS_OF_ACTORS)?;
             into.actors.push((name.clone(), rules));
         }
-        for (kind, cache, rules) in [
-            ("App", BREAKERS_OF_APP, &mut into.other_apps),
-            ("Actor", BREAKERS_OF_ACTORS, &mut into.other_actors),
+        for (name, target) in &targets.components {
+            let field = format!("targets.components.{name}");
+            if into.components.iter().any(|(known, _)| known == name) {
+                return Err(format!("{field} is in another file too; keep one of them"));
+            }
+            if target.inbound.is_some() {
+                reader.note(format!("{field}.inbound has no effect: state stores make no calls"));
+            }
+            let field = format!("{field}.outbound");
+            let rules = reader.rules(&target.outbound, &field, BREAKERS_OF_APP)?;
+            into.components.push((name.clone(), rules));
+        }
+        for (kinds, cache, rules) in [
+            (&["App"][..], BREAKERS_OF_APP, &mut into.other_apps),
+            (&["Actor"], BREAKERS_OF_ACTORS, &mut into.other_actors),
+            (&STORE_KINDS, BREAKERS_OF_APP, &mut into.other_stores),
         ] {
-            let usual = Target::usual(kind, &policies);
+            let usual = Target::usual(kinds, &policies);
             if usual.is_set() {
                 *rules = Some(reader.rules(&usual, "a default policy", cache)?);
             }
-        }
-        if !targets.components.is_empty() {
-            notes.push("Resiliency has targets.components, which have no effect".to_owned());
         }
         Ok(())
     }
@@ -162,10 +182,11 @@ impl Spec {
 
 impl Target {
     /// The default policies, which apply to every target that is not named.
-    fn usual(kind: &str, policies: &Policies) -> Self {
+    fn usual(kinds: &[&str], policies: &Policies) -> Self {
         let first = |part: &str, is_there: &dyn Fn(&str) -> bool| {
-            let names = [format!("Default{kind}{part}Policy"), format!("Default{part}Policy")];
-            names.into_iter().find(|name| is_there(name)).unwrap_or_default()
+            let kinds = kinds.iter().chain(&[""]);
+            let mut names = kinds.map(|kind| format!("Default{kind}{part}Policy"));
+            names.find(|name| is_there(name)).unwrap_or_default()
         };
         Self {
             timeout: first("Timeout", &|name| policies.timeouts.contains_key(name)),
@@ -425,7 +446,10 @@ mod tests {
                 "actors": {
                     "Cart": { "circuitBreaker": "usual", "circuitBreakerScope": "both" },
                 },
-                "components": { "store": { "outbound": { "retry": "often" } } },
+                "components": {
+                    "store": { "outbound": { "retry": "often", "circuitBreaker": "usual" } },
+                    "pubsub": { "inbound": { "retry": "often" } },
+                },
             },
         }))
         .unwrap();
@@ -451,8 +475,13 @@ mod tests {
         let cart = found.of_actor("Cart").unwrap();
         assert_eq!((cart.scope, cart.breakers), (Scope::Both, 5000));
         assert_eq!(cart.breaker.as_ref().unwrap().trip, Trip::usual());
+        let store = found.of_store("store").unwrap();
+        assert_eq!(store.retry.as_ref().unwrap().retries, Some(3));
+        assert_eq!(store.breaker.as_ref().unwrap().trip, Trip::usual());
         assert_eq!((app("other"), found.of_actor("Other")), (None, None));
-        assert_eq!(notes, ["Resiliency has targets.components, which have no effect"]);
+        assert_eq!(found.of_store("other"), None);
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        assert!(note.contains("targets.components.pubsub.inbound has no effect"), "{note}");
     }
 
     #[test]
@@ -460,9 +489,17 @@ mod tests {
         let retry = |seconds: u32| json!({ "duration": format!("{seconds}s") });
         let (found, _) = found(&json!({ "policies": {
             "retries": { "DefaultRetryPolicy": retry(1), "DefaultAppRetryPolicy": retry(2) },
-            "timeouts": { "DefaultActorTimeoutPolicy": "7s", "DefaultTimeoutPolicy": "8s" },
+            "timeouts": {
+                "DefaultActorTimeoutPolicy": "7s", "DefaultTimeoutPolicy": "8s",
+                "DefaultComponentTimeoutPolicy": "9s",
+                "DefaultStatestoreComponentOutboundTimeoutPolicy": "10s",
+            },
         } }))
         .unwrap();
+        let store = found.of_store("any").unwrap();
+        assert_eq!(store.timeout, Some(Duration::from_secs(10)));
+        let pause = Pauses::Constant(Duration::from_secs(1));
+        assert_eq!(store.retry.as_ref().unwrap().pause, pause);
         let (app, actor) =
             (found.of_app(&home(), &home()).unwrap(), found.of_actor("Any").unwrap());
         let pause = |rules: &Rules| rules.retry.as_ref().unwrap().pause;

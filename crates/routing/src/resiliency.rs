@@ -32,6 +32,10 @@ pub struct Resiliency {
     pub actors: Vec<(String, Rules)>,
     /// For types that are not named.
     pub other_actors: Option<Rules>,
+    /// For what is asked of components, by their names.
+    pub components: Vec<(String, Rules)>,
+    /// For state stores that are not named.
+    pub other_stores: Option<Rules>,
 }
 
 /// `app[.namespace[.network]]`. Missing parts are those of the caller.
@@ -42,7 +46,7 @@ pub struct NamedApp {
     network: Option<NetworkName>,
 }
 
-/// What holds for the calls of one app or one type of actor.
+/// What holds for the calls of one app or one type of actor, or of one component.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The name of the file with the rules.
@@ -96,6 +100,8 @@ pub enum Outcome {
     /// One over gRPC.
     Grpc(u16),
     TimedOut,
+    /// A failure without a status, as a state store has it.
+    Failed,
 }
 
 impl Resiliency {
@@ -111,6 +117,13 @@ impl Resiliency {
     pub fn of_actor(&self, actor_type: &str) -> Option<&Rules> {
         let own = self.actors.iter().find(|(name, _)| name == actor_type);
         own.map(|(_, rules)| rules).or(self.other_actors.as_ref())
+    }
+
+    /// What holds for the operations of a state store.
+    #[must_use]
+    pub fn of_store(&self, component: &str) -> Option<&Rules> {
+        let own = self.components.iter().find(|(name, _)| name == component);
+        own.map(|(_, rules)| rules).or(self.other_stores.as_ref())
     }
 }
 
@@ -143,7 +156,7 @@ impl Outcome {
         match self {
             Self::Http(status) => !(200..400).contains(&status),
             Self::Grpc(code) => code != 0,
-            Self::TimedOut => true,
+            Self::TimedOut | Self::Failed => true,
         }
     }
 }
@@ -165,7 +178,7 @@ impl RetryRule {
             && match outcome {
                 Outcome::Http(status) => is_in(&self.http, status),
                 Outcome::Grpc(code) => is_in(&self.grpc, code),
-                Outcome::TimedOut => true,
+                Outcome::TimedOut | Outcome::Failed => true,
             }
     }
 }
@@ -208,6 +221,7 @@ mod tests {
         let mut found = Resiliency {
             apps: vec![(named("stock"), with(1)), (named("stock.shop.east"), with(5))],
             actors: vec![("Cart".to_owned(), with(2))],
+            components: vec![("orders".to_owned(), with(6))],
             ..Resiliency::default()
         };
         let of_app = |found: &Resiliency, app| found.of_app(&name(app), &home).cloned();
@@ -215,6 +229,12 @@ mod tests {
         assert_eq!(of_app(&found, "STOCK.default.west"), Some(with(1)));
         assert_eq!(of_app(&found, "stock.shop.east"), Some(with(5)));
         assert_eq!((of_app(&found, "stock.shop"), found.of_actor("Other")), (None, None));
+        assert_eq!((found.of_store("orders"), found.of_store("other")), (Some(&with(6)), None));
+        found.other_stores = Some(with(7));
+        assert_eq!(
+            (found.of_store("orders"), found.of_store("other")),
+            (Some(&with(6)), Some(&with(7)))
+        );
         found.other_apps = Some(with(3));
         found.other_actors = Some(with(4));
         assert_eq!(of_app(&found, "stock.shop"), Some(with(3)));
@@ -252,6 +272,7 @@ mod tests {
         let is_again = |outcome| named.decide(outcome, 1, 0.0).is_some();
         assert!(is_again(Outcome::Http(429)) && is_again(Outcome::Http(503)));
         assert!(is_again(Outcome::Grpc(4)) && is_again(Outcome::TimedOut));
+        assert!(is_again(Outcome::Failed), "it has no status to be named by");
         assert!(!is_again(Outcome::Http(404)) && !is_again(Outcome::Grpc(5)));
     }
 

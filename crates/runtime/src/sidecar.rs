@@ -137,12 +137,12 @@ impl Sidecar {
         };
         let asked_to_end = Arc::<EndRequest>::default();
         let opened = opened.unwrap_or_else(|| AllOpened::by_default(network_store(plane.mesh())));
-        let stores = Stores::new(opened, plane.facts().service().clone());
+        let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
+        let stores = Stores::new(opened, plane.facts().service().clone(), resiliency.as_ref());
         let loopback: Arc<dyn Loopback> =
             Arc::new(LoopbackConnection::new(plane.loopback_client()));
         let bodies = BodyCollector::new(COLLECTED_BODY_BYTES, message_bytes)
             .in_daprds_place(in_daprds_place);
-        let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
         let app_calls = resiliency.clone().map(|resiliency| {
             let home = plane.facts().service().clone();
             let own = Arc::new(LoopbackConnection::new(plane.loopback_client()));

@@ -56,6 +56,14 @@ pub enum StateError {
     /// A setting that only shows itself when the store is opened.
     #[error("{what}")]
     Setting { what: String },
+    /// The app's Resiliency allows no more time. Whether a write has happened is unknown.
+    #[error(
+        "no answer within {after:?}, which the Resiliency of this app allows; whether a write has happened is unknown"
+    )]
+    TookTooLong { after: Duration },
+    /// The app's Resiliency lets no operation through for a while. The words are Dapr's.
+    #[error("circuit breaker is open")]
+    CircuitOpen,
     /// The runtime ended under it.
     #[error("the store is closed")]
     Closed,
@@ -78,6 +86,21 @@ impl StateError {
                 | Self::TooManyOps { .. }
                 | Self::TooLarge { .. }
         )
+    }
+
+    /// Whether the store works and this is its answer to the request: the same request again has the
+    /// same one.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        self.is_callers_fault()
+            || matches!(
+                self,
+                Self::EtagMismatch { .. }
+                    | Self::Fenced { .. }
+                    | Self::Foreign { .. }
+                    | Self::Setting { .. }
+                    | Self::Closed
+            )
     }
 
     pub(crate) fn mismatch(key: &str, found: Option<String>) -> Self {

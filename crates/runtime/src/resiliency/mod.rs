@@ -1,5 +1,6 @@
 //! Calls under Resiliency rules: timeouts, retries and circuit breakers. `tollway_routing` decides;
-//! this module carries the decisions out, for calls of apps (`apps`), actors and endpoints.
+//! this module carries the decisions out, for calls of apps (`apps`), actors and endpoints, and for
+//! the operations of state stores.
 
 mod apps;
 mod replay;
@@ -17,6 +18,7 @@ use tollway_proxy::ERROR_FIELD;
 use tollway_routing::{
     Breaker, BreakerRule, BreakerState, Outcome, Pass, Resiliency, Rules, Scope,
 };
+use tollway_state::StateError;
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{CircuitState, Rule, Runtime};
 use tonic::body::Body;
@@ -42,6 +44,20 @@ struct Known {
 
 pub(crate) type Answered = Result<Response<Body>, Problem>;
 
+/// What an attempt comes to.
+pub(crate) trait Attempted {
+    fn outcome(&self) -> Outcome;
+
+    /// Whether there is no such callee. It has not failed: it may just not have started.
+    fn is_unknown(&self) -> bool;
+
+    /// An attempt that was given up after this time.
+    fn timed_out(after: Duration) -> Self;
+
+    /// None was made, since the breaker of `key` is open.
+    fn not_made(key: &str) -> Self;
+}
+
 impl ResiliencyState {
     /// `metrics` counts under Dapr's names.
     pub(crate) fn new(rules: Arc<Resiliency>, metrics: Option<Arc<DaprMetrics>>) -> Arc<Self> {
@@ -56,21 +72,23 @@ impl ResiliencyState {
         self.rules.of_actor(actor_type)
     }
 
+    pub(crate) fn of_store(&self, component: &str) -> Option<&Rules> {
+        self.rules.of_store(component)
+    }
+
     /// Makes a call of `target` under rules. Each of `keys` has a breaker. Without `repeats` there
-    /// is one attempt.
-    ///
-    /// # Errors
-    /// The error of the last attempt, [`ErrorCode::TimedOut`], or [`ErrorCode::CircuitOpen`].
-    pub(crate) async fn run<F>(
+    /// is one attempt. Returns what the last attempt came to.
+    pub(crate) async fn run<A, F>(
         &self,
         rules: &Rules,
         target: &str,
         keys: &[String],
         repeats: bool,
         mut attempt: impl FnMut() -> F,
-    ) -> Answered
+    ) -> A
     where
-        F: Future<Output = Answered>,
+        A: Attempted,
+        F: Future<Output = A>,
     {
         let counts = self.metrics.as_ref().map(|metrics| metrics.runtime());
         let counts = Counts { of: counts, file: &rules.file, target };
@@ -78,8 +96,13 @@ impl ResiliencyState {
         if retry.is_some() {
             counts.applied(Rule::Retry, None);
         }
-        for made in 1.. {
-            let leave = self.leave(rules, keys, &counts)?;
+        let mut made: u32 = 0;
+        loop {
+            made = made.saturating_add(1);
+            let leave = match self.leave(rules, keys, &counts) {
+                Ok(leave) => leave,
+                Err(key) => return A::not_made(key),
+            };
             let answer = match rules.timeout {
                 None => attempt().await,
                 Some(time) => {
@@ -87,35 +110,38 @@ impl ResiliencyState {
                     let answer = tokio::time::timeout(time, attempt()).await;
                     answer.unwrap_or_else(|_| {
                         counts.activated(Rule::Timeout, None);
-                        Err(timed_out(time))
+                        A::timed_out(time)
                     })
                 }
             };
-            let outcome = outcome(&answer);
-            // A callee that is not known has not failed: it may just not have started.
-            if !is_unknown(&answer) {
+            let outcome = answer.outcome();
+            if !answer.is_unknown() {
                 leave.note(outcome.is_failure(), &counts);
             }
             let Some(pause) = retry.and_then(|retry| retry.decide(outcome, made, random())) else {
+                if made > 1 && !outcome.is_failure() {
+                    tracing::info!(target, attempts = made, "what had failed has succeeded");
+                }
                 return answer;
             };
+            if made == 1 {
+                tracing::info!(target, ?pause, "what has failed is tried again");
+            }
             counts.activated(Rule::Retry, None);
             tokio::time::sleep(pause).await;
         }
-        // Unreachable in practice: the number of attempts has no successor.
-        Err(Problem::new(ErrorCode::TimedOut, "the call was tried again too often"))
     }
 
     /// Asks all breakers for an attempt.
     ///
     /// # Errors
-    /// [`ErrorCode::CircuitOpen`].
+    /// The key of one that is open.
     fn leave<'a>(
         &'a self,
         rules: &'a Rules,
         keys: &'a [String],
         counts: &Counts<'_>,
-    ) -> Result<Leave<'a>, Problem> {
+    ) -> Result<Leave<'a>, &'a str> {
         let mut leave = Leave { of: self, rule: rules.breaker.as_ref(), passes: Vec::new() };
         let Some(rule) = &rules.breaker else { return Ok(leave) };
         let now = self.began.elapsed();
@@ -131,10 +157,7 @@ impl ResiliencyState {
             let state = of_key.breaker.state();
             drop(known);
             counts.applied(Rule::CircuitBreaker, Some(state));
-            let Some(pass) = pass else {
-                let text = format!("too many calls of {key} have failed; none is made for a while");
-                return Err(Problem::new(ErrorCode::CircuitOpen, text));
-            };
+            let Some(pass) = pass else { return Err(key) };
             leave.passes.push((key, pass));
         }
         Ok(leave)
@@ -195,21 +218,23 @@ struct Leave<'a> {
 impl Leave<'_> {
     fn note(mut self, is_failure: bool, counts: &Counts<'_>) {
         let now = self.of.began.elapsed();
-        self.give_back(|breaker, pass, rule| {
+        self.give_back(|key, breaker, pass, rule| {
             let before = breaker.state();
             breaker.note(pass, is_failure, rule, now);
-            if breaker.state() != before {
-                counts.activated(Rule::CircuitBreaker, Some(breaker.state()));
+            let after = breaker.state();
+            if after != before {
+                tracing::info!(of = key, ?before, ?after, "a circuit breaker has changed");
+                counts.activated(Rule::CircuitBreaker, Some(after));
             }
         });
     }
 
-    fn give_back(&mut self, mut end: impl FnMut(&mut Breaker, Pass, &BreakerRule)) {
+    fn give_back(&mut self, mut end: impl FnMut(&str, &mut Breaker, Pass, &BreakerRule)) {
         let Some(rule) = self.rule else { return };
         let mut known = self.of.breakers();
         for (key, pass) in self.passes.drain(..) {
             if let Some(of_key) = known.get_mut(key) {
-                end(&mut of_key.breaker, pass, rule);
+                end(key, &mut of_key.breaker, pass, rule);
             }
         }
     }
@@ -218,7 +243,7 @@ impl Leave<'_> {
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         if !self.passes.is_empty() {
-            self.give_back(|breaker, pass, _| breaker.forget(pass));
+            self.give_back(|_, breaker, pass, _| breaker.forget(pass));
         }
     }
 }
@@ -234,40 +259,68 @@ pub(crate) fn keys_of_actor(scope: Scope, actor: &Actor) -> Vec<String> {
     }
 }
 
-/// Whether the control plane knows no such callee.
-fn is_unknown(answer: &Answered) -> bool {
-    let unknown = [ErrorCode::UnknownService, ErrorCode::ActorNoAddress];
-    match answer {
-        Ok(answer) => {
-            let word = answer.headers().get(ERROR_FIELD);
-            word.is_some_and(|word| unknown.iter().any(|code| word == code.word()))
+impl Attempted for Answered {
+    fn outcome(&self) -> Outcome {
+        let answer = match self {
+            Ok(answer) => answer,
+            Err(problem) if problem.code == ErrorCode::TimedOut => return Outcome::TimedOut,
+            Err(problem) => return Outcome::Http(problem.http_status()),
+        };
+        let fields = answer.headers();
+        let grpc = fields.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
+        let is_grpc = fields.get(CONTENT_TYPE).is_some_and(|kind| {
+            kind.as_bytes().starts_with(b"application/grpc") && answer.status().is_success()
+        });
+        match grpc {
+            Some(code) => Outcome::Grpc(code),
+            // A stream that has begun.
+            None if is_grpc => Outcome::Grpc(0),
+            None => Outcome::Http(answer.status().as_u16()),
         }
-        Err(problem) => unknown.contains(&problem.code),
+    }
+
+    fn is_unknown(&self) -> bool {
+        let unknown = [ErrorCode::UnknownService, ErrorCode::ActorNoAddress];
+        match self {
+            Ok(answer) => {
+                let word = answer.headers().get(ERROR_FIELD);
+                word.is_some_and(|word| unknown.iter().any(|code| word == code.word()))
+            }
+            Err(problem) => unknown.contains(&problem.code),
+        }
+    }
+
+    fn timed_out(after: Duration) -> Self {
+        let text = format!("no answer within {after:?}, which the Resiliency of this app allows");
+        Err(Problem::new(ErrorCode::TimedOut, text))
+    }
+
+    fn not_made(key: &str) -> Self {
+        let text = format!("too many calls of {key} have failed; none is made for a while");
+        Err(Problem::new(ErrorCode::CircuitOpen, text))
     }
 }
 
-fn outcome(answer: &Answered) -> Outcome {
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(problem) if problem.code == ErrorCode::TimedOut => return Outcome::TimedOut,
-        Err(problem) => return Outcome::Http(problem.http_status()),
-    };
-    let fields = answer.headers();
-    let grpc = fields.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
-    let is_grpc = fields.get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes().starts_with(b"application/grpc") && answer.status().is_success()
-    });
-    match grpc {
-        Some(code) => Outcome::Grpc(code),
-        // A stream that has begun.
-        None if is_grpc => Outcome::Grpc(0),
-        None => Outcome::Http(answer.status().as_u16()),
+impl<T> Attempted for Result<T, StateError> {
+    /// What the store answers to the caller about its request is no failure of the store.
+    fn outcome(&self) -> Outcome {
+        match self {
+            Err(error) if !error.is_answer() => Outcome::Failed,
+            Ok(_) | Err(_) => Outcome::Http(200),
+        }
     }
-}
 
-fn timed_out(time: Duration) -> Problem {
-    let text = format!("no answer within {time:?}, which the Resiliency of this app allows");
-    Problem::new(ErrorCode::TimedOut, text)
+    fn is_unknown(&self) -> bool {
+        false
+    }
+
+    fn timed_out(after: Duration) -> Self {
+        Err(StateError::TookTooLong { after })
+    }
+
+    fn not_made(_: &str) -> Self {
+        Err(StateError::CircuitOpen)
+    }
 }
 
 /// A number from 0 up to 1. Pauses are spread by it so that not all callers repeat at once.

@@ -164,14 +164,16 @@ async fn a_call_that_is_given_up_frees_its_try() {
 
 #[test]
 fn what_counts_as_a_failure_is_read_from_status_and_fields() {
-    let of = |status, fields: &[(&'static str, &str)]| outcome(&Ok(response(status, fields, "")));
+    let of = |status, fields: &[(&'static str, &str)]| {
+        Answered::Ok(response(status, fields, "")).outcome()
+    };
     assert_eq!(of(503, &[]), Outcome::Http(503));
     let grpc = ("content-type", "application/grpc+proto");
     assert_eq!(of(200, &[grpc]), Outcome::Grpc(0), "a stream that has begun");
     assert_eq!(of(200, &[grpc, ("grpc-status", "14")]), Outcome::Grpc(14));
     assert_eq!(of(502, &[grpc]), Outcome::Http(502));
     assert_eq!(of(200, &[("grpc-status", "x")]), Outcome::Http(200));
-    let problem = |code| outcome(&Err(Problem::new(code, "")));
+    let problem = |code| Answered::Err(Problem::new(code, "")).outcome();
     assert_eq!(problem(ErrorCode::TimedOut), Outcome::TimedOut);
     assert_eq!(problem(ErrorCode::Overloaded), Outcome::Http(503));
 }

@@ -1,12 +1,14 @@
 //! The state API: apps store values under keys in the stores of components.
 //!
 //! `http` and `rpc` read requests of the two protocols, `stores` carries them out, and `problem`
-//! makes the error responses with Dapr's texts and codes. `tollway_state` has the engines.
+//! makes the error responses with Dapr's texts and codes. `guarded` keeps a store to the Resiliency
+//! rules of its component. `tollway_state` has the engines.
 
 #[cfg(test)]
 mod api_tests;
 mod document;
 mod embedded;
+mod guarded;
 pub(crate) mod http;
 mod problem;
 pub(crate) mod rpc;

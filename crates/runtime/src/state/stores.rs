@@ -11,7 +11,9 @@ use tollway_state::{
     StateStore, Transaction, UnusableStore, open,
 };
 
+use super::guarded::GuardedStore;
 use super::problem::{Doing, Problem};
+use crate::resiliency::ResiliencyState;
 
 /// Most changes of one request under way at once.
 const AT_ONCE: usize = 16;
@@ -134,9 +136,17 @@ pub(crate) async fn open_all(
 }
 
 impl Stores {
-    pub(crate) fn new(all: AllOpened, owner: ServiceName) -> Self {
+    /// The stores, each under the rules of its component.
+    pub(crate) fn new(
+        all: AllOpened,
+        owner: ServiceName,
+        resiliency: Option<&Arc<ResiliencyState>>,
+    ) -> Self {
         let AllOpened { opened, unusable } = all;
-        let named = |opened: Opened| (opened.name.clone(), opened);
+        let named = |mut opened: Opened| {
+            opened.store = GuardedStore::wrap(&opened.name, opened.store, resiliency);
+            (opened.name.clone(), opened)
+        };
         let why = |store: UnusableStore| (store.name, store.why);
         Self {
             by_name: opened.into_iter().rev().map(named).collect(),
