@@ -14,10 +14,12 @@ use tollway_proxy::{
 };
 use tollway_routing::{AccessList, Resiliency, SamplingRatio};
 use tollway_runtime::HttpEndpoint;
+use tollway_telemetry::DaprPlan;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
 
 use crate::access_control;
 use crate::files::Refusal;
+use crate::metrics::Section;
 use crate::resources::unknown_fields;
 
 /// Dapr's default share: one trace of ten thousand.
@@ -25,9 +27,7 @@ const USUAL_SHARE: f64 = 1e-4;
 /// The fields that say who may do what.
 const RULES: [&str; 2] = ["accessControl", "api"];
 /// Why fields of Dapr's have no effect.
-const REASONS: [(&str, &str); 8] = [
-    ("metric", "options say whether there are metrics, and their names and labels are fixed"),
-    ("metrics", "options say whether there are metrics, and their names and labels are fixed"),
+const REASONS: [(&str, &str); 6] = [
     ("logging", "calls are logged by --enable-api-logging, or --access-log"),
     ("features", "there are none to switch on or off"),
     ("nameResolution", "apps are found through the control plane"),
@@ -44,12 +44,16 @@ pub struct Configuration {
     pub(crate) access: Option<AccessList>,
     /// From files of Resiliency.
     pub(crate) resilience: Option<Resiliency>,
-    /// The names of these files.
-    pub rules: Vec<String>,
+    /// The names of these files, and their namespaces where they have one.
+    pub rules: Vec<(String, String)>,
+    /// What is counted under Dapr's names; `None` for nothing.
+    pub metrics: Option<DaprPlan>,
     /// What may be called outside of the mesh by a name.
     pub endpoints: Vec<HttpEndpoint>,
     /// Types of components that may not be used.
     pub(crate) denied_components: Vec<String>,
+    /// About metrics, under the former name and the present one.
+    metric_sections: [Section; 2],
     /// Sentences for the log at the start.
     pub(crate) notes: Vec<String>,
 }
@@ -80,8 +84,8 @@ struct Spec {
     http_pipeline: Pipeline,
     app_http_pipeline: Pipeline,
     components: DeniedComponents,
-    metric: Value,
-    metrics: Value,
+    metric: Section,
+    metrics: Section,
     logging: Value,
     features: Value,
     name_resolution: Value,
@@ -161,6 +165,22 @@ impl Configuration {
         TelemetryOptions { tracing, ..given }
     }
 
+    /// Decides about metrics, once all documents are read. Only `in_daprds_place` they have an effect.
+    ///
+    /// # Errors
+    /// As [`Section::plan`].
+    pub(crate) fn plan_metrics(&mut self, in_daprds_place: bool) -> Result<(), String> {
+        let [former, present] = std::mem::take(&mut self.metric_sections);
+        if in_daprds_place {
+            self.metrics = former.with(present).plan(&mut self.notes)?;
+        } else if former.is_filled() || present.is_filled() {
+            let note = "`metrics` of the Configuration is left out: only in daprd's place there are \
+                        metrics under Dapr's names";
+            self.notes.push(note.to_owned());
+        }
+        Ok(())
+    }
+
     /// Takes in a document of `file`, for an app of this namespace.
     ///
     /// # Errors
@@ -212,6 +232,9 @@ impl Configuration {
             }
         }
         self.denied_components.extend(spec.components.deny);
+        for (of, later) in self.metric_sections.iter_mut().zip([spec.metric, spec.metrics]) {
+            of.add(later);
+        }
         let Some(tracing) = spec.tracing else { return Ok(()) };
         if !tracing.zipkin.endpoint_address.is_empty() {
             self.notes.push("no traces go to Zipkin; give it spans through `otel`".to_owned());
@@ -245,8 +268,6 @@ impl Spec {
     /// Notes about each field that has no effect here.
     fn idle(&self, file: &str) -> Vec<String> {
         let fields = BTreeMap::from([
-            ("metric", &self.metric),
-            ("metrics", &self.metrics),
             ("logging", &self.logging),
             ("features", &self.features),
             ("nameResolution", &self.name_resolution),
@@ -357,6 +378,7 @@ fn is_filled(value: &Value) -> bool {
 mod tests {
     use serde_json::json;
     use tollway_config::go::only_document;
+    use tollway_telemetry::{DaprSettings, LabelRule};
 
     use super::*;
 
@@ -450,10 +472,8 @@ mod tests {
             "api": {}, "tracing": { "samplingRate": "1" }, "accessControl": null,
         });
         let notes = read(&spec).unwrap().notes;
-        assert_eq!(notes.len(), 7, "{notes:#?}");
+        assert_eq!(notes.len(), 5, "{notes:#?}");
         for (field, reason) in [
-            ("metric", "options say"),
-            ("metrics", "options say"),
             ("mtls", "always on"),
             ("logging.apiLogging", "--enable-api-logging"),
             ("features", "none to switch"),
@@ -466,6 +486,90 @@ mod tests {
         }
         let nothing = json!({ "mtls": {}, "features": [], "metric": null });
         assert_eq!(read(&nothing).unwrap().notes, [""; 0]);
+    }
+
+    /// What is chosen about metrics, in the order in which the documents are read.
+    fn metrics(specs: &[Value]) -> Result<(Option<DaprPlan>, Vec<String>), String> {
+        let mut configuration = Configuration::default();
+        for spec in specs {
+            let read = read(spec)?;
+            for (of, later) in configuration.metric_sections.iter_mut().zip(read.metric_sections) {
+                of.add(later);
+            }
+            configuration.notes.extend(read.notes);
+        }
+        configuration.plan_metrics(true)?;
+        Ok((configuration.metrics, configuration.notes))
+    }
+
+    #[test]
+    fn a14_the_present_name_counts_before_the_former_one() {
+        let plan = |specs: &[Value]| metrics(specs).unwrap().0.map(|plan| plan.settings());
+        let usual = DaprSettings::default();
+        assert_eq!(plan(&[]).as_ref(), Some(&usual));
+        assert_eq!(plan(&[json!({ "metric": null, "metrics": {} })]).as_ref(), Some(&usual));
+        assert_eq!(plan(&[json!({ "metric": { "enabled": false } })]), None);
+        let on = json!({ "metric": { "enabled": false }, "metrics": { "enabled": true } });
+        assert_eq!(plan(&[on]).as_ref(), Some(&usual));
+        let regex = json!({ "/orders/*": "/orders/.+" });
+        let rule = json!({ "name": "m", "labels": [{ "name": "path", "regex": regex }] });
+        let former = json!({ "metric": {
+            "recordErrorCodes": true, "rules": [rule],
+            "http": { "increasedCardinality": false, "excludeVerbs": true },
+        } });
+        let present = json!({ "metrics": {
+            "latencyDistributionBuckets": [5, 50], "http": { "pathMatching": ["/a"] },
+        } });
+        // The present `http` takes the place of the former one.
+        let expected = DaprSettings {
+            path_patterns: vec!["/a".to_owned()],
+            latency_bounds: vec![5, 50],
+            counts_errors: true,
+            rules: vec![LabelRule {
+                metric: "m".to_owned(),
+                label: "path".to_owned(),
+                replaced: vec![("/orders/*".to_owned(), "/orders/.+".to_owned())],
+            }],
+            ..usual.clone()
+        };
+        assert_eq!(plan(&[former.clone(), present]).as_ref(), Some(&expected));
+        // Of several documents each field counts by itself.
+        let later = json!({ "metric": { "http": { "increasedCardinality": true } } });
+        let plan = plan(&[former, later]).unwrap();
+        assert!(plan.labels_paths && plan.excludes_verbs && plan.counts_errors);
+    }
+
+    #[test]
+    fn a14_what_daprd_refuses_of_metrics_is_refused_and_what_it_logs_is_noted() {
+        let of = |section: Value| metrics(&[json!({ "metrics": section })]);
+        for (section, part) in [
+            (
+                json!({ "http": { "pathMatching": ["/a{b}"] } }),
+                "spec.metrics.http.pathMatching: `/",
+            ),
+            (json!({ "latencyDistributionBuckets": [1.5] }), "a.yaml:1:"),
+            (json!({ "latencyDistributionBuckets": ["x"] }), "a.yaml:1:"),
+            (json!({ "enabled": "perhaps" }), "a.yaml:1:"),
+            (json!({ "http": ["a"] }), "a.yaml:1:"),
+        ] {
+            let refused = of(section.clone()).unwrap_err();
+            assert!(refused.contains(part), "{section}: {refused}");
+        }
+        let rule = json!({ "name": "m", "labels": [{ "name": "l", "regex": { "-": "(" } }] });
+        for (section, part) in [
+            (json!({ "latencyDistributionBuckets": [-5] }), "Buckets are left out"),
+            (json!({ "rules": [rule] }), "all rules about metrics are left out"),
+            (json!({ "colour": 1 }), "the field `colour` is not known"),
+            (json!({ "HTTP": {} }), "the field `HTTP` is not known"),
+        ] {
+            let (plan, notes) = of(section.clone()).unwrap();
+            assert!(plan.is_some(), "{section}");
+            assert!(notes.iter().any(|note| note.contains(part)), "{section}: {notes:?}");
+        }
+        let mut other = read(&json!({ "metrics": { "enabled": true } })).unwrap();
+        other.plan_metrics(false).unwrap();
+        assert!(other.metrics.is_none());
+        assert!(other.notes[0].contains("only in daprd's place"), "{:?}", other.notes);
     }
 
     #[test]

@@ -228,14 +228,14 @@ fn resources(file: &Path) -> Value {
     let resources = vec![("a.yaml".to_owned(), read_file(file))];
     let texts = FileTexts { configurations: Vec::new(), resources };
     let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
-    let (takes_all_namespaces, calls_out) = (true, true);
+    let (takes_all_namespaces, in_daprds_place) = (true, true);
     let files = Files {
         app: &app,
         namespace: &namespace,
         takes_all_namespaces,
         config: &[],
         resources: &[],
-        calls_out,
+        in_daprds_place,
     };
     if let Err(error) = files.read_texts(&texts, &|_| None) {
         println!("{}: {error}", file.display());

@@ -27,8 +27,9 @@ pub struct Files<'a> {
     pub config: &'a [PathBuf],
     /// Folders of resources.
     pub resources: &'a [PathBuf],
-    /// The sidecar calls HTTPEndpoints; they are left out where it does not.
-    pub calls_out: bool,
+    /// The sidecar is in daprd's place: it calls HTTPEndpoints, and counts under Dapr's names. What the
+    /// files have about either is left out where it is not.
+    pub in_daprds_place: bool,
 }
 
 /// The content of the files for an app.
@@ -92,6 +93,10 @@ impl Files<'_> {
         for (source, text) in &texts.configurations {
             self.configuration(text, source, variable, &mut configuration)?;
         }
+        if let Err(what) = configuration.plan_metrics(self.in_daprds_place) {
+            let source = texts.configurations.last().map_or("--config", |(source, _)| source);
+            return Err(DaprError::document(Path::new(source), what));
+        }
         let mut resources = Resources::of(&texts.resources);
         let mut notes = std::mem::take(&mut configuration.notes);
         for resource in resources.found.iter().filter(|found| found.kind != components::KIND) {
@@ -142,17 +147,17 @@ impl Files<'_> {
         into: &mut Configuration,
         notes: &mut Vec<String>,
     ) -> Result<(), DaprError> {
-        let Resource { source, kind, name, .. } = resource;
+        let Resource { source, kind, name, namespace, .. } = resource;
         let left_out = |why: &str| format!("{source}: {kind} `{name}` is left out: {why}");
         match kind.as_str() {
             "Resiliency" => {
                 let rules = into.resilience.get_or_insert_default();
                 match resiliency::read(resource, rules, notes) {
-                    Ok(()) => into.rules.push(name.clone()),
+                    Ok(()) => into.rules.push((name.clone(), namespace.clone())),
                     Err(why) => notes.push(left_out(&why)),
                 }
             }
-            "HTTPEndpoint" if !self.calls_out => {
+            "HTTPEndpoint" if !self.in_daprds_place => {
                 notes.push(left_out("only in daprd's place a sidecar calls out of the mesh"));
             }
             "HTTPEndpoint" => {

@@ -17,6 +17,7 @@ mod error;
 mod files;
 mod flags;
 mod http_endpoint;
+mod metrics;
 mod options;
 mod parse;
 mod resiliency;

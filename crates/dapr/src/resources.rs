@@ -33,7 +33,7 @@ pub(crate) struct Resource {
     pub(crate) source: String,
     pub(crate) kind: String,
     pub(crate) name: String,
-    namespace: String,
+    pub(crate) namespace: String,
     scopes: Vec<String>,
     pub(crate) node: Rc<Node>,
 }

@@ -195,6 +195,30 @@ impl ErrorCode {
         }
     }
 
+    /// The category under which Dapr counts it.
+    #[must_use]
+    pub fn dapr_category(self) -> &'static str {
+        if self == Self::DirectInvoke {
+            return "service-invocation";
+        }
+        match self.entry().group {
+            Group::State => "state",
+            // Dapr has one code for requests that are none, whatever they are about.
+            Group::Actors if self != Self::ActorBadName => "actor",
+            Group::Health => "health",
+            Group::Request
+            | Group::Name
+            | Group::Connectivity
+            | Group::Trust
+            | Group::App
+            | Group::Limit
+            | Group::Actors
+            | Group::Start
+            | Group::Access
+            | Group::Store => "common",
+        }
+    }
+
     /// The HTTP status that carries it: 500 for what should never reach a request.
     #[must_use]
     pub fn http_status(self) -> u16 {

@@ -6,6 +6,7 @@ mod cors;
 use tollway_http::{Fields, RequestHead, ResponseHead};
 use tollway_model::{ErrorCode, ServiceName};
 use tollway_routing::TargetError;
+use tollway_telemetry::DaprMetrics;
 
 use crate::conn::ListenerKind;
 use crate::error_response;
@@ -96,8 +97,17 @@ const BAGGAGE_BYTES: usize = 8192;
 const BAGGAGE_MEMBER_BYTES: usize = 4096;
 const BAGGAGE_MEMBERS_LIMIT: usize = 180;
 
-/// The answer to a browser that asks what a web page may do at the HTTP API.
-pub(crate) fn preflight(of: &AsDaprd, exchange: &Exchange) -> Option<ResponseHead> {
+/// Begins a request as daprd does: labels its path for the metrics, and answers a browser that asks
+/// what a web page may do at the HTTP API.
+pub(crate) fn begin(
+    of: &AsDaprd,
+    metrics: Option<&DaprMetrics>,
+    exchange: &mut Exchange,
+) -> Option<ResponseHead> {
+    if let Some(metrics) = metrics.filter(|_| is_of_app(exchange) && !exchange.is_grpc) {
+        let target = String::from_utf8_lossy(&exchange.head.path);
+        exchange.path_label = metrics.path_label(&target);
+    }
     let cors = of.cors.as_ref().filter(|_| exchange.via == ListenerKind::HttpApi)?;
     cors.preflight(&exchange.head)
 }
@@ -149,6 +159,22 @@ pub(crate) fn limit_body(
             Ok(())
         }
     }
+}
+
+/// Counts a request of the own app that is refused or has failed, by the code that it is answered with.
+pub(crate) fn count_failure(
+    metrics: &DaprMetrics,
+    exchange: &Exchange,
+    error: &RequestError,
+    home: &ServiceName,
+) {
+    // Dapr counts neither calls of gRPC that are passed on, nor a missing token.
+    if !AsDaprd::answers(exchange) || matches!(error, RequestError::ApiToken) {
+        return;
+    }
+    let is_call = called(exchange, error, home).is_some();
+    let code = if is_call { DIRECT_INVOKE.1 } else { error.code() };
+    metrics.failed(code.dapr_category(), code.word());
 }
 
 /// Whether a request comes from the own app.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, Limited};
 use prost::Message as _;
+use tollway_model::ErrorCode;
 use tollway_proxy::{AppOptions, daprd_text};
 use tollway_wire::DAPR_DESCRIPTORS;
 use tollway_wire::dapr::proto::common::v1::InvokeResponse;
@@ -33,6 +34,7 @@ use tower::ServiceExt;
 
 use crate::actors::{ActorPhase, ToAppStream};
 use crate::body_collector::{BodyCollector, CollectError};
+use crate::error_counts;
 use crate::external_endpoints::ExternalCalls;
 use crate::fields::fields_of;
 use crate::invoke_service::{answer_of, failure_code, http_request};
@@ -153,8 +155,10 @@ impl Dapr for Grpc {
         let (metadata, _, InvokeServiceRequest { id, message }) = request.into_parts();
         let message = message.ok_or_else(|| Status::invalid_argument("the message is missing"))?;
         let as_daprd = self.0.as_daprd.is_some();
-        let fail =
-            |code, reason: &str| Status::new(failure_code(code, as_daprd), daprd_text(&id, reason));
+        let fail = |code, reason: &str| {
+            let status = Status::new(failure_code(code, as_daprd), daprd_text(&id, reason));
+            error_counts::named(status, ErrorCode::DirectInvoke)
+        };
         let failed = |reason: &dyn std::fmt::Display| fail(Code::Internal, &reason.to_string());
         let call = http_request(&id, message, fields_of(&metadata));
         let call = call.map_err(|refused| fail(refused.code(), refused.message()))?;

@@ -18,6 +18,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::called::{Called, EXACT_METHOD};
 use crate::codes::grpc_of;
+use crate::error_counts;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, metadata_of, text_of};
 
 /// Longest part of an app's response in the details of an error, in bytes.
@@ -92,9 +93,11 @@ pub(crate) fn answer_of(
     body: &Bytes,
     as_daprd: bool,
 ) -> Result<Response<InvokeResponse>, Status> {
-    if head.headers.contains_key(ERROR_FIELD) {
+    if let Some(word) = head.headers.get(ERROR_FIELD) {
         let text = daprd_text(id, &reason_of(head, body));
-        return Err(Status::new(failure_code(code_of_failure(head.status), as_daprd), text));
+        let status = Status::new(failure_code(code_of_failure(head.status), as_daprd), text);
+        let code = word.to_str().ok().and_then(ErrorCode::from_word);
+        return Err(error_counts::named(status, code.unwrap_or(ErrorCode::DirectInvoke)));
     }
     let mut metadata = metadata_of(&head.headers);
     for own in [APP_STATUS, APP_DETAILS] {

@@ -25,6 +25,7 @@ mod codes;
 mod control_link;
 mod direct_invoke;
 mod end_request;
+mod error_counts;
 mod external_endpoints;
 mod fields;
 mod go_json;

@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tollway_proxy::{ApiKind, ApiStream, AsDaprd, RuntimeTask};
+use tollway_telemetry::DaprMetrics;
 use tonic::body::Body;
 
 use crate::actors::Actors;
@@ -19,6 +20,7 @@ use crate::body_collector::BodyCollector;
 use crate::callback::AppCallback;
 use crate::direct_invoke;
 use crate::end_request::EndRequest;
+use crate::error_counts::{self, Calls};
 use crate::external_endpoints::ExternalCalls;
 use crate::grpc::{Grpc, Services};
 use crate::loopback::Loopback;
@@ -56,6 +58,8 @@ pub(crate) struct Api {
     pub(crate) external: Option<ExternalCalls>,
     /// Set in daprd's place: what is done as daprd does.
     pub(crate) as_daprd: Option<Arc<AsDaprd>>,
+    /// Where errors of the API are counted by their codes, if they are.
+    pub(crate) errors: Option<Arc<DaprMetrics>>,
     pub(crate) asked_to_end: Arc<EndRequest>,
     /// Largest message that is translated, in bytes.
     pub(crate) message_bytes: usize,
@@ -106,9 +110,27 @@ impl Served {
     }
 
     async fn answer_own(&self, mut request: Request<Body>) -> Response<Body> {
+        let task = RuntimeTask::take(request.headers_mut());
         let is_grpc = is_grpc(&request);
+        let counted = self.api.errors.as_ref().map(|metrics| {
+            let calls = Calls::of(task.is_some(), is_grpc, request.uri().path());
+            (metrics, calls)
+        });
+        let answer = self.answer_task(task, is_grpc, request).await;
+        if let Some((metrics, calls)) = counted {
+            error_counts::count(metrics, calls, &answer);
+        }
+        answer
+    }
+
+    async fn answer_task(
+        &self,
+        task: Option<RuntimeTask>,
+        is_grpc: bool,
+        request: Request<Body>,
+    ) -> Response<Body> {
         let api = &self.api;
-        match (RuntimeTask::take(request.headers_mut()), &api.external, &api.app_calls) {
+        match (task, &api.external, &api.app_calls) {
             (Some(RuntimeTask::External(id)), Some(calls), _) => {
                 let answer = calls.answer(&id, request).await;
                 if api.as_daprd.is_some() {

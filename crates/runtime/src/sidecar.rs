@@ -169,7 +169,7 @@ impl Sidecar {
             message_bytes: calls_app.then_some(message_bytes),
             actor_app: plane.actor_app(),
             announcer: plane.announcer(),
-            metrics,
+            metrics: metrics.clone(),
             in_daprds_place,
             has_placement: as_daprd.as_ref().is_some_and(|as_daprd| as_daprd.has_placement),
         });
@@ -185,6 +185,7 @@ impl Sidecar {
                 app_calls,
                 external,
                 as_daprd,
+                errors: metrics.filter(|metrics| metrics.counts_errors()),
                 asked_to_end: Arc::clone(&asked_to_end),
                 message_bytes,
                 app,

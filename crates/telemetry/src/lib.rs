@@ -19,6 +19,7 @@ pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_daprd_log, start_log};
 pub use log_limiter::{LOG_LINE_EVERY, LOG_LINES, LOG_SUBJECTS, LogLimiter};
 pub use metrics::{
-    AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Judged, Page, SeriesId,
+    AnsweredCall, CallEnd, Counter, DaprMetrics, DaprPlan, DaprSettings, DataPlaneMetrics, Gauge,
+    Judged, LabelRule, Page, SeriesId,
 };
 pub use terminal::init_terminal_log;

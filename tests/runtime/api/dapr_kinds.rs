@@ -6,6 +6,7 @@ mod failures;
 mod life;
 mod metadata;
 mod methods;
+mod metrics;
 mod pages;
 mod streams;
 mod traces;

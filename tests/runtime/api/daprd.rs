@@ -150,8 +150,8 @@ fn listens(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }
 
-/// Runs daprd to its end.
-fn ended(user: &User, words: &[&str]) -> (Option<i32>, String, String) {
+/// Runs daprd to its end: its status, and what it wrote on standard output and error.
+pub(crate) fn ended(user: &User, words: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } =
         user.plain_command(&program(user)).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -359,7 +359,7 @@ fn a_configuration_limits_what_each_caller_may_request() {
     let page = get(guarded.metrics(), "/metrics");
     let counted = |which: &str, caller: &str| {
         let labels =
-            format!(r#"app_id="{caller}",trustDomain="local.tollway",namespace="default""#);
+            format!(r#"app_id="{caller}",namespace="default",trustDomain="local.tollway""#);
         let name = format!("dapr_runtime_acl_{which}_total{{{labels}}}");
         metric_in::<f64>(&page, &name).unwrap_or(0.0)
     };

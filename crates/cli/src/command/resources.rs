@@ -18,8 +18,8 @@ pub(crate) fn read_dapr_files(
 ) -> Result<(Configuration, StateStores)> {
     let (config, resources) = (&files.configurations, &files.resources_paths);
     let takes_all_namespaces = false;
-    let calls_out = false;
-    read_files(Files { app, namespace, takes_all_namespaces, config, resources, calls_out })
+    let in_daprds_place = false;
+    read_files(Files { app, namespace, takes_all_namespaces, config, resources, in_daprds_place })
 }
 
 /// Reads the files and logs what is not served.

@@ -33,8 +33,6 @@ use crate::failure::{Report, failure_of};
 const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The flag that names a control plane.
 const CONTROL_OPTION: &str = "--control-plane-address";
-/// What the metrics of rules have for their namespace, as Dapr's outside of Kubernetes.
-const RULES_NAMESPACE: &str = "";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
@@ -88,7 +86,7 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         takes_all_namespaces: daprd.takes_all_namespaces,
         config: &daprd.config,
         resources: &daprd.resources,
-        calls_out: true,
+        in_daprds_place: true,
     };
     let (found, stores) = read_files(files)?;
     for note in &daprd.notes {
@@ -231,11 +229,11 @@ fn options(
         ports_file: daprd.ports_file.clone(),
         live: Live::fixed(),
     };
-    let dapr_metrics =
-        daprd.metrics.map(|_| DaprMetrics::new(daprd.app_id.as_str(), RULES_NAMESPACE));
-    for file in &found.rules {
+    let plan = found.metrics.clone().filter(|_| daprd.metrics.is_some());
+    let dapr_metrics = plan.map(|plan| DaprMetrics::new(daprd.app_id.as_str(), plan));
+    for (file, namespace) in &found.rules {
         if let Some(metrics) = &dapr_metrics {
-            metrics.runtime().rules_loaded(file);
+            metrics.runtime().rules_loaded(file, namespace);
         }
     }
     Ok(found.complete(SidecarOptions {

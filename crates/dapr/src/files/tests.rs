@@ -40,7 +40,7 @@ fn read_with(
         takes_all_namespaces: true,
         config: &config,
         resources: &resources,
-        calls_out: true,
+        in_daprds_place: true,
     });
     let variable = |name: &str| (name == "LEVEL").then(|| "deny".to_owned());
     let prefix = folder.path().display().to_string() + "/";
@@ -278,7 +278,7 @@ fn an_endpoint_is_left_out_where_no_calls_leave_the_mesh() {
     let text =
         format!("{HEAD}kind: HTTPEndpoint\nmetadata: {{name: e}}\nspec: {{baseUrl: 'http://a'}}\n");
     let files = [("a.yaml", text.as_str())];
-    let inside = read_with(&files, |files| Files { calls_out: false, ..files }).unwrap();
+    let inside = read_with(&files, |files| Files { in_daprds_place: false, ..files }).unwrap();
     assert!(inside.configuration.endpoints.is_empty());
     assert!(inside.notes[0].contains("only in daprd's place"), "{:?}", inside.notes);
     assert_eq!(read_for_web(&files).unwrap().configuration.endpoints.len(), 1);
@@ -288,14 +288,14 @@ fn an_endpoint_is_left_out_where_no_calls_leave_the_mesh() {
 fn a_file_that_is_not_there_is_named() {
     let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
     let read = |config: &[PathBuf], resources: &[PathBuf]| {
-        let (takes_all_namespaces, calls_out) = (true, true);
+        let (takes_all_namespaces, in_daprds_place) = (true, true);
         let files = Files {
             app: &app,
             namespace: &namespace,
             takes_all_namespaces,
             config,
             resources,
-            calls_out,
+            in_daprds_place,
         };
         files.read().unwrap_err().to_string()
     };

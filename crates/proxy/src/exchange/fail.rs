@@ -45,6 +45,9 @@ pub(crate) fn fail(
     exchange.answer.failed = true;
     exchange.answer.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
     let is_of_actors = exchange.is_of_actors;
+    if let Some(metrics) = cx.config.dapr_metrics.as_ref().filter(|of| of.counts_errors()) {
+        as_daprd::count_failure(metrics, exchange, error, &cx.config.home);
+    }
     let as_daprd = cx
         .config
         .as_daprd

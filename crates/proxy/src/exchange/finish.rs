@@ -219,7 +219,9 @@ fn count_dapr(metrics: &DaprMetrics, exchange: &Exchange, took: Duration) {
         took,
     };
     match (&exchange.via, &exchange.destination) {
-        (ListenerKind::HttpApi | ListenerKind::GrpcApi, _) => metrics.served(call),
+        (ListenerKind::HttpApi | ListenerKind::GrpcApi, _) => {
+            metrics.served(call, exchange.path_label.as_deref().unwrap_or_default());
+        }
         (ListenerKind::Inbound | ListenerKind::Loopback, Destination::App) => {
             metrics.asked_app(call)
         }

@@ -184,6 +184,8 @@ pub(crate) struct Exchange {
     pub(crate) holds_permit: bool,
     /// Of a body whose length is not known, in daprd's place.
     pub(crate) body_limit: Option<Box<BodyLimit>>,
+    /// In daprd's place the label of its path, which it has lost where it calls a service.
+    pub(crate) path_label: Option<Box<str>>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -224,6 +226,7 @@ impl Exchange {
             needs_permit: true,
             holds_permit: false,
             body_limit: None,
+            path_label: None,
             started: now,
             active: now,
             observed,

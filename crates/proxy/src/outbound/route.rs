@@ -34,7 +34,8 @@ pub(crate) fn begin(
 ) {
     let key = begin_exchange(cx, conns, exchanges, arrival);
     if let Some(daprd) = &cx.config.as_daprd
-        && let Some(answer) = exchanges.get(key).and_then(|of| as_daprd::preflight(daprd, of))
+        && let Some(exchange) = exchanges.get_mut(key)
+        && let Some(answer) = as_daprd::begin(daprd, cx.config.dapr_metrics.as_deref(), exchange)
     {
         return respond::respond(cx, conns, exchanges, key, &answer, &[]);
     }

@@ -8,6 +8,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::error_counts;
 use crate::rest;
 
 /// A refusal or a failure.
@@ -57,5 +58,6 @@ impl Problem {
 pub(crate) fn status(code: ErrorCode, text: &str) -> Status {
     let number = code.entry().answer.map_or(Code::Internal as i32, |a| a.grpc.number().into());
     let details = ErrorDetails::with_error_info(code.word(), "dapr.io", HashMap::new());
-    Status::with_error_details(Code::from_i32(number), text, details)
+    let status = Status::with_error_details(Code::from_i32(number), text, details);
+    error_counts::named(status, code)
 }

@@ -12,6 +12,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::error_counts::{self, OfState};
 use crate::rest::json_answer;
 
 const DOMAIN: &str = "dapr.io";
@@ -168,11 +169,19 @@ impl Problem {
         }
         let mut answer = json_answer(self.http, &envelope);
         answer.headers_mut().insert(ERROR_FIELD, HeaderValue::from_static(word));
+        if self.details.is_some() {
+            answer.extensions_mut().insert(OfState);
+        }
         answer
     }
 
     /// The response over gRPC.
     pub(crate) fn status(self) -> Status {
+        let code = self.code;
+        error_counts::named(self.unnamed_status(), code)
+    }
+
+    fn unnamed_status(self) -> Status {
         let Some(own) = self.details else {
             let details = ErrorDetails::with_error_info(self.code.word(), DOMAIN, HashMap::new());
             return Status::with_error_details(self.grpc, self.message, details);

@@ -272,22 +272,22 @@ metrics! {
             "Unix time at which the process started.";
     }
     DAPRD {
-        DAPR_HTTP_SERVER_REQUESTS: Counter "dapr_http_server_request_count" ["app_id", "method", "status"],
+        DAPR_HTTP_SERVER_REQUESTS: Counter "dapr_http_server_request_count" ["app_id", "method", "path", "status"],
             "Answered HTTP requests of the app to its sidecar.";
-        DAPR_HTTP_SERVER_RESPONSES: Counter "dapr_http_server_response_count" ["app_id", "method", "status"],
-            "Responses to HTTP requests of the app to its sidecar.";
-        DAPR_HTTP_SERVER_LATENCY: Histogram "dapr_http_server_latency" ["app_id", "method", "status"],
+        DAPR_HTTP_SERVER_RESPONSES: Counter "dapr_http_server_response_count" ["app_id", "method", "path", "status"],
+            "Responses to HTTP requests of the app to its sidecar; only with `increasedCardinality`.";
+        DAPR_HTTP_SERVER_LATENCY: Histogram "dapr_http_server_latency" ["app_id", "method", "path", "status"],
             "Milliseconds from the head of an HTTP request of the app to the end of its response.";
         DAPR_HTTP_SERVER_REQUEST_BYTES: Histogram "dapr_http_server_request_bytes" ["app_id"],
             "Body bytes of HTTP requests of the app to its sidecar.";
         DAPR_HTTP_SERVER_RESPONSE_BYTES: Histogram "dapr_http_server_response_bytes" ["app_id"],
             "Body bytes of responses to HTTP requests of the app to its sidecar.";
-        DAPR_HTTP_CLIENT_COMPLETED: Counter "dapr_http_client_completed_count" ["app_id", "method", "status"],
+        DAPR_HTTP_CLIENT_COMPLETED: Counter "dapr_http_client_completed_count" ["app_id", "method", "path", "status"],
             "Answered HTTP requests of the sidecar to its app.";
-        DAPR_HTTP_CLIENT_LATENCY: Histogram "dapr_http_client_roundtrip_latency" ["app_id", "method", "status"],
+        DAPR_HTTP_CLIENT_LATENCY: Histogram "dapr_http_client_roundtrip_latency" ["app_id", "method", "path", "status"],
             "Milliseconds from the head of an HTTP request to the app to the end of its response.";
-        DAPR_HTTP_CLIENT_SENT_BYTES: Histogram "dapr_http_client_sent_bytes" ["app_id", "method"],
-            "Body bytes of HTTP requests of the sidecar to its app.";
+        DAPR_HTTP_CLIENT_SENT_BYTES: Histogram "dapr_http_client_sent_bytes" ["app_id", "method", "path", "status"],
+            "Body bytes of HTTP requests of the sidecar to its app; `status` is empty.";
         DAPR_HTTP_CLIENT_RECEIVED_BYTES: Histogram "dapr_http_client_received_bytes" ["app_id"],
             "Body bytes of responses of the app over HTTP.";
         DAPR_GRPC_SERVER_COMPLETED: Counter "dapr_grpc_io_server_completed_rpcs" ["app_id", "grpc_server_method", "grpc_server_status"],
@@ -320,13 +320,13 @@ metrics! {
             "Health probes of the app over HTTP; a probe without a response counts as status 500.";
         DAPR_HTTP_PROBE_LATENCY: Histogram "dapr_http_healthprobes_roundtrip_latency" ["app_id", "status"],
             "Milliseconds from a health probe to the response of the app.";
-        DAPR_ACCESS_ALLOWED: Counter "dapr_runtime_acl_app_policy_action_allowed_total" ["app_id", "trustDomain", "namespace"],
+        DAPR_ACCESS_ALLOWED: Counter "dapr_runtime_acl_app_policy_action_allowed_total" ["app_id", "namespace", "trustDomain"],
             "Calls that the access control of a Configuration allowed by a policy for the caller.";
-        DAPR_ACCESS_BLOCKED: Counter "dapr_runtime_acl_app_policy_action_blocked_total" ["app_id", "trustDomain", "namespace"],
+        DAPR_ACCESS_BLOCKED: Counter "dapr_runtime_acl_app_policy_action_blocked_total" ["app_id", "namespace", "trustDomain"],
             "Calls that the access control of a Configuration denied by a policy for the caller.";
-        DAPR_ACCESS_OTHERS_ALLOWED: Counter "dapr_runtime_acl_global_policy_action_allowed_total" ["app_id", "trustDomain", "namespace"],
+        DAPR_ACCESS_OTHERS_ALLOWED: Counter "dapr_runtime_acl_global_policy_action_allowed_total" ["app_id", "namespace", "trustDomain"],
             "Calls that the access control of a Configuration allowed without a policy for the caller.";
-        DAPR_ACCESS_OTHERS_BLOCKED: Counter "dapr_runtime_acl_global_policy_action_blocked_total" ["app_id", "trustDomain", "namespace"],
+        DAPR_ACCESS_OTHERS_BLOCKED: Counter "dapr_runtime_acl_global_policy_action_blocked_total" ["app_id", "namespace", "trustDomain"],
             "Calls that the access control of a Configuration denied without a policy for the caller.";
         DAPR_ACTOR_PENDING: Gauge "dapr_runtime_actor_pending_actor_calls" ["app_id", "actor_type"],
             "Actor calls that wait for their turn.";
@@ -346,12 +346,14 @@ metrics! {
             "Times that this host handed actors over to another host.";
         DAPR_RESILIENCY_LOADED: Counter "dapr_resiliency_loaded" ["app_id", "name", "namespace"],
             "1 for each Resiliency file in use.";
-        DAPR_RESILIENCY_COUNT: Counter "dapr_resiliency_count" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+        DAPR_RESILIENCY_COUNT: Counter "dapr_resiliency_count" ["app_id", "flow_direction", "name", "namespace", "policy", "status", "target"],
             "Applications of a Resiliency policy; of a circuit breaker, by its state.";
-        DAPR_RESILIENCY_ACTIVATIONS: Counter "dapr_resiliency_activations_total" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+        DAPR_RESILIENCY_ACTIVATIONS: Counter "dapr_resiliency_activations_total" ["app_id", "flow_direction", "name", "namespace", "policy", "status", "target"],
             "Times that a Resiliency policy acted: a timeout ended a call, a retry was made, a circuit breaker changed its state.";
-        DAPR_RESILIENCY_CIRCUIT: Gauge "dapr_resiliency_cb_state" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+        DAPR_RESILIENCY_CIRCUIT: Gauge "dapr_resiliency_cb_state" ["app_id", "flow_direction", "name", "namespace", "policy", "status", "target"],
             "1 for the state of the circuit breaker at its last call, 0 for the other states.";
+        DAPR_ERRORS: Counter "dapr_error_code_total" ["app_id", "category", "error_code"],
+            "Requests of the app that the API has answered with an error code, if `recordErrorCodes` is on.";
     }
 }
 
@@ -370,6 +372,7 @@ mod tests {
             assert!(metric.help.ends_with('.'), "{metric:?}");
             if metric.parts == DAPRD {
                 assert!(metric.name.starts_with("dapr_"), "{metric:?}");
+                assert!(metric.labels.is_sorted(), "as Dapr has them: {metric:?}");
                 continue;
             }
             assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{metric:?}");

@@ -18,7 +18,7 @@ mod services;
 pub use build::add_build;
 pub use catalogue::{METRICS, names};
 pub use count::{Counter, Gauge};
-pub use dapr::{AnsweredCall, DaprMetrics, Judged};
+pub use dapr::{AnsweredCall, DaprMetrics, DaprPlan, DaprSettings, Judged, LabelRule};
 pub use data_plane::DataPlaneMetrics;
 pub use durations::Durations;
 pub use exports::add_exports;

@@ -1,5 +1,6 @@
 //! The page that Prometheus scrapes, in its text format 0.0.4.
 
+use std::collections::HashSet;
 use std::fmt::{Display, Write};
 
 use super::durations::Durations;
@@ -46,11 +47,13 @@ pub(super) type Labels<'a> = [(&'static str, &'a str)];
 #[derive(Debug)]
 pub struct Page {
     text: String,
+    /// The metrics that were begun.
+    begun: HashSet<&'static str>,
 }
 
 impl Default for Page {
     fn default() -> Self {
-        Self { text: String::with_capacity(8 * 1024) }
+        Self { text: String::with_capacity(8 * 1024), begun: HashSet::new() }
     }
 }
 
@@ -62,10 +65,9 @@ impl Page {
 
     /// Begins a metric; its samples follow. A page has each metric once.
     pub fn family(&mut self, metric: &'static Metric) -> Family<'_> {
-        let head = format!("# HELP {} ", metric.name);
-        if !self.text.contains(&head) {
+        if self.begun.insert(metric.name) {
             // Here and below: writing into a string does not fail.
-            let _ = writeln!(self.text, "{head}{}", metric.help);
+            let _ = writeln!(self.text, "# HELP {} {}", metric.name, metric.help);
             let _ = writeln!(self.text, "# TYPE {} {}", metric.name, metric.kind.word());
         }
         Family { page: self, metric }

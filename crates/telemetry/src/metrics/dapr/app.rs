@@ -5,9 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::super::catalogue::names;
-use super::super::page::{Metric, Page};
-use super::table::{Table, add_histogram, entry, label_of};
-use super::{Timed, number};
+use super::super::page::Metric;
+use super::http::Timed;
+use super::number;
+use super::table::{Bounds, Sheet, Table, entry};
 
 /// A caller, and what access control has decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,7 @@ struct Counts {
     /// By the caller, in the order of [`ACCESS`].
     access: BTreeMap<Box<str>, [u64; 4]>,
     /// Without a name, by status.
-    probes: Table<Timed>,
+    probes: Table<u16, Timed>,
 }
 
 /// Callers that are named first, of those that are let in first.
@@ -48,32 +49,29 @@ impl AppCounts {
         entry(&mut self.counts().access, &caller)[at] += 1;
     }
 
-    pub(super) fn probed(&self, status: u16, took: Duration) {
+    pub(super) fn probed(&self, status: u16, took: Duration, bounds: &Bounds) {
         let mut counts = self.counts();
-        let timed = counts.probes.at("", status);
+        let timed = counts.probes.at("", status, || Timed::new(bounds));
         timed.count += 1;
         timed.latency.note(took.as_secs_f64() * 1e3);
     }
 
-    pub(super) fn add_to(&self, page: &mut Page, app_id: &str) {
+    pub(super) fn add_to(&self, sheet: &mut Sheet<'_>, app_id: &str) {
         let counts = self.counts().clone();
         for (_, status, timed) in counts.probes.rows() {
-            let values = [app_id, &*number(status)];
-            let metric = &names::DAPR_HTTP_PROBES;
-            page.family(metric).sample(&label_of(metric, &values), timed.count);
+            sheet.sample(&names::DAPR_HTTP_PROBES, &[app_id, &number(status)], timed.count);
         }
         for (_, status, timed) in counts.probes.rows() {
             let values = [app_id, &*number(status)];
-            add_histogram(page, &names::DAPR_HTTP_PROBE_LATENCY, &values, &timed.latency);
+            sheet.histogram(&names::DAPR_HTTP_PROBE_LATENCY, &values, &timed.latency);
         }
         for (at, metric) in ACCESS.into_iter().enumerate() {
             for (caller, of) in counts.access.iter().filter(|(_, of)| of[at] > 0) {
                 let mut parts = caller.splitn(3, '/');
                 let trust_domain = parts.next().unwrap_or_default();
-                // What found no place of its own has one name for all.
+                // What has no series of its own has one name for all.
                 let [namespace, app] = [(); 2].map(|()| parts.next().unwrap_or(trust_domain));
-                let values = [app, trust_domain, namespace];
-                page.family(metric).sample(&label_of(metric, &values), of[at]);
+                sheet.sample(metric, &[app, namespace, trust_domain], of[at]);
             }
         }
     }
@@ -85,12 +83,13 @@ impl AppCounts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::DaprMetrics;
+    use super::super::tests::usual;
     use super::*;
+    use crate::metrics::Page;
 
     #[test]
     fn what_is_let_in_and_how_the_app_is_have_daprs_names() {
-        let metrics = DaprMetrics::new("web", "default");
+        let metrics = usual();
         let judged = |is_named, is_allowed| Judged {
             trust_domain: "east.tollway",
             namespace: "shop",
@@ -106,7 +105,7 @@ mod tests {
         let mut page = Page::default();
         metrics.add_to(&mut page);
         let text = page.into_text();
-        let caller = "app_id=\"till\",trustDomain=\"east.tollway\",namespace=\"shop\"";
+        let caller = "app_id=\"till\",namespace=\"shop\",trustDomain=\"east.tollway\"";
         let acl = "dapr_runtime_acl";
         for line in [
             format!("{acl}_app_policy_action_allowed_total{{{caller}}} 2"),

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::super::catalogue::names;
-use super::super::page::{Metric, Page};
-use super::table::{entry, label_of};
+use super::super::page::Metric;
+use super::table::{Sheet, entry};
 
 /// What there is of the actors of one type.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,8 +45,6 @@ pub enum CircuitState {
 }
 
 impl CircuitState {
-    const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
-
     fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -56,11 +54,14 @@ impl CircuitState {
     }
 }
 
+/// The states of the gauge of breakers. No breaker is in the last one; Dapr shows it, too.
+const CIRCUIT_STATES: [&str; 4] = ["closed", "half-open", "open", "unknown"];
+
 type Gauges = Box<dyn Fn() -> Vec<ActorGauges> + Send + Sync>;
 
 /// What the runtime of a sidecar counts.
+#[derive(Default)]
 pub struct Runtime {
-    namespace: String,
     gauges: OnceLock<Gauges>,
     counts: Mutex<Counts>,
 }
@@ -73,8 +74,8 @@ struct Counts {
     deactivated: BTreeMap<Box<str>, u64>,
     deactivated_failed: BTreeMap<Box<str>, u64>,
     rebalanced: BTreeMap<Box<str>, u64>,
-    /// Names of the files of rules that were read.
-    rules_loaded: Vec<String>,
+    /// Names of the files of rules that were read, and their namespaces.
+    rules_loaded: Vec<(String, String)>,
     rules: BTreeMap<Box<str>, OfTarget>,
 }
 
@@ -94,11 +95,6 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    pub(super) fn new(namespace: &str) -> Self {
-        let namespace = namespace.to_owned();
-        Self { namespace, gauges: OnceLock::new(), counts: Mutex::default() }
-    }
-
     /// Sets the function that counts actors for the page. Only the first call has an effect.
     pub fn set_actors(&self, gauges: impl Fn() -> Vec<ActorGauges> + Send + Sync + 'static) {
         // It is set once, where the runtime starts.
@@ -126,9 +122,9 @@ impl Runtime {
         *entry(&mut self.counts().rebalanced, actor_type) += 1;
     }
 
-    /// A file of rules was read.
-    pub fn rules_loaded(&self, file: &str) {
-        self.counts().rules_loaded.push(file.to_owned());
+    /// A file of rules was read; `namespace` is what it has for its own, which may be nothing.
+    pub fn rules_loaded(&self, file: &str, namespace: &str) {
+        self.counts().rules_loaded.push((file.to_owned(), namespace.to_owned()));
     }
 
     /// A resiliency rule was applied to a call of `target`; of a breaker, its state.
@@ -146,23 +142,23 @@ impl Runtime {
         of.circuit = circuit.or(of.circuit);
     }
 
-    /// A rule did something: a call ended early, was made again, a breaker changed.
+    /// A rule did something: a call ended early, was made again, a breaker changed. The gauge of a
+    /// breaker has the state that its last call met.
     pub fn rule_activated(&self, target: &str, rule: Rule, circuit: Option<CircuitState>) {
         let mut counts = self.counts();
         let of = entry(&mut counts.rules, target);
         *of.activated.entry((rule, circuit)).or_default() += 1;
-        of.circuit = circuit.or(of.circuit);
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add_to(&self, page: &mut Page, app_id: &str) {
+    pub(super) fn add_to(&self, sheet: &mut Sheet<'_>, app_id: &str) {
         let gauges = self.gauges.get().map(|gauges| gauges()).unwrap_or_default();
         let counts = self.counts().clone();
         let mut add = |metric: &'static Metric, values: &[&str], value: u64| {
-            page.family(metric).sample(&label_of(metric, values), value);
+            sheet.sample(metric, values, value);
         };
         type Of = fn(&ActorGauges) -> usize;
         let of_gauges: [(&'static Metric, Of); 3] = [
@@ -193,21 +189,20 @@ impl Runtime {
                 add(metric, &[app_id, actor_type], *count);
             }
         }
-        let namespace = self.namespace.as_str();
-        for file in &counts.rules_loaded {
+        for (file, namespace) in &counts.rules_loaded {
             add(&names::DAPR_RESILIENCY_LOADED, &[app_id, file, namespace], 1);
         }
-        counts.add_rules(&mut add, app_id, namespace);
+        counts.add_rules(&mut add, app_id);
     }
 }
 
 impl Counts {
-    fn add_rules(
-        &self,
-        add: &mut impl FnMut(&'static Metric, &[&str], u64),
-        app_id: &str,
-        namespace: &str,
-    ) {
+    fn namespace(&self, file: &str) -> &str {
+        let found = self.rules_loaded.iter().find(|(name, _)| name == file);
+        found.map_or("", |(_, namespace)| namespace)
+    }
+
+    fn add_rules(&self, add: &mut impl FnMut(&'static Metric, &[&str], u64), app_id: &str) {
         type Of = fn(&OfTarget) -> &BTreeMap<(Rule, Option<CircuitState>), u64>;
         let of_rules: [(&'static Metric, Of); 2] = [
             (&names::DAPR_RESILIENCY_COUNT, |of| &of.applied),
@@ -215,20 +210,22 @@ impl Counts {
         ];
         for (metric, rows) in of_rules {
             for (target, of) in &self.rules {
+                let namespace = self.namespace(&of.file);
                 for ((rule, circuit), count) in rows(of) {
                     let status = circuit.map_or("", CircuitState::word);
                     let rule = rule.word();
-                    let values = [app_id, &of.file, rule, namespace, "outbound", target, status];
+                    let values = [app_id, "outbound", &of.file, namespace, rule, status, target];
                     add(metric, &values, *count);
                 }
             }
         }
         for (target, of) in &self.rules {
             let Some(now) = of.circuit else { continue };
-            for state in CircuitState::ALL {
+            let namespace = self.namespace(&of.file);
+            for state in CIRCUIT_STATES {
                 let rule = Rule::CircuitBreaker.word();
-                let values = [app_id, &of.file, rule, namespace, "outbound", target, state.word()];
-                add(&names::DAPR_RESILIENCY_CIRCUIT, &values, u64::from(state == now));
+                let values = [app_id, "outbound", &of.file, namespace, rule, state, target];
+                add(&names::DAPR_RESILIENCY_CIRCUIT, &values, u64::from(state == now.word()));
             }
         }
     }
@@ -236,12 +233,13 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::DaprMetrics;
+    use super::super::tests::usual;
     use super::*;
+    use crate::metrics::Page;
 
     #[test]
     fn actors_and_rules_are_counted_under_daprs_names() {
-        let metrics = DaprMetrics::new("web", "shop");
+        let metrics = usual();
         let runtime = metrics.runtime();
         runtime.set_actors(|| {
             vec![ActorGauges { actor_type: "Cart".to_owned(), pending: 1, timers: 2, reminders: 3 }]
@@ -250,7 +248,7 @@ mod tests {
         runtime.reminder_fired("Cart", false);
         runtime.deactivated("Cart", true);
         runtime.rebalanced("Cart");
-        runtime.rules_loaded("rules");
+        runtime.rules_loaded("rules", "shop");
         runtime.rule_applied("rules", "app_stock", Rule::Retry, None);
         runtime.rule_activated("app_stock", Rule::Retry, None);
         let closed = Some(CircuitState::Closed);
@@ -261,8 +259,8 @@ mod tests {
         let text = page.into_text();
         let rule = |policy: &str, status: &str| {
             format!(
-                "app_id=\"web\",name=\"rules\",policy=\"{policy}\",namespace=\"shop\",\
-                 flow_direction=\"outbound\",target=\"app_stock\",status=\"{status}\""
+                "app_id=\"web\",flow_direction=\"outbound\",name=\"rules\",namespace=\"shop\",\
+                 policy=\"{policy}\",status=\"{status}\",target=\"app_stock\""
             )
         };
         let cart = "app_id=\"web\",actor_type=\"Cart\"";
@@ -277,8 +275,10 @@ mod tests {
             "dapr_resiliency_loaded{app_id=\"web\",name=\"rules\",namespace=\"shop\"} 1".to_owned(),
             format!("dapr_resiliency_count{{{}}} 1", rule("retry", "")),
             format!("dapr_resiliency_activations_total{{{}}} 1", rule("retry", "")),
-            format!("dapr_resiliency_cb_state{{{}}} 1", rule("circuitbreaker", "open")),
-            format!("dapr_resiliency_cb_state{{{}}} 0", rule("circuitbreaker", "closed")),
+            format!("dapr_resiliency_activations_total{{{}}} 1", rule("circuitbreaker", "open")),
+            format!("dapr_resiliency_cb_state{{{}}} 1", rule("circuitbreaker", "closed")),
+            format!("dapr_resiliency_cb_state{{{}}} 0", rule("circuitbreaker", "open")),
+            format!("dapr_resiliency_cb_state{{{}}} 0", rule("circuitbreaker", "unknown")),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
