@@ -40,6 +40,10 @@ const REASONS: [(&str, &str); 6] = [
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub(crate) tracing: Option<TracingOptions>,
+    /// A file names a collector, so that the environment names none.
+    names_collector: bool,
+    /// The share of the files, whatever collector there is.
+    sampling_rate: Option<String>,
     pub(crate) api_rules: Option<ApiRules>,
     pub(crate) access: Option<AccessList>,
     /// From files of Resiliency.
@@ -165,6 +169,48 @@ impl Configuration {
         TelemetryOptions { tracing, ..given }
     }
 
+    /// Takes the collector that OpenTelemetry's variables name, unless a file names one.
+    ///
+    /// # Errors
+    /// A variable cannot be used, and why.
+    pub(crate) fn trace_by_environment(
+        &mut self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(), String> {
+        let of_traces_or_all = |what: &str| {
+            let names =
+                [format!("OTEL_EXPORTER_OTLP_TRACES_{what}"), format!("OTEL_EXPORTER_OTLP_{what}")];
+            names.into_iter().find_map(|name| variable(&name).filter(|value| !value.is_empty()))
+        };
+        let Some(endpoint) = of_traces_or_all("ENDPOINT").filter(|_| !self.names_collector) else {
+            return Ok(());
+        };
+        let is_insecure = variable("OTEL_EXPORTER_OTLP_INSECURE").is_some_and(|on| on == "true");
+        let is_http = of_traces_or_all("PROTOCOL").is_some_and(|name| name.starts_with("http"));
+        let named = of_traces_or_all("HEADERS").unwrap_or_default();
+        let headers = TraceHeaders::parse(&named)
+            .map_err(|error| format!("OTEL_EXPORTER_OTLP_HEADERS: {error}"))?;
+        let otel = Otel {
+            endpoint_address: match (is_insecure, endpoint.strip_prefix("https://")) {
+                (true, Some(address)) => address.to_owned(),
+                _ => endpoint,
+            },
+            protocol: if is_http { "http" } else { "grpc" }.to_owned(),
+            is_secure: Some(!is_insecure),
+            ..Otel::default()
+        };
+        // Without a share in a file, the variables stand for every trace.
+        let sampling_rate = self.sampling_rate.clone().unwrap_or_else(|| "1".to_owned());
+        let tracing = Tracing { sampling_rate, otel, ..Tracing::default() };
+        let options =
+            tracing.options().map_err(|why| format!("OTEL_EXPORTER_OTLP_ENDPOINT: {why}"))?;
+        self.tracing = options.map(|options| TracingOptions {
+            collector: TraceOptions { headers, ..options.collector },
+            ..options
+        });
+        Ok(())
+    }
+
     /// Decides about metrics, once all documents are read. Only `in_daprds_place` they have an effect.
     ///
     /// # Errors
@@ -242,7 +288,11 @@ impl Configuration {
         if tracing.stdout {
             self.notes.push("no traces go to standard output; use `otel`".to_owned());
         }
+        if !tracing.sampling_rate.is_empty() {
+            self.sampling_rate = Some(tracing.sampling_rate.clone());
+        }
         if !tracing.otel.endpoint_address.is_empty() {
+            self.names_collector = true;
             self.tracing = tracing.options()?;
         }
         Ok(())
@@ -583,6 +633,58 @@ mod tests {
         assert_eq!(of_file.telemetry(given.clone()), given);
         let message = of_file.telemetry(TelemetryOptions::default());
         assert_eq!((message.tracing.is_some(), message.tracing), (true, of_file.tracing));
+    }
+
+    #[test]
+    fn a16_the_environment_names_a_collector_where_no_file_does() {
+        let traced = |spec: &Value, variables: &[(&str, &str)]| {
+            let mut configuration = read(spec).unwrap();
+            let value = |name: &str| {
+                let name = name.strip_prefix("OTEL_EXPORTER_OTLP_")?;
+                variables
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| (*value).to_owned())
+            };
+            configuration.trace_by_environment(&value).map(|()| configuration.tracing)
+        };
+        let shown = |spec: &Value, variables: &[(&str, &str)]| {
+            traced(spec, variables).unwrap().map(|found| found.collector.endpoint.to_string())
+        };
+        let nothing = json!({});
+        assert_eq!(shown(&nothing, &[]), None);
+        assert_eq!(shown(&nothing, &[("PROTOCOL", "grpc"), ("HEADERS", "a=b")]), None);
+        for (variables, expected) in [
+            (&[("ENDPOINT", "http://otel:4317")][..], "http://otel:4317"),
+            (&[("ENDPOINT", "otel:4317")], "https://otel:4317"),
+            (&[("ENDPOINT", "otel:4317"), ("INSECURE", "true")], "http://otel:4317"),
+            (&[("ENDPOINT", "https://otel:4317"), ("INSECURE", "true")], "http://otel:4317"),
+            (&[("ENDPOINT", "http://a:1"), ("TRACES_ENDPOINT", "http://b:4318")], "http://b:4318"),
+            (
+                &[("ENDPOINT", "http://otel:4318"), ("PROTOCOL", "http/protobuf")],
+                "http://otel:4318/v1/traces",
+            ),
+        ] {
+            assert_eq!(shown(&nothing, variables).as_deref(), Some(expected), "{variables:?}");
+        }
+        let variables = [("ENDPOINT", "http://otel:4317"), ("HEADERS", "key=a%20b")];
+        let every = traced(&nothing, &variables).unwrap().unwrap();
+        assert_eq!(every.ratio, SamplingRatio::new(1.0).unwrap());
+        assert_eq!(every.collector.headers, TraceHeaders::parse("key=a%20b").unwrap());
+        let rate = |text: &str| json!({ "tracing": { "samplingRate": text } });
+        let half = traced(&rate("0.5"), &variables).unwrap().unwrap();
+        assert_eq!(half.ratio, SamplingRatio::new(0.5).unwrap());
+        assert!(traced(&rate("0"), &variables).unwrap().is_none());
+        let otel = json!({ "endpointAddress": "own:1", "protocol": "grpc", "isSecure": false });
+        let own = json!({ "tracing": { "samplingRate": "1", "otel": otel } });
+        assert_eq!(shown(&own, &variables).as_deref(), Some("http://own:1"));
+        let never = json!({ "tracing": { "samplingRate": "0", "otel": otel } });
+        assert_eq!(shown(&never, &variables), None);
+        for (name, value) in [("HEADERS", "no pair"), ("ENDPOINT", "a b")] {
+            let given = [(name, value), ("ENDPOINT", "http://otel:4317")];
+            let refused = traced(&nothing, &given).unwrap_err();
+            assert!(refused.starts_with(&format!("OTEL_EXPORTER_OTLP_{name}: ")), "{refused}");
+        }
     }
 
     #[test]

@@ -93,6 +93,9 @@ impl Files<'_> {
         for (source, text) in &texts.configurations {
             self.configuration(text, source, variable, &mut configuration)?;
         }
+        if self.in_daprds_place {
+            configuration.trace_by_environment(variable).map_err(DaprError::Flag)?;
+        }
         if let Err(what) = configuration.plan_metrics(self.in_daprds_place) {
             let source = texts.configurations.last().map_or("--config", |(source, _)| source);
             return Err(DaprError::document(Path::new(source), what));

@@ -3,6 +3,7 @@
 //! collector costs spans and nothing else.
 
 mod collector;
+mod daprd;
 mod run;
 
 use std::net::{Ipv4Addr, SocketAddr};
