@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use tollway_model::{
-    CallerPattern, Label, MethodName, Part, PathPattern, PolicyName, RULES_PER_POLICY_LIMIT,
+    CallerPattern, Label, MethodName, OperationPath, Part, PolicyName, RULES_PER_POLICY_LIMIT,
     TrustDomain,
 };
 use tollway_routing::{AccessList, Action, CallerAccess, Operation};
@@ -86,11 +86,13 @@ impl Policy {
         let (app, namespace) = (part(app_id), part(namespace));
         let app = app.map_err(|error| format!("{field}: {error}"))?;
         let namespace = namespace.map_err(|error| format!("{field}: {error}"))?;
-        let caller = if trust_domain == own || trust_domain == USUAL_TRUST_DOMAIN {
+        // Certificates have them in lower case.
+        let is = |other: &str| trust_domain.eq_ignore_ascii_case(other);
+        let caller = if is(own) || is(USUAL_TRUST_DOMAIN) {
             CallerPattern::Service { app, namespace: Some(namespace), network: None }
         } else {
-            let trust_domain =
-                TrustDomain::new(trust_domain).map_err(|error| format!("{field}: {error}"))?;
+            let trust_domain = TrustDomain::new(&trust_domain.to_ascii_lowercase())
+                .map_err(|error| format!("{field}: {error}"))?;
             CallerPattern::Spiffe { trust_domain, namespace, app }
         };
         let default = match filled(default_action.as_deref()) {
@@ -108,7 +110,7 @@ impl Named {
         let Self { name, http_verb, action: word } = self;
         // Methods of gRPC have no slash; Dapr puts one before them.
         let path = if name.starts_with('/') { name.clone() } else { format!("/{name}") };
-        let path: PathPattern = path.parse().map_err(|error| format!("{field}: {error}"))?;
+        let path: OperationPath = path.parse().map_err(|error| format!("{field}: {error}"))?;
         let is_any = http_verb.iter().any(|verb| verb == "*");
         let verbs = if is_any { &[] } else { http_verb.as_slice() };
         let methods = verbs.iter().map(|verb| MethodName::new(&verb.to_ascii_uppercase()));
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn an_operation_without_a_slash_gets_one_as_in_daprd() {
         for (name, path) in
-            [("GetItem", "/GetItem"), ("items/*", "/items/*"), ("", "/"), ("/a", "/a")]
+            [("GetItem", "/GetItem"), ("items/*", "/items/*"), ("", "/"), ("/a/**/b*", "/a/**/b*")]
         {
             let operation = json!([{ "name": name, "action": "allow" }]);
             let list = list(&policy(json!({ "operations": operation }))).unwrap().unwrap();
@@ -191,6 +193,10 @@ mod tests {
             ("public", "web.default"),
             ("shop.example", "web.default"),
             ("east.tollway", "spiffe://east.tollway/ns/default/web"),
+            // As in the first example of Dapr's documentation.
+            ("myDomain", "spiffe://mydomain/ns/default/web"),
+            ("Public", "web.default"),
+            ("Shop.Example", "web.default"),
         ] {
             let found = list(&policy(json!({ "trustDomain": domain }))).unwrap().unwrap();
             assert_eq!(found.callers[0].caller.to_string(), caller);
@@ -219,7 +225,7 @@ mod tests {
             (policy(json!({ "appId": "" })), "lacks `appId`"),
             (policy(json!({ "appId": "a.b" })), "accessControl of `a.b`"),
             (policy(json!({ "trustDomain": "No Domain" })), "accessControl of `web`"),
-            (operation(json!({ "name": "/a*", "action": "allow" })), "`*` within a segment"),
+            (operation(json!({ "name": "/a//b", "action": "allow" })), "empty segment"),
             (operation(json!({ "name": "/a" })), "`/a` has the action ``"),
             (operation(json!({ "name": "/a", "httpVerb": ["G T"], "action": "deny" })), "`G T`"),
         ] {

@@ -29,8 +29,8 @@ pub use name::{
 pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 pub use path::{NormalPath, PathError};
 pub use policy::{
-    Caller, CallerPattern, MethodName, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT, Part,
-    PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyName, PolicyRule,
+    Caller, CallerPattern, MethodName, OperationPath, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT,
+    Part, PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyName, PolicyRule,
     PolicyScope, PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
 pub use revocation::Revocation;

@@ -4,6 +4,7 @@
 //! own namespace) every service of the network. This module validates one policy; `routing`
 //! combines several.
 
+mod operation;
 mod pattern;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use thiserror::Error;
 
 use crate::name::{AppId, Label, NameError, ServiceName};
 
+pub use operation::OperationPath;
 pub use pattern::{
     Caller, CallerPattern, MethodName, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT, Part,
     PathPattern, PatternError, PatternSegment,

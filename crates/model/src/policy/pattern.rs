@@ -277,7 +277,7 @@ impl FromStr for PathPattern {
     }
 }
 
-fn parse_segment(pattern: &str, segment: &str) -> Result<PatternSegment, PatternError> {
+pub(super) fn parse_segment(pattern: &str, segment: &str) -> Result<PatternSegment, PatternError> {
     let owned = || pattern.to_owned();
     let is_named = segment.len() > 2 && segment.starts_with('{') && segment.ends_with('}');
     match segment {
@@ -288,6 +288,12 @@ fn parse_segment(pattern: &str, segment: &str) -> Result<PatternSegment, Pattern
         _ if segment.contains(['*', '{', '}']) => return Err(PatternError::PartialStar(owned())),
         _ => {}
     }
+    normal_segment(pattern, segment).map(PatternSegment::Is)
+}
+
+/// The bytes of a segment, as it is in the normal form of a path.
+pub(super) fn normal_segment(pattern: &str, segment: &str) -> Result<Box<[u8]>, PatternError> {
+    let owned = || pattern.to_owned();
     let written = format!("/{}", escape_unicode(segment));
     let read = NormalPath::read(written.as_bytes())
         .map_err(|source| PatternError::Unreadable { path: owned(), source })?;
@@ -298,7 +304,7 @@ fn parse_segment(pattern: &str, segment: &str) -> Result<PatternSegment, Pattern
         let normal = String::from_utf8_lossy(read.path()).into_owned();
         return Err(PatternError::NotNormal { path: owned(), normal });
     }
-    Ok(PatternSegment::Is(read.path()[1..].into()))
+    Ok(read.path()[1..].into())
 }
 
 /// Escapes non-ASCII letters and spaces, so that a user may write them plainly.
@@ -319,7 +325,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-fn check_length(text: &str) -> Result<(), PatternError> {
+pub(super) fn check_length(text: &str) -> Result<(), PatternError> {
     if text.len() > PATTERN_BYTES_LIMIT {
         return Err(PatternError::TooLong { bytes: text.len() });
     }

@@ -5,9 +5,7 @@
 
 use std::cmp::Reverse;
 
-use tollway_model::{
-    Caller, CallerPattern, MethodName, PathPattern, PatternSegment, PolicyName, ServiceName,
-};
+use tollway_model::{Caller, CallerPattern, MethodName, OperationPath, PolicyName, ServiceName};
 
 use super::{PolicyReason, PolicyRefusal};
 
@@ -41,8 +39,9 @@ pub struct CallerAccess {
 /// Calls that are treated alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// Compared without case.
-    pub path: PathPattern,
+    /// Compared without case. `**` before its end stands for one segment where it allows, as in
+    /// Dapr, and for several where it denies, as Dapr's documentation has it.
+    pub path: OperationPath,
     /// Empty means every method.
     pub methods: Vec<MethodName>,
     pub action: Action,
@@ -94,7 +93,7 @@ impl CallerAccess {
     /// What is done with a request that an operation names. Of several paths that cover it the
     /// longest counts, then the one with fewest stars, then one that ends there.
     fn named(&self, method: &[u8], path: &[u8]) -> Option<Action> {
-        let covering = || self.operations.iter().filter(|operation| covers(&operation.path, path));
+        let covering = || self.operations.iter().filter(|operation| operation.covers(path));
         let closest = covering().map(|operation| closeness(&operation.path)).max()?;
         let mut closest = covering().filter(|operation| closeness(&operation.path) == closest);
         closest.find(|operation| operation.takes(method)).map(|operation| operation.action)
@@ -102,27 +101,18 @@ impl CallerAccess {
 }
 
 impl Operation {
+    fn covers(&self, path: &[u8]) -> bool {
+        self.path.covers(path, self.action == Action::Deny)
+    }
+
     fn takes(&self, method: &[u8]) -> bool {
         let same = |own: &MethodName| own.as_str().as_bytes().eq_ignore_ascii_case(method);
         self.methods.is_empty() || self.methods.iter().any(same)
     }
 }
 
-fn closeness(path: &PathPattern) -> (usize, Reverse<usize>, bool) {
-    let stars = path.segments().iter().filter(|segment| **segment == PatternSegment::Any).count();
-    (path.segments().len(), Reverse(stars), !path.includes_below())
-}
-
-fn covers(pattern: &PathPattern, path: &[u8]) -> bool {
-    let path = path.strip_prefix(b"/").unwrap_or(path);
-    let path = path.strip_suffix(b"/").unwrap_or(path);
-    let mut rest = path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty());
-    let all_equal = pattern.segments().iter().all(|segment| match (segment, rest.next()) {
-        (PatternSegment::Any, Some(_)) => true,
-        (PatternSegment::Is(own), Some(asked)) => own.eq_ignore_ascii_case(asked),
-        (_, None) => false,
-    });
-    all_equal && (pattern.includes_below() || rest.next().is_none())
+fn closeness(path: &OperationPath) -> (usize, Reverse<usize>, bool) {
+    (path.length(), Reverse(path.stars()), !path.includes_below())
 }
 
 #[cfg(test)]
@@ -187,6 +177,10 @@ mod tests {
             operation("/orders/**", &[], Deny),
             operation("/orders/*", &["GET"], Allow),
             operation("/orders/secret", &[], Deny),
+            operation("/v*/items", &[], Deny),
+            operation("/rooms/**/key", &[], Deny),
+            operation("/halls/**/key", &[], Allow),
+            operation("/halls/**", &[], Deny),
             operation("/Both", &["GET"], Allow),
             operation("/Both", &["POST"], Deny),
         ];
@@ -197,6 +191,12 @@ mod tests {
             ("GET /orders", Deny),
             ("GET /orders/7", Allow),
             ("get /ORDERS/7/", Allow),
+            ("GET /v1/items", Deny),
+            ("GET /v1/orders", Allow),
+            ("GET /rooms/a/key", Deny),
+            ("GET /rooms/a/b/key", Deny),
+            ("GET /halls/a/key", Allow),
+            ("GET /halls/a/b/key", Deny),
             ("GET /orders/7/8", Deny),
             ("GET /orders/secret", Deny),
             ("GET /orders/SECRET", Deny),

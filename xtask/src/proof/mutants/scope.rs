@@ -20,6 +20,7 @@ pub(super) const GROUPS: &[Group] = &[
             "routing/src/policy/tree.rs",
             "model/src/policy.rs",
             "model/src/policy/pattern.rs",
+            "model/src/policy/operation.rs",
             "dapr/src/access_control.rs",
         ],
     },
