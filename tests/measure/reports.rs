@@ -41,6 +41,29 @@ fn a_report_as_text_fits_a_terminal() {
 }
 
 #[test]
+fn a_result_that_powershell_saved_is_read() {
+    let dir = with_run();
+    let text = std::fs::read_to_string(dir.path().join("run.json")).unwrap();
+    let report = |file: &str| {
+        let reported = tollway(dir.path(), &["lab", "report", file, "--text"]);
+        assert!(reported.status.success(), "{file}: {reported:?}");
+        reported.stdout
+    };
+    let plain = report("run.json");
+    let marked = format!("\u{feff}{text}").replace('\n', "\r\n");
+    std::fs::write(dir.path().join("marked.json"), &marked).unwrap();
+    let wide: Vec<u8> = marked.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(dir.path().join("wide.json"), wide).unwrap();
+    for file in ["marked.json", "wide.json"] {
+        assert_eq!(report(file), plain, "{file}");
+    }
+    std::fs::write(dir.path().join("latin.json"), b"{\"label\": \"Zo\xEB\"}").unwrap();
+    let refused = tollway(dir.path(), &["lab", "report", "latin.json"]);
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.contains("no text in UTF-8 or UTF-16"), "{refused}");
+}
+
+#[test]
 fn a_file_that_is_no_result_is_refused_with_the_reason() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("other.json"), "{\"schema\": \"x/1\"}").unwrap();

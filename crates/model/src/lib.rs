@@ -16,6 +16,7 @@ mod path;
 mod policy;
 mod revocation;
 mod service;
+mod text;
 mod trace;
 
 pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
@@ -38,4 +39,5 @@ pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Workload,
 };
+pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};

@@ -20,8 +20,6 @@ pub use decode::{Decoded, GoText, Unknown, decode};
 pub use duration::duration;
 pub use expand::expand_variables;
 pub use scalar::Resolved;
-#[cfg(test)]
-use tree::text_of;
 pub use tree::{Content, Document, Key, Node, documents, only_document, read_file};
 
 /// Which of Go's readers a kind of file has.

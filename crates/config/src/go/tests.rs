@@ -226,11 +226,3 @@ fn merge_keys_cannot_blow_up_a_document() {
         assert!(refused.what.contains("merge keys bring more than"), "{refused}");
     }
 }
-
-#[test]
-fn byte_order_marks_and_wide_characters_are_understood() {
-    assert_eq!(text_of(b"\xEF\xBB\xBFa: 1".to_vec()).as_deref(), Some("a: 1"));
-    assert_eq!(text_of(b"\xFF\xFEa\0:\0".to_vec()).as_deref(), Some("a:"));
-    assert_eq!(text_of(b"\xFE\xFF\0a\0:".to_vec()).as_deref(), Some("a:"));
-    assert_eq!(text_of(b"\xFFa".to_vec()), None);
-}

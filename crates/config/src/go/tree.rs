@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
+use tollway_model::decode_text;
+
 use super::Reader;
 use super::at::At;
 use super::scalar::{Resolved, as_json, resolve};
@@ -96,21 +98,7 @@ pub fn only_document(
 /// # Errors
 /// [`FileError`] when it cannot be read, is no text or is too large.
 pub fn read_file(path: &Path) -> Result<String, FileError> {
-    text_of(read_bytes(path)?).ok_or_else(|| no_text(path, "it is no text in UTF-8 or UTF-16"))
-}
-
-/// `None` for bytes that are no text.
-pub(super) fn text_of(bytes: Vec<u8>) -> Option<String> {
-    let wide = |read: fn([u8; 2]) -> u16| {
-        let units = bytes[2..].chunks_exact(2).map(|pair| read([pair[0], pair[1]]));
-        char::decode_utf16(units).collect::<Result<String, _>>().ok()
-    };
-    match bytes.as_slice() {
-        [0xFF, 0xFE, ..] => wide(u16::from_le_bytes),
-        [0xFE, 0xFF, ..] => wide(u16::from_be_bytes),
-        [0xEF, 0xBB, 0xBF, rest @ ..] => String::from_utf8(rest.to_vec()).ok(),
-        _ => String::from_utf8(bytes).ok(),
-    }
+    decode_text(read_bytes(path)?).ok_or_else(|| no_text(path, "it is no text in UTF-8 or UTF-16"))
 }
 
 fn lines(text: &str) -> u64 {

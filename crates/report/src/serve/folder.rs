@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use thiserror::Error;
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, decode_text};
 
 use crate::document::{Document, DocumentError};
 
@@ -137,7 +137,7 @@ impl Folder {
         if length > FILE_LIMIT_BYTES {
             return Err(FileError::TooLong { length });
         }
-        String::from_utf8(bytes).map_err(|_| FileError::NotText)
+        decode_text(bytes).ok_or(FileError::NotText)
     }
 
     /// The document in the file of that name.

@@ -16,6 +16,7 @@ use tollway_record::compare::{CompareOptions, DEFAULT_MARGIN_PCT, compare};
 use tollway_record::record::{Comparison, Metric, Question, Verdict};
 use tollway_record::{CompareError, Record};
 
+use super::write_report;
 use crate::failure::Failure;
 
 /// Exit status when a threshold was missed.
@@ -76,9 +77,8 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode> {
 }
 
 fn read(path: &Path) -> Result<Record> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Record::from_json(&text).with_context(|| format!("{} is no record", path.display()))
+    Record::from_json(&write_report::text_in(path)?)
+        .with_context(|| format!("{} is no record", path.display()))
 }
 
 fn compare_records(a: &Record, b: &Record, args: &CompareArgs) -> Result<Compared> {

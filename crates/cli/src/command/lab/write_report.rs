@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, decode_text};
 use tollway_record::record::RECORD_LIMIT_BYTES;
 use tollway_report::Report;
 
@@ -59,31 +59,36 @@ fn output_file(args: &ReportArgs) -> Option<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Report> {
-    let text = match path.to_str() {
-        Some("-") => text_of(std::io::stdin(), "standard input"),
-        _ => match std::fs::File::open(path) {
-            Ok(file) => text_of(file, &path.display().to_string()),
-            Err(error) => Err(unusable("cannot read", path, &error).into()),
-        },
-    }?;
+    let text = text_in(path)?;
     let hint = "give what `tollway lab run --json`, `tollway load --json` or `fortio load -json` \
                 wrote";
     Report::from_json(&text).with_context(|| format!("{} is no result; {hint}", path.display()))
 }
 
+/// The text of a file of results; `-` is standard input.
+pub(super) fn text_in(path: &Path) -> Result<String> {
+    match path.to_str() {
+        Some("-") => text_of(std::io::stdin(), "standard input"),
+        _ => match std::fs::File::open(path) {
+            Ok(file) => text_of(file, &path.display().to_string()),
+            Err(error) => Err(unusable("cannot read", path, &error).into()),
+        },
+    }
+}
+
 /// The text, as long as a record may be.
 fn text_of(source: impl Read, name: &str) -> Result<String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let limit = RECORD_LIMIT_BYTES as u64;
     source
         .take(limit + 1)
-        .read_to_string(&mut text)
+        .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {name}"))?;
-    if text.len() as u64 > limit {
+    if bytes.len() as u64 > limit {
         let what = format!("{name} is longer than {limit} bytes");
         return Err(Failure::new(ErrorCode::FileUnusable, what).into());
     }
-    Ok(text)
+    decode_text(bytes).with_context(|| format!("{name} is no text in UTF-8 or UTF-16"))
 }
 
 fn unusable(what: &str, path: &Path, error: &std::io::Error) -> Failure {
