@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
@@ -225,4 +225,43 @@ fn merge_keys_cannot_blow_up_a_document() {
         let refused = only_document(&text, reader, "a.yaml").unwrap_err();
         assert!(refused.what.contains("merge keys bring more than"), "{refused}");
     }
+}
+
+/// The text of the field `a`, as a resource and as the other two files have it.
+#[track_caller]
+fn check_block(text: &str, expected: &str) {
+    for reader in [Reader::Resource, Reader::RunFile, Reader::Configuration] {
+        let node = only_document(text, reader, "a.yaml").unwrap().unwrap();
+        let read = decode::<HashMap<String, String>>(&node, reader, "a.yaml").unwrap().value;
+        assert_eq!(read["a"], expected, "{text:?}");
+    }
+}
+
+/// A password written as a block would have a line break at its end that Dapr does not read.
+#[test]
+fn a_block_has_no_line_break_at_the_end_that_the_file_has_not() {
+    for (text, expected) in [
+        ("a: |\n  b", "b"),
+        ("a: |\n  b\n", "b\n"),
+        ("a: |\n  b\n  c", "b\nc"),
+        ("a: |\n  b\n  ", "b\n"),
+        ("a: |\n  b\n\n", "b\n"),
+        ("a: |+\n  b", "b"),
+        ("a: |+\n  b\n\n", "b\n\n"),
+        ("a: |-\n  b", "b"),
+        ("a: >\n  b\n  c", "b c"),
+        ("a: >\n  b\n  c\n", "b c\n"),
+        ("a: |\n  Zo\u{eb}", "Zo\u{eb}"),
+        ("a: |\n  b\n# b", "b\n"),
+        ("a: |\n  b\nc: b", "b\n"),
+        ("a: |\r\n  b", "b"),
+    ] {
+        check_block(text, expected);
+    }
+    let documents = documents("a: |\n  b\n---\na: |\n  c\n", "a.yaml");
+    let texts = documents.into_iter().map(|document| {
+        let node = document.node.unwrap().unwrap();
+        decode::<HashMap<String, String>>(&node, Reader::Resource, "a").unwrap().value["a"].clone()
+    });
+    assert_eq!(texts.collect::<Vec<_>>(), ["b", "c\n"]);
 }

@@ -112,7 +112,7 @@ fn parse(
     source: &str,
 ) -> Result<Option<Rc<Node>>, YamlError> {
     let (stack, anchors) = (Vec::new(), HashMap::new());
-    let mut builder = Builder { reader, lines_before, stack, anchors, merged: 0 };
+    let mut builder = Builder { text, reader, lines_before, stack, anchors, merged: 0 };
     for event in Parser::new_from_str(text) {
         let (event, span) = event
             .map_err(|error| builder.no_yaml(&error))
@@ -163,7 +163,8 @@ struct Fields {
     places: HashMap<String, usize>,
 }
 
-struct Builder {
+struct Builder<'a> {
+    text: &'a str,
     reader: Reader,
     lines_before: u64,
     stack: Vec<Open>,
@@ -172,7 +173,7 @@ struct Builder {
     merged: usize,
 }
 
-impl Builder {
+impl Builder<'_> {
     /// Takes an event; returns the root when it is whole.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the rest has no content")]
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<Option<Rc<Node>>, Failure> {
@@ -180,7 +181,11 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let resolved = self.type_of(&text, style, tag.as_deref());
-                let content = Content::Scalar { written: text.into_owned(), resolved };
+                let mut written = text.into_owned();
+                if self.adds_line_break(&written, style, span) {
+                    written.pop();
+                }
+                let content = Content::Scalar { written, resolved };
                 self.complete(Node { at, content, depth: 0 }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::Items(Vec::new())),
@@ -261,6 +266,15 @@ impl Builder {
         let marker = error.marker();
         let at = self.position(marker.line(), marker.col());
         Failure { at, what: format!("it is no YAML: {}", error.kind()) }
+    }
+
+    /// Whether the line break at the end of a block is not in the file: the parser ends the last
+    /// line where the file does not.
+    fn adds_line_break(&self, block: &str, style: ScalarStyle, span: Span) -> bool {
+        matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
+            && block.ends_with('\n')
+            && !self.text.ends_with(char::is_whitespace)
+            && span.end.index() >= self.text.chars().count()
     }
 
     fn type_of(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resolved {
