@@ -204,7 +204,9 @@ fn app(given: &GivenFlags, apis: [u16; 2]) -> Result<Option<DaprdApp>, Refusal> 
     };
     scheme.is_tls |= given.is_on("app-ssl") && scheme.protocol != AppProtocol::H2c;
     let health_check = health_check(given)?;
-    if given.text("app-port").is_empty() {
+    // Below 0 it is none to daprd, and the Dapr CLI writes -1 for that.
+    let text = given.text("app-port");
+    if text.is_empty() || text.parse::<i64>().is_ok_and(|port| port < 0) {
         return Ok(None);
     }
     let port = port(given, "app-port")?;

@@ -68,7 +68,13 @@ fn the_app_follows_its_flags() {
     assert_eq!((check.path.as_str(), check.threshold), ("/live", 3));
     let times = (Duration::from_secs(5), Duration::from_millis(500));
     assert_eq!((check.interval, check.timeout), times);
-    assert!(web("--app-port 0").app.is_none());
+}
+
+#[test]
+fn an_app_without_a_port_is_none() {
+    for none in ["0", "-1", ""] {
+        assert!(web(&format!("--app-port={none}")).app.is_none(), "{none}");
+    }
 }
 
 #[test]
