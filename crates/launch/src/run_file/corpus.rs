@@ -11,7 +11,11 @@ use super::app_plan::{Around, plan};
 use super::format::{self, Section};
 
 /// Files that are read differently, and why.
-const OTHER_FILES: &[(&str, &str)] = &[("port-as-text", "a port in quotes is one here, too")];
+const OTHER_FILES: &[(&str, &str)] = &[
+    ("port-as-text", "a port in quotes is one here, too"),
+    ("found-06", "Dapr takes an empty program, and fails when it starts it"),
+    ("found-19", "Dapr takes one port for app and sidecar, and the sidecar does not start"),
+];
 /// Folders that files of the corpus name.
 const FOLDERS: [&str; 5] = ["web", "stock", "api", "resources", "worker"];
 
