@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tollway_config::{FileError, YamlError};
 use tollway_config::go::{Reader, documents, expand_variables, only_document, read_file};
+use tollway_config::{FileError, YamlError};
 use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
 use tollway_state::ComponentContext;

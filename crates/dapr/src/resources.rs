@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tollway_config::{FileError, YamlError};
 use tollway_config::go::{Document, Node, Reader, Unknown, decode, documents};
+use tollway_config::{FileError, YamlError};
 use tollway_model::chain;
 
 use crate::error::DaprError;

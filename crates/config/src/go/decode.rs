@@ -53,7 +53,8 @@ pub fn decode<T: DeserializeOwned>(
     reader: Reader,
     source: &str,
 ) -> Result<Decoded<T>, YamlError> {
-    let around = Around { reader, unknown: RefCell::default(), parts: Cell::new(0), bytes: Cell::new(0) };
+    let around =
+        Around { reader, unknown: RefCell::default(), parts: Cell::new(0), bytes: Cell::new(0) };
     let value = T::deserialize(Part { node, around: &around }).map_err(|error| {
         let at = error.at.unwrap_or(node.at);
         let source_name = source.to_owned();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tollway_actors::placement::{Actor, NoTurn};
+use tollway_actors::placement::{Actor, Epoch, NoTurn};
 use tollway_actors::schedule::{
     Agenda, Due, FailurePolicy, Moment, Next, Popped, Schedule, Ticket,
 };
@@ -40,8 +40,9 @@ pub(crate) struct Alarm {
 /// Stores the outcome of reminders that fired.
 #[tonic::async_trait]
 pub(crate) trait RecordFire: Send + Sync {
-    /// Stores what is left of the registration of this version; `None` if it is over.
-    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>);
+    /// Stores what is left of the registration of this version; `None` if it is over. It fired, or
+    /// ended, under the grant of `epoch`.
+    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>, epoch: Epoch);
 }
 
 /// Called after each fire with the type of the actor, and whether the app accepted it.
@@ -212,10 +213,13 @@ impl Alarms {
                 }
                 Some(Popped::Over(key)) => {
                     let over = self.inner().alarms.remove(&key);
-                    if let (Some(recorder), Some(over)) = (self.recorder.clone(), over) {
-                        tokio::spawn(
-                            async move { recorder.record(&key, over.version, None).await },
-                        );
+                    let unstored = host.unstored(&key.0);
+                    if let (Some(recorder), Some(over), Some(unstored)) =
+                        (self.recorder.clone(), over, unstored)
+                    {
+                        tokio::spawn(async move {
+                            recorder.record(&key, over.version, None, unstored.epoch).await;
+                        });
                     }
                 }
                 None => {
@@ -243,6 +247,8 @@ impl Alarms {
     ) {
         let Due { key, ticket, .. } = due;
         let began = self.clock.wall();
+        // Until the outcome is stored.
+        let unstored = self.recorder.as_ref().and_then(|_| host.unstored(&key.0));
         let is_over = self.recorder.is_none() && !is_of_epoch(&host, &key.0, version);
         let fired = match is_over {
             true => Fired::Elsewhere,
@@ -254,8 +260,8 @@ impl Alarms {
         }
         let left = self.note(&key, ticket, began, fired);
         self.sooner.notify_one();
-        if let (Some(left), Some(recorder)) = (left, &self.recorder) {
-            recorder.record(&key, version, left).await;
+        if let (Some(left), Some(recorder), Some(unstored)) = (left, &self.recorder, &unstored) {
+            recorder.record(&key, version, left, unstored.epoch).await;
         }
     }
 

@@ -2,6 +2,7 @@
 //! the lease and the shards.
 
 mod lease;
+mod outcomes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -19,6 +20,7 @@ use tollway_telemetry::DaprMetrics;
 use tollway_wire::v1;
 
 use self::lease::another_lease;
+use self::outcomes::{Outcomes, Unstored};
 use super::app::Unanswered;
 use super::clock::Clock;
 use super::problem::Problem;
@@ -64,6 +66,8 @@ pub(crate) struct Host {
     clock: Clock,
     given_back: mpsc::UnboundedSender<GivenBack>,
     granted: mpsc::UnboundedSender<Granted>,
+    /// Of reminders that fired.
+    outcomes: Arc<Outcomes>,
     /// Notified when something may be due earlier than before.
     sooner: Notify,
 }
@@ -142,6 +146,7 @@ impl Host {
                 clock,
                 given_back,
                 granted,
+                outcomes: Arc::default(),
                 sooner,
             }),
             back,
@@ -271,6 +276,14 @@ impl Host {
         answered.await.unwrap_or(Err(NotRun::CalledOff))
     }
 
+    /// A reminder of an actor is about to fire: its shard is given back when the outcome is stored. `None`
+    /// if the actor is not at this host.
+    pub(crate) fn unstored(&self, actor: &Actor) -> Option<Unstored> {
+        let epoch = self.epoch(actor)?;
+        let shard = (Arc::clone(&actor.actor_type), Shard::of(&actor.id));
+        Some(self.outcomes.begin(shard, epoch))
+    }
+
     fn ask(
         self: &Arc<Self>,
         actor: &Actor,
@@ -360,8 +373,15 @@ impl Host {
                 }
                 Effect::Deactivate { actor } => self.deactivate(actor),
                 Effect::GiveBack { actor_type, shard, epoch } => {
+                    let of_type = (Arc::clone(&actor_type), shard);
+                    let back = GivenBack { actor_type, shard, epoch };
+                    let to_session = self.given_back.clone();
                     // Without a session the lease ends by itself.
-                    let _ = self.given_back.send(GivenBack { actor_type, shard, epoch });
+                    let give_back = move || drop(to_session.send(back));
+                    match self.outcomes.are_stored(&of_type) {
+                        true => give_back(),
+                        false => self.outcomes.then(of_type, give_back),
+                    }
                 }
             }
         }

@@ -69,10 +69,11 @@ struct FireRecorder {
 
 #[tonic::async_trait]
 impl RecordFire for FireRecorder {
-    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>) {
+    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>, epoch: Epoch) {
         let (actor, name) = key;
         for _ in 0..RECORD_ATTEMPTS {
-            let Some(epoch) = self.host.epoch(actor) else { return };
+            // A shard that is about to be given back is still granted under the same epoch.
+            let epoch = self.host.epoch(actor).unwrap_or(epoch);
             let change = change(actor, name, epoch, version, left);
             match self.store.write(change).await {
                 Ok(ReminderResult::Fenced) => {

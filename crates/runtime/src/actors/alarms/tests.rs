@@ -15,7 +15,7 @@ struct Outcomes(Mutex<Vec<String>>);
 
 #[tonic::async_trait]
 impl RecordFire for Outcomes {
-    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>) {
+    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>, _: Epoch) {
         let left = match left {
             None => "over".to_owned(),
             Some(left) => format!("{:?} left", left.firings.map(std::num::NonZeroU32::get)),

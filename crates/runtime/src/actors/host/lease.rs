@@ -108,8 +108,9 @@ impl Host {
         self.inner().turns.holdings().renew_at()
     }
 
-    /// Whether no shard is held.
+    /// Whether no shard is held, and none waits to be given back.
     pub(crate) fn holds_nothing(&self) -> bool {
-        self.inner().turns.holdings().counts().all(|(_, count)| count == 0)
+        !self.outcomes.hold_up_a_shard()
+            && self.inner().turns.holdings().counts().all(|(_, count)| count == 0)
     }
 }

@@ -4,6 +4,8 @@ use super::super::testing::{
     MemoryReminders, ScriptedApp, TestHost, actor, all_shards, give_back, grant, types,
 };
 use super::*;
+use tollway_actors::placement::SHARDS;
+
 use crate::actors::app::{AppSide, TurnKind};
 use crate::actors::clock::Clock;
 
@@ -248,4 +250,53 @@ async fn a_fire_whose_outcome_is_fenced_ends_the_alarm_here() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(world.app.turns().len(), 1);
     assert_eq!(world.reminders.alarms().len(), 0, "another host has it");
+}
+
+/// The harm: a host ends in good order right after a reminder has fired there, and the next host fires it
+/// again.
+#[tokio::test(start_paused = true)]
+async fn a_shard_is_given_back_when_the_outcomes_of_its_reminders_are_stored() {
+    let mut world = World::new();
+    world.reminders.put(&actor("1"), "n", terms("100ms", "R2/PT1H")).await.ok().unwrap();
+    world.follow().await;
+    *world.store.unwritable.lock().unwrap() = Some("away".to_owned());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.app.turns().len(), 1);
+    world.test.host.obey(&give_back());
+    tokio::time::sleep(RECORD_AGAIN / 2).await;
+    let mine = Shard::of("1");
+    let mut back = Vec::new();
+    let mut drain = |world: &mut World| {
+        while let Ok(given) = world.test.given_back.try_recv() {
+            back.push(given.shard);
+        }
+        back.clone()
+    };
+    let others = drain(&mut world);
+    assert!(others.len() == SHARDS - 1 && !others.contains(&mine), "the others do not wait");
+    assert!(!world.test.host.holds_nothing(), "so the host does not leave");
+    *world.store.unwritable.lock().unwrap() = None;
+    tokio::time::sleep(RECORD_AGAIN).await;
+    assert!(drain(&mut world).contains(&mine) && world.test.host.holds_nothing());
+    let last = world.store.changes().pop();
+    assert!(
+        matches!(last, Some(ReminderChange::Advance { epoch: Epoch(1), .. })),
+        "it is stored under the grant: {last:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_does_not_wait_for_ever_for_outcomes_that_cannot_be_stored() {
+    let mut world = World::new();
+    world.reminders.put(&actor("1"), "n", terms("100ms", "1h")).await.ok().unwrap();
+    world.follow().await;
+    *world.store.unwritable.lock().unwrap() = Some("away".to_owned());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    world.test.host.obey(&give_back());
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    let mut back = 0;
+    while world.test.given_back.try_recv().is_ok() {
+        back += 1;
+    }
+    assert_eq!((back, world.test.host.holds_nothing()), (SHARDS, true));
 }
