@@ -3,12 +3,12 @@
 
 mod end;
 mod failures;
-mod life;
 mod metadata;
 mod methods;
 mod metrics;
 mod pages;
 mod streams;
+mod supervised;
 mod traces;
 
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! `tollway_dapr` reads the flags and Dapr's files; `serve` runs the sidecar. Apps find each other
 //! through this user's local control plane, unless the flags name another.
 
-mod life;
+mod log_lines;
 mod run_sidecar;
 mod wait;
 

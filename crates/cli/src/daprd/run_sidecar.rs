@@ -22,7 +22,7 @@ use tollway_proxy::{
 use tollway_runtime::{Ended, Sidecar};
 use tollway_telemetry::{DaprMetrics, LogTarget, start_daprd_log};
 
-use super::life;
+use super::log_lines;
 use crate::async_runtime::block_on;
 use crate::command::api_tokens::tokens_of_environment;
 use crate::command::resources::read_files;
@@ -59,15 +59,15 @@ pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
     let ended = block_on(async {
         let mut signals = Signals::listen()?;
         loop {
-            life::starts();
+            log_lines::starts();
             match Box::pin(serve(&daprd, &mut signals)).await? {
                 End::Again => tracing::info!("starting again"),
                 End::Over => {
-                    life::ended();
+                    log_lines::ended();
                     return Ok(ExitCode::SUCCESS);
                 }
                 End::CutOff => {
-                    life::was_cut_off();
+                    log_lines::was_cut_off();
                     return Ok(ExitCode::FAILURE);
                 }
                 // Threads may still run, which an end in order would wait for.
@@ -75,7 +75,7 @@ pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
             }
         }
     })?;
-    ended.inspect_err(life::failed)
+    ended.inspect_err(log_lines::failed)
 }
 
 async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
@@ -96,10 +96,10 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         tracing::info!("{note}");
     }
     if daprd.app.as_ref().is_some_and(|app| !app.asks_actors) {
-        life::asks_no_actors();
+        log_lines::asks_no_actors();
     }
     if daprd.app.is_none() && !daprd.as_daprd.has_placement {
-        life::hosts_no_actors();
+        log_lines::hosts_no_actors();
     }
     let access = access(daprd).await?;
     let is_local = access.local.is_some();
@@ -117,7 +117,7 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
         let ready = sidecar.ready();
         async move {
             ready.await;
-            life::runs(since);
+            log_lines::runs(since);
         }
     });
     let keeping = async move {
@@ -146,10 +146,10 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
 /// Goes on as before for a time, or until the app takes no calls any more.
 async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
     if !time.is_zero() {
-        life::is_blocked(time);
+        log_lines::is_blocked(time);
         // The sender lives as long as the sidecar does.
         let waited = tokio::time::timeout(time, app_ready.wait_for(|ready| !ready)).await;
-        life::is_unblocked(waited.is_ok());
+        log_lines::is_unblocked(waited.is_ok());
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the log has of a sidecar's life in daprd's place, in daprd's words: programs that start daprd wait
-//! for these lines.
+//! Lines about the start and the end of a sidecar in daprd's place, in daprd's words: programs that start
+//! daprd wait for them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A sidecar's life as programs that start daprd see it: lines of its log, its health, its end.
+//! A sidecar as programs see it that start daprd and watch it: lines of its log, its health, its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
