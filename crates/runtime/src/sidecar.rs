@@ -136,7 +136,9 @@ impl Sidecar {
             _ => None,
         };
         let asked_to_end = Arc::<EndRequest>::default();
-        let opened = opened.unwrap_or_else(|| AllOpened::by_default(network_store(plane.mesh())));
+        let stands_in = as_daprd.is_some();
+        let network = || AllOpened::by_default(network_store(plane.mesh()), stands_in);
+        let opened = opened.unwrap_or_else(network);
         let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
         let stores = Stores::new(opened, plane.facts().service().clone(), resiliency.as_ref());
         let loopback: Arc<dyn Loopback> =

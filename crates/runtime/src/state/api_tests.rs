@@ -33,7 +33,7 @@ impl World {
     /// The app `cart` with the store `statestore`.
     fn new() -> Self {
         let engine = Arc::new(MemoryStore::default());
-        let opened = AllOpened::by_default(Arc::clone(&engine) as Arc<dyn StateStore>);
+        let opened = AllOpened::by_default(Arc::clone(&engine) as Arc<dyn StateStore>, false);
         let stores = Stores::new(opened, service("cart"), None);
         Self { stores, engine, bodies: BodyCollector::new(LONGEST_MESSAGE, LONGEST_MESSAGE) }
     }
@@ -218,7 +218,7 @@ async fn an_unknown_store_and_no_store_at_all_are_different_errors() {
     check_error(&other, 400, ErrorCode::StateStoreNotFound);
     let query = world.ask(Method::POST, "statestore/query", "").await;
     check_error(&query, 500, ErrorCode::StateStoreNotSupported);
-    let none = AllOpened { opened: Vec::new(), unusable: Vec::new() };
+    let none = AllOpened { opened: Vec::new(), unusable: Vec::new(), stands_in: false };
     let none = World { stores: Stores::new(none, service("cart"), None), ..world };
     let missing = none.get("a").await;
     check_error(&missing, 500, ErrorCode::StateStoreNotConfigured);
@@ -228,7 +228,7 @@ async fn an_unknown_store_and_no_store_at_all_are_different_errors() {
 async fn a_store_that_is_not_served_is_refused_at_its_use_with_the_reason() {
     let why = "unknown type `state.mongodb`".to_owned();
     let other = UnusableStore { name: "statestore".to_owned(), why, is_actor_store: true };
-    let all = AllOpened { opened: Vec::new(), unusable: vec![other] };
+    let all = AllOpened { opened: Vec::new(), unusable: vec![other], stands_in: false };
     let world = World { stores: Stores::new(all, service("cart"), None), ..World::new() };
     let refused = world.get("a").await;
     check_error(&refused, 400, ErrorCode::StateStoreNotFound);

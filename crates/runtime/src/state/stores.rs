@@ -34,6 +34,8 @@ pub(crate) struct Stores {
     by_name: BTreeMap<String, Opened>,
     /// Why others cannot be used, by name.
     unusable: BTreeMap<String, String>,
+    /// The one store is that of the network, in place of none.
+    stands_in: bool,
     owner: ServiceName,
 }
 
@@ -51,11 +53,14 @@ pub(crate) struct Opened {
 pub(crate) struct AllOpened {
     pub(super) opened: Vec<Opened>,
     pub(super) unusable: Vec<UnusableStore>,
+    /// The one store is that of the network, in place of none.
+    pub(super) stands_in: bool,
 }
 
 impl AllOpened {
     /// The store of an app without any component file.
-    pub(crate) fn by_default(store: Arc<dyn StateStore>) -> Self {
+    /// `stands_in`: as the app sees it, no store is configured, but for the name of this one.
+    pub(crate) fn by_default(store: Arc<dyn StateStore>, stands_in: bool) -> Self {
         let opened = Opened {
             name: DEFAULT_NAME.to_owned(),
             component_type: DEFAULT_TYPE.to_owned(),
@@ -64,7 +69,7 @@ impl AllOpened {
             is_actor_store: true,
             store,
         };
-        Self { opened: vec![opened], unusable: Vec::new() }
+        Self { opened: vec![opened], unusable: Vec::new(), stands_in }
     }
 }
 
@@ -132,7 +137,7 @@ pub(crate) async fn open_all(
             tracing::warn!(name, why, "actors have no store for their state");
         }
     }
-    Ok(AllOpened { opened, unusable })
+    Ok(AllOpened { opened, unusable, stands_in: false })
 }
 
 impl Stores {
@@ -142,7 +147,7 @@ impl Stores {
         owner: ServiceName,
         resiliency: Option<&Arc<ResiliencyState>>,
     ) -> Self {
-        let AllOpened { opened, unusable } = all;
+        let AllOpened { opened, unusable, stands_in } = all;
         let named = |mut opened: Opened| {
             opened.store = GuardedStore::wrap(&opened.name, opened.store, resiliency);
             (opened.name.clone(), opened)
@@ -151,6 +156,7 @@ impl Stores {
         Self {
             by_name: opened.into_iter().rev().map(named).collect(),
             unusable: unusable.into_iter().map(why).collect(),
+            stands_in,
             owner,
         }
     }
@@ -164,7 +170,7 @@ impl Stores {
         if let (None, Some(why)) = (self.by_name.get(name), self.unusable.get(name)) {
             return Err(Problem::unusable(name, why, app));
         }
-        if self.by_name.is_empty() {
+        if self.by_name.is_empty() || self.stands_in && !self.by_name.contains_key(name) {
             return Err(Problem::not_configured(name, app));
         }
         let opened = self.by_name.get(name).ok_or_else(|| Problem::not_found(name, app))?;

@@ -47,6 +47,27 @@ fn a12_calls_that_fail_are_answered_with_500_whatever_the_reason() {
     assert_eq!((nowhere.status, &nowhere.json()["errorCode"]), (404, &"ERR_DIRECT_INVOKE".into()));
 }
 
+/// As daprd has it where no file describes a store; the network's is there by its own name.
+#[test]
+fn without_files_of_stores_no_other_name_is_configured() {
+    let user = User::new();
+    let daprd = Daprd::listening(&user, "web", &[]);
+    let answer = ask(daprd.http(), "POST", "/v1.0/state/mystore", &[]);
+    let body = answer.json();
+    assert_eq!(
+        (answer.status, &body["errorCode"]),
+        (500, &"ERR_STATE_STORE_NOT_CONFIGURED".into())
+    );
+    assert_eq!(body["message"], "state store mystore is not configured");
+    let detail = &body["details"][0];
+    assert_eq!(detail["@type"], "type.googleapis.com/google.rpc.ErrorInfo");
+    assert_eq!(
+        (&detail["domain"], &detail["reason"]),
+        (&"dapr.io".into(), &"DAPR_STATE_NOT_CONFIGURED".into())
+    );
+    assert_eq!(ask(daprd.http(), "GET", "/v1.0/state/statestore/k", &[]).status, 204);
+}
+
 #[test]
 fn a12_what_the_callees_sidecar_reports_is_answered_as_daprd_does() {
     let (user, app) = (User::new(), App::start(HashMap::new()));
