@@ -580,7 +580,7 @@ mod tests {
                 label: "path".to_owned(),
                 replaced: vec![("/orders/*".to_owned(), "/orders/.+".to_owned())],
             }],
-            ..usual.clone()
+            ..usual
         };
         assert_eq!(plan(&[former.clone(), present]).as_ref(), Some(&expected));
         // Of several documents each field counts by itself.
