@@ -201,3 +201,64 @@ fn what_is_for_one_app_stands_in_the_file() {
         assert_eq!(ended.code, Some(2), "{words:?}: {}", ended.stderr);
     }
 }
+
+#[test]
+fn an_app_is_not_started_before_those_it_may_call_at_once() {
+    let user = User::new();
+    write(&user, "a/readme", "");
+    let port = free_port().unwrap();
+    let late = script("sleep 2; exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID");
+    let calls = script(
+        "\"$TOLLWAY\" call --sidecar http://127.0.0.1:$DAPR_HTTP_PORT -i late/healthz && echo called",
+    );
+    let text = format!(
+        "version: 1\napps:\n- {{appID: late, appDirPath: a, appPort: {port}, command: {late}}}\n- \
+         {{appID: hasty, appDirPath: a, command: {calls}}}\n"
+    );
+    let mut run = start(&user, &["-f", write(&user, "two.yaml", &text).to_str().unwrap()]);
+    until_said(&run, "tollway: late takes calls\n");
+    until_said(&run, "== APP - hasty == called\n");
+    until_said(&run, "tollway: hasty has ended\n");
+    let status = run.terminate(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", run.log());
+}
+
+#[test]
+fn an_app_that_takes_no_calls_delays_no_other_for_good() {
+    let user = User::new();
+    write(&user, "a/readme", "");
+    let port = free_port().unwrap();
+    let ends = script("exit 0");
+    let other = script("echo here");
+    let text = format!(
+        "version: 1\napps:\n- {{appID: brief, appDirPath: a, appPort: {port}, command: {ends}}}\n- \
+         {{appID: other, appDirPath: a, command: {other}}}\n"
+    );
+    let mut run = start(&user, &["-f", write(&user, "two.yaml", &text).to_str().unwrap()]);
+    until_said(&run, "== APP - other == here\n");
+    assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(0), "{}", run.log());
+}
+
+#[test]
+fn command_lines_of_dapr_run_are_taken() {
+    let user = User::new();
+    let [port, api] = [(); 2].map(|()| free_port().unwrap());
+    let (port, api) = (port.to_string(), api.to_string());
+    let serves = "echo port $APP_PORT api $DAPR_HTTP_PORT; exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT";
+    let words = ["--dapr", "--app-id", "web", "-p", &port, "--dapr-http-port", &api];
+    let mut run = start(&user, &[&words[..], &["--", "sh", "-c", serves]].concat());
+    until_said(&run, &format!("== APP == port {port} api {api}\n"));
+    user.until_called("web/healthz");
+    assert_eq!(run.terminate(PATIENCE).unwrap().code(), Some(0), "{}", run.log());
+    // Beside a run file other options have no effect, and the run file's words are wanted.
+    for (words, part) in [
+        (&["--dapr", "--no-such-flag"][..], "unknown flag: --no-such-flag"),
+        (&["--dapr", "-f", "/nowhere", "-p", "80"], "/nowhere"),
+        (&["--dapr", "--app-port", "seven", "--", "sh"], "`--app-port`: `seven` is no port"),
+        (&["--dapr", "--resources-path", "/no/where", "--", "sh"], "`--resources-path` names"),
+    ] {
+        let mut run = start(&user, words);
+        let status = run.wait(PATIENCE).unwrap();
+        assert!(!status.success() && run.log().contains(part), "{part}: {}", run.log());
+    }
+}

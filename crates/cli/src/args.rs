@@ -44,6 +44,10 @@ pub(crate) enum Command {
     /// Run a demo: two networks and one far away, apps and load; print what the crossing costs.
     Demo(DemoArgs),
     /// Run an app with a sidecar.
+    #[command(
+        after_help = "tollway run --dapr takes the options of `dapr run` in place of these: see tollway run --dapr \
+                      --help."
+    )]
     Run(RunArgs),
     /// Call a service: one request through the mesh.
     Call(CallArgs),

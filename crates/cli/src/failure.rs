@@ -121,6 +121,23 @@ impl Report {
         self.hint = Some(format!("{stop} another port with {option}; port 0 takes a free one"));
     }
 
+    /// The same with daprd's names of options, for a sidecar that was started by them.
+    pub(crate) fn in_daprds_words(mut self) -> Self {
+        const NAMES: [(&str, &str); 5] = [
+            ("--http-listen", "--dapr-http-port"),
+            ("--grpc-listen", "--dapr-grpc-port"),
+            ("--inbound-listen", "--dapr-internal-grpc-port"),
+            ("--admin-listen", "--metrics-port"),
+            ("--public-listen", "--dapr-public-port"),
+        ];
+        if let Some(hint) = &mut self.hint {
+            for (ours, daprs) in NAMES {
+                *hint = hint.replace(ours, daprs);
+            }
+        }
+        self
+    }
+
     /// What failed, its code, and what to do.
     pub(crate) fn into_parts(self) -> (String, Option<ErrorCode>, String) {
         (self.what, self.code, self.hint.unwrap_or_default())

@@ -5,6 +5,7 @@
 mod args;
 mod async_runtime;
 mod command;
+mod dapr_run;
 mod daprd;
 mod failure;
 mod part;
@@ -25,18 +26,21 @@ fn main() -> ExitCode {
     tollway_net::raise_descriptor_limit();
     let argv: Vec<_> = std::env::args_os().collect();
     if let Some(words) = daprd::asked(&argv) {
-        return report(daprd::run(words), false);
+        return report(daprd::run(words), |report| report.in_daprds_words().print(false));
+    }
+    if let Some(words) = dapr_run::asked(&argv) {
+        return report(dapr_run::run(words), |report| report.print(false));
     }
     let Arguments { command } = match Arguments::try_parse_from(argv) {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
     let as_json = command.prints_json();
-    report(args::run(command), as_json)
+    report(args::run(command), |report| report.print(as_json))
 }
 
-/// Prints how a command failed; returns the exit code.
-fn report(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
+/// Prints how a command failed, by `print` if it is no misuse; returns the exit code.
+fn report(ended: anyhow::Result<ExitCode>, print: impl FnOnce(Report)) -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
@@ -46,7 +50,7 @@ fn report(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
             match error.downcast::<clap::Error>() {
                 Ok(error) => error.exit(),
                 Err(error) => {
-                    Report::of(&error).print(as_json);
+                    print(Report::of(&error));
                     ExitCode::FAILURE
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Flags: `parse` reads the words as daprd does, with the table in `flags`; `options` decides what
 //! they mean. Files: `resources` finds the documents of folders, `components` reads the components
-//! that an app may use, `files` the rest.
+//! that an app may use, `files` the rest. `dapr_run` reads the words of `dapr run`.
 //!
 //! Nothing here starts a sidecar, writes a log line or ends the process; the caller does.
 
@@ -13,6 +13,7 @@ mod components;
 mod configuration;
 #[cfg(test)]
 mod corpus;
+mod dapr_run;
 mod error;
 mod files;
 mod flags;
@@ -25,6 +26,7 @@ mod resources;
 mod values;
 
 pub use configuration::Configuration;
+pub use dapr_run::{DaprRun, DaprRunError, keys_of_options, option_of_key, parse_dapr_run};
 pub use error::DaprError;
 pub use files::{FileTexts, Files, FilesRead};
 pub use flags::usage;

@@ -435,6 +435,12 @@ fn what_daprd_would_refuse_is_refused_in_its_way() {
         assert_eq!(code, Some(1), "{words:?}: {reported}");
         assert!(reported.contains(part) && reported.contains("error: "), "{words:?}: {reported}");
     }
+    // The options that a hint names are those that were typed.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, _, reported) = ended(&user, &[&web[..], &["--dapr-http-port", &port]].concat());
+    assert_eq!(code, Some(1), "{reported}");
+    assert!(reported.contains("choose another port with --dapr-http-port"), "{reported}");
     let (code, out, _) = ended(&user, &["--version"]);
     assert_eq!((code, out), (Some(0), format!("{}\n", env!("CARGO_PKG_VERSION"))));
     let (code, _, reported) = ended(&user, &[&web[..], &["--help"]].concat());

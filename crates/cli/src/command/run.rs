@@ -149,8 +149,8 @@ fn timeouts(settings: &Run) -> Timeouts {
     Timeouts { drain: settings.drain_timeout_ms.0, ..Timeouts::default() }
 }
 
-/// The exit code of the apps; that of a shell for a program that does not start.
-fn ended(result: Result<i32, LaunchError>) -> Result<ExitCode> {
+/// The exit code of apps; that of a shell for a program that does not start.
+pub(crate) fn ended(result: Result<i32, LaunchError>) -> Result<ExitCode> {
     let code = match result {
         Ok(code) => code,
         Err(LaunchError::CannotStart(error)) => {

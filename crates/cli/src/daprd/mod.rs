@@ -27,9 +27,14 @@ pub(crate) fn asked(argv: &[OsString]) -> Option<Vec<OsString>> {
     if Path::new(program).file_name().is_some_and(|name| name == NAME) {
         return Some(words.to_vec());
     }
-    let (command, options) = words.split_first()?;
+    words_of("sidecar", words)
+}
+
+/// The words of `command`, if it is to take those of Dapr.
+pub(crate) fn words_of(command: &str, words: &[OsString]) -> Option<Vec<OsString>> {
+    let (first, options) = words.split_first()?;
     let at = options.iter().take_while(|word| *word != "--").position(|word| word == OPTION)?;
-    (command == "sidecar").then(|| [&options[..at], &options[at + 1..]].concat())
+    (first == command).then(|| [&options[..at], &options[at + 1..]].concat())
 }
 
 /// Does what daprd would.
@@ -60,7 +65,7 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<ExitCode> {
 }
 
 /// No flag's value needs bytes that are no text; a path of such bytes is not found.
-fn texts(words: Vec<OsString>) -> Vec<String> {
+pub(crate) fn texts(words: Vec<OsString>) -> Vec<String> {
     words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tollway_config::go::At;
 use tollway_config::{Mistakes, YamlError};
-use tollway_dapr::check_flags;
+use tollway_dapr::{check_flags, option_of_key};
 
 use super::format::{FIELDS, Field, RunFile, Section, mistake};
 
@@ -35,6 +35,8 @@ pub(super) struct Destination {
 pub(super) struct AppPlan {
     pub(super) app_id: String,
     pub(super) folder: PathBuf,
+    /// It is the one app of a command line, whose lines need no name in front.
+    pub(super) is_alone: bool,
     /// Empty when the app is started by other means.
     pub(super) command: Vec<String>,
     /// What the file adds to the environment of the app.
@@ -70,6 +72,16 @@ pub(super) fn plan(file: &RunFile, around: &Around<'_>) -> Result<Vec<AppPlan>, 
     let plans: Vec<_> = file.apps.iter().filter_map(|app| planner.app(app)).collect();
     planner.check_ports(&file.apps);
     if mistakes.is_empty() { Ok(plans) } else { Err(Mistakes(mistakes)) }
+}
+
+/// Decides what is started of one app.
+///
+/// # Errors
+/// Every mistake.
+pub(super) fn plan_one(app: &Section, around: &Around<'_>) -> Result<AppPlan, Mistakes> {
+    let (mut mistakes, common) = (Vec::new(), Section::default());
+    let plan = Planner { around, common: &common, mistakes: &mut mistakes }.app(app);
+    plan.filter(|_| mistakes.is_empty()).ok_or(Mistakes(mistakes))
 }
 
 struct Planner<'a> {
@@ -129,6 +141,7 @@ impl Planner<'_> {
             notes: notes(app, &app_id),
             app_id,
             folder,
+            is_alone: false,
             command,
             flags,
         })
@@ -153,7 +166,7 @@ impl Planner<'_> {
         match checked {
             Ok(()) => Some(flag),
             Err(what) => {
-                self.refuse(at, format!("`{}`: {what}", field.key));
+                self.refuse(at, format!("{}: {what}", shown(field.key, at)));
                 None
             }
         }
@@ -175,8 +188,8 @@ impl Planner<'_> {
         match std::fs::canonicalize(&path) {
             Ok(path) => Some(path),
             Err(error) => {
-                let shown = path.display();
-                self.refuse(at, format!("`{key}` names {shown}: {error}; check the path"));
+                let (key, path) = (shown(key, at), path.display());
+                self.refuse(at, format!("{key} names {path}: {error}; check the path"));
                 None
             }
         }
@@ -212,9 +225,9 @@ impl Planner<'_> {
             .or_else(|| existing(inside.join("config.yaml")))
             .or_else(|| self.path(common, "configFilePath", base))
             .or_else(|| existing(installed.join("config.yaml")));
-        let shown = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-        let resources = resources.iter().map(|path| shown("resources-path", path));
-        resources.chain(config.iter().map(|path| shown("config", path))).collect()
+        let flag = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        let resources = resources.iter().map(|path| flag("resources-path", path));
+        resources.chain(config.iter().map(|path| flag("config", path))).collect()
     }
 
     fn folders(&mut self, section: &Section, from: &Path) -> Vec<PathBuf> {
@@ -264,6 +277,14 @@ impl Planner<'_> {
                 _ => {}
             }
         }
+    }
+}
+
+/// A key as it was written: in a file, or as an option, which has no position.
+fn shown(key: &str, at: At) -> String {
+    match option_of_key(key).filter(|_| at == At::default()) {
+        Some(flag) => format!("`--{flag}`"),
+        None => format!("`{key}`"),
     }
 }
 

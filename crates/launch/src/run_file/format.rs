@@ -306,6 +306,22 @@ fn whole(node: &Node) -> Option<i64> {
 }
 
 impl Section {
+    /// A section of these keys, each with all its values, at no position.
+    pub(super) fn of(given: impl IntoIterator<Item = (&'static str, Vec<String>)>) -> Self {
+        let entry = |(key, mut values): (&'static str, Vec<String>)| {
+            let takes = FIELDS.iter().find(|field| field.key == key).map(|field| field.takes);
+            let value = match takes {
+                Some(Takes::Words | Takes::Paths) => Value::Many(values),
+                Some(Takes::Value | Takes::Number | Takes::Switch | Takes::Path) => {
+                    Value::One(values.pop().unwrap_or_default())
+                }
+                Some(Takes::Section) | None => return None,
+            };
+            Some(Entry { key, value_at: At::default(), value })
+        };
+        Self { entries: given.into_iter().filter_map(entry).collect(), at: At::default() }
+    }
+
     pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
@@ -340,6 +356,13 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_option_of_dapr_run_has_a_key() {
+        for key in tollway_dapr::keys_of_options() {
+            assert!(FIELDS.iter().any(|field| field.key == key), "{key}");
+        }
+    }
 
     #[track_caller]
     fn check_refused(text: &str, mistake: &str) {

@@ -1,8 +1,9 @@
 //! One app of a run file with its sidecar: started in order, looked after, ended in order.
 //!
 //! Both are processes. The sidecar starts first and writes its ports to a file; the app finds them in
-//! its environment. At the end the app goes first. The kernel ends both if this process is killed,
-//! and a guard what the app has started.
+//! its environment. It starts when the apps before it in the file take calls, so that it may call
+//! them at once. At the end the app goes first. The kernel ends both if this process is killed, and a
+//! guard what the app has started.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,10 +13,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tokio::task::JoinHandle;
 use tollway_net::process::{Change, Ending, Process, Stream};
 use tollway_net::spawn::Confinement;
 
 use super::app_plan::AppPlan;
+use super::calls::until_called;
 use super::output::{LAST_LINES_WITHIN, Output};
 use crate::console::{Console, ended};
 use crate::error::{CannotStart, LaunchError};
@@ -24,6 +27,9 @@ use crate::program::{guard_app, own_program, start_guard};
 
 /// Time for an app that got a signal to end.
 const APP_ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Time for an app to take calls; the apps after it start then in any case, since it may wait for one
+/// of them.
+const TAKES_CALLS_WITHIN: Duration = Duration::from_secs(30);
 /// Time for its sidecar then: it finishes what is under way in five seconds.
 const SIDECAR_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -31,6 +37,10 @@ const SIDECAR_ENDS_WITHIN: Duration = Duration::from_secs(10);
 enum Stage {
     /// The sidecar was started.
     Starting,
+    /// The sidecar is ready, and the app waits for those before it.
+    Ready {
+        ports: BTreeMap<String, SocketAddr>,
+    },
     Running,
     /// The app got a signal to end.
     AppEnding {
@@ -52,6 +62,8 @@ pub(super) struct Member {
     ports_file: PathBuf,
     app: Option<Process>,
     app_output: Option<Output>,
+    /// Ends when the app takes calls, or has had the time for it; there for an app with a port.
+    takes_calls: Option<JoinHandle<()>>,
     /// It did not start, or ended by itself and not well.
     pub(super) failed: bool,
     /// It did not start: the others are to end too.
@@ -75,7 +87,8 @@ impl Member {
         }
         let app_id = plan.app_id.clone();
         let what = format!("cannot start the sidecar of {app_id}");
-        let output = Output::new(plan.sidecar_output, "daprd", &plan.app_id, &plan.folder);
+        let (id, folder_of_app) = (&plan.app_id, &plan.folder);
+        let output = Output::new(plan.sidecar_output, "daprd", id, folder_of_app, plan.is_alone);
         let sidecar_output = output.map_err(LaunchError::system(format!(
             "cannot write the log of the sidecar of {app_id} below {}/.dapr",
             plan.folder.display()
@@ -93,6 +106,7 @@ impl Member {
             ports_file,
             app: None,
             app_output: None,
+            takes_calls: None,
             failed: false,
             not_started: false,
         })
@@ -102,11 +116,25 @@ impl Member {
         matches!(self.stage, Stage::Gone)
     }
 
-    /// Reads the changes of its processes, and does what follows. Call it from a thread that lives as
-    /// long as the process does.
-    pub(super) fn advance(&mut self) {
+    /// Whether the apps after it may start.
+    pub(super) fn is_settled(&self) -> bool {
+        match self.stage {
+            Stage::Starting | Stage::Ready { .. } => false,
+            Stage::Running => self.takes_calls.as_ref().is_none_or(JoinHandle::is_finished),
+            Stage::AppEnding { .. } | Stage::SidecarEnding { .. } | Stage::Gone => true,
+        }
+    }
+
+    /// Reads the changes of its processes, and does what follows; `may_start` is whether all before it
+    /// are settled. Call it from a thread that lives as long as the process does.
+    pub(super) fn advance(&mut self, may_start: bool) {
         match self.stage {
             Stage::Starting => self.read_ports(),
+            Stage::Ready { ref mut ports } if may_start => {
+                let ports = std::mem::take(ports);
+                self.run_app(&ports);
+            }
+            Stage::Ready { .. } => self.find_no_sidecar(),
             Stage::Running => self.watch(),
             Stage::AppEnding { until } => {
                 if let Some(ending) = self.app_has_ended() {
@@ -132,7 +160,7 @@ impl Member {
     /// Ends it in order, the app first.
     pub(super) fn end(&mut self) {
         match self.stage {
-            Stage::Starting => self.end_sidecar(),
+            Stage::Starting | Stage::Ready { .. } => self.end_sidecar(),
             Stage::Running => {
                 if let Some(app) = &self.app {
                     // Fails if it has ended, which the next call of `advance` finds.
@@ -153,10 +181,8 @@ impl Member {
     }
 
     fn read_ports(&mut self) {
-        if let Some(status) = self.sidecar_has_ended() {
-            self.report_sidecar_failure(status);
-            self.not_started = true;
-            self.stage = Stage::Gone;
+        self.find_no_sidecar();
+        if self.is_gone() {
             return;
         }
         let Ok(text) = std::fs::read_to_string(&self.ports_file) else { return };
@@ -165,16 +191,44 @@ impl Member {
         let port = |listener| ports.get(listener).map_or(0, SocketAddr::port);
         let (http, grpc) = (port("http"), port("grpc"));
         self.console.note(&format!("sidecar of {app_id} ready: HTTP {http}, gRPC {grpc}"));
-        self.stage = Stage::Running;
         if self.plan.command.is_empty() {
             self.console.note(&format!("{app_id} has no command: start the app by other means"));
-            return;
+            self.stage = Stage::Running;
+        } else {
+            self.stage = Stage::Ready { ports };
         }
-        if let Err(error) = self.start_app(&ports) {
+    }
+
+    /// A sidecar that has ended before its app was started ends the member.
+    fn find_no_sidecar(&mut self) {
+        if let Some(status) = self.sidecar_has_ended() {
+            self.report_sidecar_failure(status);
+            self.not_started = true;
+            self.stage = Stage::Gone;
+        }
+    }
+
+    fn run_app(&mut self, ports: &BTreeMap<String, SocketAddr>) {
+        self.stage = Stage::Running;
+        if let Err(error) = self.start_app(ports) {
             self.console.failure(&error);
             (self.failed, self.not_started) = (true, true);
             self.end_sidecar();
+            return;
         }
+        let Some(api) = ports.get("http").filter(|_| self.plan.app_port.is_some()) else { return };
+        let (api, console, app_id) = (*api, self.console, self.plan.app_id.clone());
+        self.takes_calls = Some(tokio::spawn(async move {
+            if tokio::time::timeout(TAKES_CALLS_WITHIN, until_called(api)).await.is_ok() {
+                console.note(&format!("{app_id} takes calls"));
+            } else {
+                let seconds = TAKES_CALLS_WITHIN.as_secs();
+                console.error(&format!(
+                    "{app_id} takes no calls after {seconds} s, and the apps after it start\nhint: give the \
+                     port that it listens on as `appPort`"
+                ));
+            }
+        }));
     }
 
     fn start_app(&mut self, ports: &BTreeMap<String, SocketAddr>) -> Result<(), LaunchError> {
@@ -188,7 +242,8 @@ impl Member {
             command.env_remove(name);
         }
         command.envs(environment(plan, ports)).envs(plan.env.iter().cloned());
-        let output = Output::new(plan.app_output, "app", &plan.app_id, &plan.folder);
+        let (id, folder) = (&plan.app_id, &plan.folder);
+        let output = Output::new(plan.app_output, "app", id, folder, plan.is_alone);
         let output = output.map_err(LaunchError::system(format!(
             "cannot write the log of {} below {}/.dapr",
             plan.app_id,
@@ -240,6 +295,9 @@ impl Member {
     }
 
     fn end_sidecar(&mut self) {
+        if let Some(takes_calls) = &self.takes_calls {
+            takes_calls.abort();
+        }
         if let Some(app) = &self.app {
             // What the app leaves behind could not be called any more: it ends too.
             app.signal_group(Signal::TERM);

@@ -2,9 +2,12 @@
 //!
 //! The file is read (`format`) and decided on (`app_plan`) before anything is started. Every app and
 //! every sidecar is a process (`member`); the sidecar runs as daprd, so that the file means what it
-//! means to Dapr. One request to end is for all apps; an app that ends by itself ends alone.
+//! means to Dapr. Apps start in the order of the file, each when those before it take calls (`calls`).
+//! One request to end is for all apps; an app that ends by itself ends alone. A command line of `dapr
+//! run` is as a file with one app.
 
 mod app_plan;
+mod calls;
 #[cfg(test)]
 mod corpus;
 mod format;
@@ -17,8 +20,10 @@ use std::time::{Duration, Instant};
 
 use tollway_config::Mistakes;
 use tollway_config::go::read_file;
+use tollway_dapr::DaprRun;
 
-use self::app_plan::{AppPlan, Around, plan};
+use self::app_plan::{AppPlan, Around, plan, plan_one};
+use self::format::Section;
 use self::member::Member;
 use self::output::LAST_LINES_WITHIN;
 use crate::console::Console;
@@ -41,10 +46,57 @@ pub async fn run_apps(
     control: Option<&str>,
     console: Console,
 ) -> Result<i32, LaunchError> {
-    let (mut plans, notes) = read(file)?;
+    let (plans, notes) = read(file)?;
     for note in &notes {
         console.note(note);
     }
+    run_plans(plans, control, console).await
+}
+
+/// Runs what a command line of `dapr run` asks for until all apps have ended; returns the exit code.
+///
+/// # Errors
+/// Every mistake in the options or the file, and why a process did not start.
+pub async fn run_as_dapr(run: DaprRun, console: Console) -> Result<i32, LaunchError> {
+    let DaprRun { file, app, command, idle, control, log_as_json } = run;
+    let (mut plans, mut notes) = match file {
+        Some(file) => read(&file)?,
+        None => (vec![one_app(app, command)?], Vec::new()),
+    };
+    let idle = idle.iter().map(|flag| format!("--{flag} has no effect: it stands in the file"));
+    notes.extend(idle);
+    for note in &notes {
+        console.note(note);
+    }
+    if log_as_json {
+        plans.iter_mut().for_each(|plan| plan.flags.push("--log-as-json=true".to_owned()));
+    }
+    run_plans(plans, control.as_deref(), console).await
+}
+
+/// The plan of one app in the current folder, whose output goes to the terminal.
+fn one_app(
+    mut given: Vec<(&'static str, Vec<String>)>,
+    command: Vec<String>,
+) -> Result<AppPlan, LaunchError> {
+    let source = "the command line";
+    let (folder, home) = (folder_of(None, source)?, home());
+    let around = Around { source, folder: &folder, home: home.as_deref() };
+    let one = |text: &str| vec![text.to_owned()];
+    given.push(("appDirPath", one(".")));
+    given.push(("command", command));
+    given.push(("appLogDestination", one("console")));
+    given.push(("daprdLogDestination", one("console")));
+    let mut plan = plan_one(&Section::of(given), &around)?;
+    plan.is_alone = true;
+    Ok(plan)
+}
+
+async fn run_plans(
+    mut plans: Vec<AppPlan>,
+    control: Option<&str>,
+    console: Console,
+) -> Result<i32, LaunchError> {
     for plan in &mut plans {
         refuse_taken_port(plan)?;
         plan.flags.extend(control.map(|address| format!("--control-plane-address={address}")));
@@ -63,9 +115,7 @@ fn read(file: &Path) -> Result<(Vec<AppPlan>, Vec<String>), LaunchError> {
     let is_stdin = file == Path::new("-");
     let source = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
     let folder = if is_stdin { None } else { file.parent().filter(|path| *path != Path::new("")) };
-    let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")))
-        .map_err(|error| LaunchError::Folder { file: source.clone(), source: error })?;
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let (folder, home) = (folder_of(folder, &source)?, home());
     let around = Around { source: &source, folder: &folder, home: home.as_deref() };
     Ok(decide(&text, &around)?)
 }
@@ -85,6 +135,17 @@ fn decide(text: &str, around: &Around<'_>) -> Result<(Vec<AppPlan>, Vec<String>)
 pub fn outline(text: &str, folder: &Path) -> Result<String, Mistakes> {
     let around = Around { source: FILE_NAME, folder, home: None };
     decide(text, &around).map(|plans| format!("{plans:?}"))
+}
+
+/// A folder, or else the current one, in full.
+fn folder_of(folder: Option<&Path>, source: &str) -> Result<PathBuf, LaunchError> {
+    std::fs::canonicalize(folder.unwrap_or(Path::new(".")))
+        .map_err(|error| LaunchError::Folder { file: source.to_owned(), source: error })
+}
+
+/// Home of the user.
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// Refuses a port on which another process listens: the sidecar would take that process for the
@@ -120,7 +181,11 @@ async fn supervise(
     }
     let mut ends = false;
     while !members.iter().all(Member::is_gone) {
-        members.iter_mut().for_each(Member::advance);
+        let mut may_start = true;
+        for member in &mut members {
+            member.advance(may_start);
+            may_start &= member.is_settled();
+        }
         if members.iter().any(|member| member.not_started) && !ends {
             console.note("not all apps have started, so all end");
             ends = true;

@@ -22,7 +22,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Of the process `what` (`app` or `daprd`) of an app.
+    /// Of the process `what` (`app` or `daprd`) of an app. Without `is_alone` its lines on the console
+    /// have the app's name in front.
     ///
     /// # Errors
     /// When the file cannot be made.
@@ -31,6 +32,7 @@ impl Output {
         what: &str,
         app_id: &str,
         folder: &Path,
+        is_alone: bool,
     ) -> io::Result<Self> {
         let path = destination
             .is_file
@@ -40,7 +42,11 @@ impl Output {
             OpenOptions::new().create(true).append(true).open(path)
         });
         let name = if what == "app" { "APP" } else { "DAPRD" };
-        let prefix = destination.is_console.then(|| format!("== {name} - {app_id} == "));
+        let prefix = destination.is_console.then(|| match (is_alone, what) {
+            (false, _) => format!("== {name} - {app_id} == "),
+            (true, "app") => format!("== {name} == "),
+            (true, _) => String::new(),
+        });
         Ok(Self { lines: Lines::new(prefix, file.transpose()?), path })
     }
 }
@@ -61,7 +67,7 @@ mod tests {
     fn a_file_is_named_after_the_app_and_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let to_file = Destination { is_console: false, is_file: true };
-        let output = Output::new(to_file, "daprd", "web", folder.path()).unwrap();
+        let output = Output::new(to_file, "daprd", "web", folder.path(), false).unwrap();
         let path = output.path.unwrap();
         assert_eq!(path.parent().unwrap(), folder.path().join(".dapr/logs"));
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -73,7 +79,7 @@ mod tests {
     fn without_a_file_there_is_no_folder() {
         let folder = tempfile::tempdir().unwrap();
         let to_console = Destination { is_console: true, is_file: false };
-        let output = Output::new(to_console, "app", "web", folder.path()).unwrap();
+        let output = Output::new(to_console, "app", "web", folder.path(), false).unwrap();
         assert!(output.path.is_none() && !folder.path().join(".dapr").exists());
     }
 }
