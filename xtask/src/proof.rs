@@ -4,6 +4,8 @@
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
 mod actors;
+mod alone;
+mod apps;
 mod attacks;
 pub(crate) mod dapr;
 mod fuzz;
@@ -112,6 +114,13 @@ const PROOFS: &[Proof] = &[
         about: "Dapr's own suite in daprd's place; writes docs/dapr-suite.md (half an hour)",
         run: |workspace, wanted| dapr::run(workspace, wanted.extent),
         may_be_quick: true,
+    },
+    Proof {
+        name: "apps",
+        about: "a Dapr SDK's own tests and Dapr's quickstarts as they are; writes docs/dapr-apps.md \
+                (15 minutes)",
+        run: |workspace, _| apps::run(workspace),
+        may_be_quick: false,
     },
     Proof {
         name: "fuzz",

@@ -249,6 +249,13 @@ pub(crate) const PROOF_TOOLS: &[Tool] = &[
     },
 ];
 
+/// What the proof `apps` needs besides.
+pub(crate) const APPS_TOOLS: &[Tool] = &[Tool {
+    name: "dapr",
+    why: "Dapr's own command line, which starts us in daprd's place",
+    source: Source::Go("github.com/dapr/cli"),
+}];
+
 /// Whether the table has a tool of this name, so that no test may miss it in CI.
 pub(crate) fn is_listed(name: &str) -> bool {
     TOOLS.iter().any(|tool| tool.name == name)
@@ -267,6 +274,12 @@ pub(crate) fn install(workspace: &Workspace) {
 pub(crate) fn install_for_proof(workspace: &Workspace) {
     bring(workspace, TOOLS);
     bring(workspace, PROOF_TOOLS);
+}
+
+/// Like [`install`], for the apps of others.
+pub(crate) fn install_for_apps(workspace: &Workspace) {
+    bring(workspace, TOOLS);
+    bring(workspace, APPS_TOOLS);
 }
 
 fn bring(workspace: &Workspace, tools: &'static [Tool]) {
@@ -406,7 +419,7 @@ mod tests {
     fn go_comes_before_what_it_builds_and_each_module_is_there() {
         let go = TOOLS.iter().position(|tool| tool.name == "go").unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools");
-        for (place, tool) in TOOLS.iter().chain(PROOF_TOOLS).enumerate() {
+        for (place, tool) in TOOLS.iter().chain(PROOF_TOOLS).chain(APPS_TOOLS).enumerate() {
             if let Source::Go(package) = tool.source {
                 assert!(go < place);
                 let module = folder.join(tool.name);

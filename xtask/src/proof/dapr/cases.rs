@@ -1,13 +1,13 @@
 //! The cases of Dapr's suite that concern what we serve, and how one of them runs.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::super::alone::alone;
 use super::reasons::Reasons;
 use super::suite::Suite;
 
@@ -144,25 +144,15 @@ fn run_one(suite: &Suite, daprd: &Path, logs: &Path, case: &str) -> Result<Outco
     let file = std::fs::File::create(&log).with_context(|| format!("cannot write {log:?}"))?;
     let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
     let script = format!(
-        "mkdir -p /run/user && mount -t tmpfs -o mode=755 none /run/user && \
-         mkdir -m 700 /run/user/0 && mount -t proc proc /proc && ip link set lo up && \
-         ip link set lo multicast on && echo '50000 60999' > /proc/sys/net/ipv4/ip_local_port_range \
-         && exec timeout -s KILL {CASE_S} {} -test.v -test.run Test_Integration -test.timeout {}s \
+        "exec timeout -s KILL {CASE_S} {} -test.v -test.run Test_Integration -test.timeout {}s \
          -integration-parallel=false -focus '^{case}$'",
         suite.program("integration.test").display(),
         CASE_S - 5,
     );
-    let mut command = Command::new("unshare");
-    command.args(["-n", "-m", "-p", "-f", "--kill-child", "sh", "-c", &script]);
+    let mut command = alone(&script);
     command.current_dir(suite.directory());
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if ["DAPR", "XDG_", "TOLLWAY", "RUST_"].iter().any(|start| name.starts_with(start)) {
-            command.env_remove(name);
-        }
-    }
     command.envs(suite.variables(daprd)).env("TMPDIR", scratch.path());
-    command.stdout(file.try_clone()?).stderr(file).stdin(std::process::Stdio::null());
+    command.stdout(file.try_clone()?).stderr(file);
     command.status().context("cannot start unshare")?;
     let printed = std::fs::read(&log).with_context(|| format!("cannot read {log:?}"))?;
     Ok(outcome_of(&String::from_utf8_lossy(&printed), case))
