@@ -125,7 +125,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(
         "dapr-listen-addresses",
         Kind::Text,
-        "127.0.0.1",
+        "localhost",
         "Where the APIs listen, with commas between",
     ),
     flag(

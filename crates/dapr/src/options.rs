@@ -407,13 +407,23 @@ fn port(given: &GivenFlags, name: &str) -> Result<u16, Refusal> {
     })
 }
 
-/// Addresses with commas between them; what is empty or `0.0.0.0` is every one.
+/// Addresses with commas between them; what is empty or `0.0.0.0` is every one, and `localhost` is
+/// loopback of IPv4 and IPv6, since clients take either for it.
 fn addresses(text: &str) -> Result<Vec<IpAddr>, Refusal> {
     let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
         return Ok(vec![Ipv4Addr::UNSPECIFIED.into()]);
     }
-    parts.into_iter().map(|part| ip(part, "dapr-listen-addresses")).collect()
+    let mut found = Vec::new();
+    for part in parts {
+        let both = (part == "localhost").then_some(Ipv6Addr::LOCALHOST.into());
+        for address in [ip(part, "dapr-listen-addresses")?].into_iter().chain(both) {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn ip(text: &str, flag: &str) -> Result<IpAddr, Refusal> {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
 use tollway_model::ServiceName;
 use tollway_net::{Listener, ListenerOptions};
 
@@ -45,7 +46,9 @@ impl BoundListeners {
     }
 
     /// Listens at each address for the same listener: all at the port that the first one has, where
-    /// that is any free one. The second is called `NAME-2`.
+    /// that is any free one. The second is called `NAME-2`. Loopback of the other family beside a
+    /// first address serves clients that take either for `localhost`: where the machine has no
+    /// such family, or the free port is another's there, it is left out.
     pub(crate) fn bind_all(
         &mut self,
         name: &'static str,
@@ -55,10 +58,20 @@ impl BoundListeners {
         let mut port = None;
         for (index, address) in addresses.iter().enumerate() {
             let mut address = *address;
-            if address.port() == 0 {
+            let is_free_port = address.port() == 0;
+            if is_free_port {
                 address.set_port(port.unwrap_or(0));
             }
-            port = Some(self.bind(name, address, via.clone())?.port());
+            let is_beside = index > 0 && address.ip().is_loopback();
+            match self.bind(name, address, via.clone()) {
+                Ok(bound) => port = Some(bound.port()),
+                Err(DataPlaneError::Listen { source, .. })
+                    if is_beside && is_left_out(&source, is_free_port) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             if let (Some((label, ..)), 1..) = (self.open.last_mut(), index) {
                 *label = format!("{name}-{}", index + 1);
             }
@@ -120,6 +133,13 @@ impl BoundListeners {
     }
 }
 
+/// Whether an address beside another one may be missing.
+fn is_left_out(error: &std::io::Error, is_free_port: bool) -> bool {
+    let errno = Errno::from_io_error(error);
+    let is_absent = [Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT].map(Some).contains(&errno);
+    is_absent || (is_free_port && errno == Some(Errno::ADDRINUSE))
+}
+
 fn options(shared: bool) -> ListenerOptions {
     ListenerOptions { shared, unsent_bytes: Some(UNSENT_BYTES_LIMIT), ..ListenerOptions::default() }
 }
@@ -165,5 +185,19 @@ mod tests {
         let bound: Vec<_> = listeners.open.iter().map(|(name, l, _)| (name, l.address())).collect();
         assert_eq!((bound[0].0.as_str(), bound[1].0.as_str()), ("http", "http-2"));
         assert_eq!(bound[0].1.port(), bound[1].1.port());
+    }
+
+    #[test]
+    fn an_address_beside_another_is_left_out_where_there_is_no_such_family() {
+        let left_out = |errno: Errno, free| is_left_out(&errno.into(), free);
+        for free in [false, true] {
+            assert!(left_out(Errno::ADDRNOTAVAIL, free) && left_out(Errno::AFNOSUPPORT, free));
+            assert!(!left_out(Errno::ACCESS, free));
+            assert_eq!(left_out(Errno::ADDRINUSE, free), free, "a port that was asked for is not");
+        }
+        // No machine has this address; the first of a listener is never left out.
+        let none = ["192.0.2.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap()];
+        let mut listeners = BoundListeners::for_threads(1);
+        assert!(listeners.bind_all("http", &none, &ListenerKind::HttpApi).is_err());
     }
 }

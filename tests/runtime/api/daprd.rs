@@ -1,7 +1,7 @@
 //! daprd's place taken, by its name and by its flags: apps of one user find each other, and call
 //! each other with Dapr's SDK.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustix::process::Signal;
+use tollway_net::netns::NetNs;
 use tollway_testkit::{Process, Start, binary, free_port, metric_in, retry_until, skip};
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::runtime::v1::GetMetadataRequest;
@@ -224,6 +225,38 @@ fn a_public_port_serves_health_and_metadata_and_sighup_starts_again() {
     again.map_err(|error| error.context(daprd.process.log())).unwrap();
     until_ready();
     daprd.end();
+}
+
+/// Clients that take `localhost` for IPv6 alone, as Node 17 does, reach a daprd that listens
+/// everywhere.
+#[test]
+fn a_client_that_takes_localhost_for_ipv6_is_answered() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        skip!("there is no IPv6 on loopback");
+    }
+    let user = User::new();
+    let daprd = Daprd::listening(&user, "both", &[]);
+    for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        assert!(listens(SocketAddr::new(ip, daprd.grpc)), "{ip}");
+        let answer = get(SocketAddr::new(ip, daprd.http), "/v1.0/metadata");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{ip}: {answer}");
+    }
+    daprd.end();
+}
+
+#[test]
+fn a_daprd_needs_no_ipv6() {
+    let Ok(namespace) = NetNs::create("daprd-no-ipv6") else {
+        skip!("network namespaces are not permitted here");
+    };
+    let body = || {
+        // Its loopback device has the address until it is taken away.
+        std::fs::write("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "1").unwrap();
+        assert!(TcpListener::bind("[::1]:0").is_err(), "there is IPv6 here");
+        let user = User::new();
+        Daprd::listening(&user, "one", &[]).end();
+    };
+    namespace.run(body).unwrap();
 }
 
 /// Takes what is posted, as a collector of OpenTelemetry would over HTTP: path and body.

@@ -23,9 +23,12 @@ fn refused(line: &str, variables: &[(&str, &str)], part: &str) {
 #[test]
 fn defaults_are_daprds_on_loopback() {
     let web = web("");
-    let addresses = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
-    assert_eq!(web.http, addresses("127.0.0.1:3500"));
-    assert_eq!(web.grpc, addresses("127.0.0.1:50001"));
+    let loopback = |port: u16| {
+        let of = |ip: IpAddr| SocketAddr::new(ip, port);
+        vec![of(Ipv4Addr::LOCALHOST.into()), of(Ipv6Addr::LOCALHOST.into())]
+    };
+    assert_eq!(web.http, loopback(3500));
+    assert_eq!(web.grpc, loopback(50001));
     assert_eq!(web.metrics, Some("127.0.0.1:9090".parse().unwrap()));
     assert_eq!(web.inbound, "127.0.0.1:0".parse().unwrap());
     assert_eq!((web.public, web.advertise, web.control), (None, None, None));

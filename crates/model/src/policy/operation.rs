@@ -10,7 +10,7 @@ use super::pattern::{
 
 /// One segment of an operation's path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OperationSegment {
+enum OperationSegment {
     /// These bytes, in the normal form of a path.
     Is(Box<[u8]>),
     /// Any one segment: `*` or `{name}`.
