@@ -1,6 +1,8 @@
 //! The tree against its own rules: headers, leftovers, machine paths, banned words, the order of the
-//! data plane's parts, ARCHITECTURE.md, docs/walks.md, CHANGELOG.md, docs/errors.md.
+//! data plane's parts, ARCHITECTURE.md, docs/walks.md, docs/compatibility.md, CHANGELOG.md,
+//! docs/errors.md.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -33,6 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.machine_paths());
     breaches.extend(tree.map_breaches(&names));
     breaches.extend(tree.files_gone("docs/walks.md"));
+    breaches.extend(tree.tests_gone("docs/compatibility.md"));
     breaches.extend(tree.changelog_breaches());
     breaches.extend(tree.banned_words());
     breaches.extend(parts::breaches(&tree.root, &tree.rust));
@@ -109,6 +112,23 @@ impl Tree {
             .collect()
     }
 
+    /// Rows of a page's tables that name no test in their last column, and names of none.
+    fn tests_gone(&self, page: &str) -> Vec<String> {
+        let Some(text) = self.text(page) else { return vec![format!("{page} is missing")] };
+        let tests: HashSet<&str> = self.rust.iter().flat_map(|file| tests_in(&file.text)).collect();
+        let is_row = |line: &&str| line.starts_with("| ") && !line.ends_with("| test |");
+        let rows = text.lines().filter(is_row);
+        rows.flat_map(|row| {
+            let column = row.trim_end_matches(" |").rsplit("| ").next().unwrap_or_default();
+            let named = code_words(column);
+            let gone = named.iter().filter(|name| !tests.contains(*name));
+            let gone = gone.map(|name| format!("{page} names the test `{name}`, which is none"));
+            let none = named.is_empty().then(|| format!("{page} has a row without a test: {row}"));
+            gone.chain(none).collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
     fn changelog_breaches(&self) -> Vec<String> {
         match self.text("CHANGELOG.md") {
             None => vec!["CHANGELOG.md is missing".to_owned()],
@@ -152,6 +172,19 @@ fn machine_folder(line: &str) -> Option<&'static str> {
             let before = line[..at].chars().next_back();
             before.is_none_or(|c| c.is_whitespace() || "\"'`=(:".contains(c))
         })
+    })
+}
+
+/// The names of the tests in a file.
+fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_marked = false;
+    text.lines().map(str::trim).filter_map(move |line| {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_marked = true;
+        }
+        let name = line.trim_start_matches("async ").strip_prefix("fn ")?;
+        let is_test = std::mem::take(&mut is_marked);
+        name.split('(').next().filter(|_| is_test)
     })
 }
 
@@ -232,6 +265,20 @@ mod tests {
         assert!(found[0].contains("the crate `http`"), "{found:?}");
         assert!(found.iter().any(|line| line.contains("`gone.rs`")), "{found:?}");
         assert!(!found.iter().any(|line| line.contains("poll.rs")), "{found:?}");
+    }
+
+    #[test]
+    fn a_page_of_tests_names_only_tests_and_one_in_each_row() {
+        let code = "//! A.\n#[test]\nfn it_holds() {}\n#[tokio::test]\nasync fn it_waits() {}\n\
+                    fn helper() {}\n";
+        let table = "`x`\n| a | test |\n|---|---|\n| `b` | `it_holds`, `it_waits` |\n\
+                     | c | `helper` |\n| d | `gone` |\n| `it_holds` | none |\n";
+        let files = [("a.rs", code), ("page.md", table)];
+        let found = check(|tree| tree.tests_gone("page.md"), &files);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("`helper`") && found[1].contains("`gone`"), "{found:?}");
+        assert!(found[2].contains("without a test"), "{found:?}");
+        assert_eq!(check(|tree| tree.tests_gone("none.md"), &files).len(), 1);
     }
 
     #[test]

@@ -278,6 +278,14 @@ mod tests {
         assert!(list.is_empty());
     }
 
+    /// Go puts U+FFFD in place of each such byte, so that Dapr stores another value than was sent.
+    #[test]
+    fn what_is_no_utf_8_is_refused_and_not_stored_as_something_else() {
+        for text in [&b"{\"dueTime\":\"\xFCh\"}"[..], b"{\"data\":\"Zo\xEB\"}", b"{\"\xFF\":1}"] {
+            assert!(from_slice::<Thing<'_>>(text).is_err(), "{text:?}");
+        }
+    }
+
     #[test]
     fn values_of_another_kind_are_refused() {
         for text in [

@@ -259,6 +259,19 @@ fn a_daprd_needs_no_ipv6() {
     namespace.run(body).unwrap();
 }
 
+#[test]
+fn a_signal_ends_what_waits_for_an_app_that_never_listens() {
+    let user = User::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let none = free_port().unwrap().to_string();
+        let health = ["--enable-app-health-check", "--app-port", &none];
+        let mut daprd = Daprd::listening(&user, "early", &health);
+        daprd.process.signal(signal).unwrap();
+        let status = daprd.process.wait(PATIENCE).unwrap();
+        assert!(status.success(), "{signal:?}, {status}: {}", daprd.process.log());
+    }
+}
+
 /// Takes what is posted, as a collector of OpenTelemetry would over HTTP: path and body.
 async fn collector() -> (SocketAddr, Arc<Mutex<Vec<(String, Bytes)>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
