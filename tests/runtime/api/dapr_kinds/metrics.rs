@@ -171,7 +171,7 @@ fn a14_errors_of_the_api_are_counted_by_their_codes() {
     };
     assert_eq!(http("POST", "/v1.0/state/statestore", "{}"), 400);
     assert_eq!(http("POST", "/v1.0/state/statestore", r#"[{"key":"a||b","value":1}]"#), 400);
-    assert_eq!(http("GET", "/v1.0/state/other/k", ""), 400);
+    assert_eq!(http("GET", "/v1.0/state/other/k", ""), 500);
     assert_eq!(http("GET", "/v1.0/invoke/nobody/method/x", ""), 500);
     assert_eq!(http("GET", "/nowhere", ""), 404);
     assert_eq!(http("GET", "/v1.0/healthz?appid=other", ""), 500);
@@ -182,7 +182,7 @@ fn a14_errors_of_the_api_are_counted_by_their_codes() {
         let unknown = client.get_state(GetStateRequest { store_name, ..Default::default() }).await;
         assert_eq!(
             unknown.unwrap_err().metadata().get("x-tollway-error").unwrap(),
-            "ERR_STATE_STORE_NOT_FOUND"
+            "ERR_STATE_STORE_NOT_CONFIGURED"
         );
         let item = StateItem { key: "a||b".to_owned(), ..Default::default() };
         let store_name = "statestore".to_owned();
@@ -198,7 +198,7 @@ fn a14_errors_of_the_api_are_counted_by_their_codes() {
     for (category, code, expected) in [
         ("common", "ERR_MALFORMED_REQUEST", 1.0),
         ("state", "ERR_MALFORMED_REQUEST", 2.0),
-        ("state", "ERR_STATE_STORE_NOT_FOUND", 2.0),
+        ("state", "ERR_STATE_STORE_NOT_CONFIGURED", 2.0),
         ("service-invocation", "ERR_DIRECT_INVOKE", 3.0),
         ("health", "ERR_HEALTH_APPID_NOT_MATCH", 1.0),
         ("actor", "ERR_ACTOR_REMINDER_NON_HOSTED", 1.0),
