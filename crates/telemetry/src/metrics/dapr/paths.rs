@@ -241,4 +241,25 @@ mod tests {
             assert_eq!(labels.of_request(&long[..PATH_LABEL_BYTES]).len(), PATH_LABEL_BYTES);
         }
     }
+
+    #[test]
+    fn a14_labels_are_those_of_daprs_own_functions() {
+        let mut count = 0;
+        for line in include_str!("labels.tsv").lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let is_detailed = fields[0] == "true";
+            let list: Vec<String> = fields[1].split(' ').map(str::to_owned).collect();
+            count += 1;
+            let read = PathPatterns::read(&list, is_detailed);
+            if fields[2] == "REFUSED" {
+                assert!(read.is_err(), "{line}");
+                continue;
+            }
+            let labels = PathLabels { is_detailed, patterns: Some(read.expect(line)) };
+            let found = [labels.of_request(fields[3]), labels.of_app(fields[3]).into_owned()];
+            let expected = [4, 5].map(|at| fields.get(at).copied().unwrap_or_default());
+            assert_eq!(found, expected, "{line}");
+        }
+        assert_eq!(count, 200);
+    }
 }
