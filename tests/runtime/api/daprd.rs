@@ -482,7 +482,7 @@ fn what_daprd_would_refuse_is_refused_in_its_way() {
         assert!(reported.contains(part) && reported.contains("error: "), "{words:?}: {reported}");
     }
     // The options that a hint names are those that were typed.
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let (code, _, reported) = ended(&user, &[&web[..], &["--dapr-http-port", &port]].concat());
     assert_eq!(code, Some(1), "{reported}");
