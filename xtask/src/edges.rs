@@ -74,7 +74,13 @@ pub(crate) const CRATES: &[Crate] = &[
             "proxy", "runtime", "settings", "control", "fabric", "echo", "lab",
         ],
     ),
-    part("fuzz", &["model", "http", "actors", "config", "wire", "identity", "control", "fabric"]),
+    part(
+        "fuzz",
+        &[
+            "model", "http", "actors", "config", "wire", "identity", "control", "fabric", "dapr",
+            "launch",
+        ],
+    ),
     part("testkit", &["net"]),
     part("xtask", &["model", "record"]),
 ];

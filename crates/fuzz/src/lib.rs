@@ -9,6 +9,7 @@
 mod bundle;
 mod certificate;
 mod frames;
+mod go_files;
 mod http1;
 mod http1_body;
 mod http2;
@@ -42,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "bundle", run: bundle::run },
     // The identity in a certificate: every peer of the mesh.
     Target { name: "certificate", run: certificate::run },
+    // Dapr's resources and Configurations: users; as JSON, and with other line ends.
+    Target { name: "dapr-files", run: go_files::dapr },
     // Frames of virtual networks: guests and hosts; through the programs, beside etherparse.
     Target { name: "frames", run: frames::run },
     // Policy files: users; written again.
@@ -52,6 +55,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "names", run: names::run },
     // Packed neighbours: users, agents, the control plane; read, written again, cut anywhere.
     Target { name: "neighbours", run: neighbours::run },
+    // Run files: users; as JSON, and with other line ends.
+    Target { name: "run-file", run: go_files::run_file },
     // When timers and reminders of actors are due: apps; written again.
     Target { name: "schedule", run: schedule::run },
     // The server name of a ClientHello, which a gateway goes by: any pieces.

@@ -77,6 +77,8 @@ fn code(root: &Path, target: &str) -> Result<String> {
     let parsers: &[&str] = match target {
         "bundle" => &["crates/control/src/bundle.rs"],
         "certificate" => &["crates/identity/src/peer.rs", "crates/model/src/name.rs"],
+        "dapr-files" => &["crates/config/src/go", "crates/dapr/src"],
+        "run-file" => &["crates/config/src/go", "crates/launch/src/run_file"],
         "frames" => &["crates/fabric/bpf"],
         "manifest" => &["crates/config/src"],
         "messages" => &["crates/wire/src"],
@@ -94,6 +96,7 @@ fn code(root: &Path, target: &str) -> Result<String> {
     let of_target = match target {
         "http1-request" | "http1-response" => "http1".to_owned(),
         "http2-client" | "http2-server" => "http2".to_owned(),
+        "dapr-files" | "run-file" => "go_files".to_owned(),
         other => other.replace('-', "_"),
     };
     let target = format!("crates/fuzz/src/{of_target}.rs");

@@ -1,0 +1,85 @@
+//! Files of programs in Go, as users bring them: Dapr's resources and Configurations, and run files.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tollway_config::go::{Reader, decode, documents, only_document};
+use tollway_dapr::{FileTexts, Files};
+use tollway_launch::run_file;
+use tollway_model::{AppId, Label};
+
+/// Mistakes are listed with their lines, each with a part of the text at most.
+const ERROR_BYTES: usize = 256 * 1024;
+/// A key that is read as no name.
+const MERGE: &str = "<<";
+
+/// A text as a Configuration, and as a file in a folder of resources.
+pub(crate) fn dapr(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (app, namespace) = (AppId::new("web"), Label::new("default"));
+    let app = app.expect("it is a name");
+    let namespace = namespace.expect("it is a name");
+    let read = |texts: &FileTexts| {
+        let files = Files {
+            app: &app,
+            namespace: &namespace,
+            takes_all_namespaces: true,
+            config: &[],
+            resources: &[],
+            in_daprds_place: true,
+        };
+        let variable = |name: &str| (name == "LEVEL").then(|| "deny".to_owned());
+        match files.read_texts(texts, &variable) {
+            Ok(read) => format!("{read:?}"),
+            Err(error) => bounded(error.to_string()),
+        }
+    };
+    as_with_line_ends_of_windows(text, |text| {
+        let resources = vec![("a.yaml".to_owned(), Ok(text.to_owned()))];
+        read(&FileTexts { resources, ..FileTexts::default() })
+    });
+    as_with_line_ends_of_windows(text, |text| {
+        let configurations = vec![("a.yaml".to_owned(), text.to_owned())];
+        read(&FileTexts { configurations, ..FileTexts::default() })
+    });
+    for document in documents(text, "a.yaml") {
+        as_json(document.text, Reader::Resource);
+    }
+    as_json(text, Reader::Configuration);
+}
+
+/// A text as a run file.
+pub(crate) fn run_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    as_with_line_ends_of_windows(text, |text| match run_file::outline(text, Path::new("/")) {
+        Ok(plans) => plans,
+        Err(mistakes) => bounded(mistakes.to_string()),
+    });
+    as_json(text, Reader::RunFile);
+}
+
+fn bounded(error: String) -> String {
+    assert!(error.len() <= ERROR_BYTES, "{error}");
+    error
+}
+
+/// How lines end makes no difference.
+fn as_with_line_ends_of_windows(text: &str, read: impl Fn(&str) -> String) {
+    let found = read(text);
+    if !text.contains('\r') {
+        assert_eq!(read(&text.replace('\n', "\r\n")), found, "line ends make a difference");
+    }
+}
+
+/// What is read of a document, written as JSON, is read alike.
+fn as_json(text: &str, reader: Reader) {
+    let value = |text: &str| -> Option<Value> {
+        let node = only_document(text, reader, "a.yaml").ok()??;
+        decode(&node, reader, "a.yaml").ok().map(|read| read.value)
+    };
+    let Some(read) = value(text) else { return };
+    let written = read.to_string();
+    if !written.contains(MERGE) {
+        assert_eq!(value(&written), Some(read), "as JSON it is another value: {written}");
+    }
+}
