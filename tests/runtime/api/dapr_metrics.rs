@@ -105,7 +105,7 @@ fn firings_of_actors_are_counted_under_daprs_names() {
     // Whichever of the three runs the actor.
     let all = |metric: &str, more: &str| -> f64 {
         let of = |name: &str| {
-            let labels = format!("{metric}{{app_id=\"{name}\",actor_type=\"Cart\"{more}}}");
+            let labels = format!("{metric}{{actor_type=\"Cart\",app_id=\"{name}\"{more}}}");
             metric_in::<f64>(&page(ruled.callee(name)), &labels).unwrap_or(0.0)
         };
         ["flaky", "picky", "broken"].into_iter().map(of).sum()

@@ -328,21 +328,21 @@ metrics! {
             "Calls that the access control of a Configuration allowed without a policy for the caller.";
         DAPR_ACCESS_OTHERS_BLOCKED: Counter "dapr_runtime_acl_global_policy_action_blocked_total" ["app_id", "namespace", "trustDomain"],
             "Calls that the access control of a Configuration denied without a policy for the caller.";
-        DAPR_ACTOR_PENDING: Gauge "dapr_runtime_actor_pending_actor_calls" ["app_id", "actor_type"],
+        DAPR_ACTOR_PENDING: Gauge "dapr_runtime_actor_pending_actor_calls" ["actor_type", "app_id"],
             "Actor calls that wait for their turn.";
-        DAPR_ACTOR_TIMERS: Gauge "dapr_runtime_actor_timers" ["app_id", "actor_type"],
+        DAPR_ACTOR_TIMERS: Gauge "dapr_runtime_actor_timers" ["actor_type", "app_id"],
             "Timers of the actors on this host.";
-        DAPR_ACTOR_REMINDERS: Gauge "dapr_runtime_actor_reminders" ["app_id", "actor_type"],
+        DAPR_ACTOR_REMINDERS: Gauge "dapr_runtime_actor_reminders" ["actor_type", "app_id"],
             "Reminders of the actors that are placed on this host.";
-        DAPR_ACTOR_TIMERS_FIRED: Counter "dapr_runtime_actor_timers_fired_total" ["app_id", "actor_type", "success"],
+        DAPR_ACTOR_TIMERS_FIRED: Counter "dapr_runtime_actor_timers_fired_total" ["actor_type", "app_id", "success"],
             "Timers that fired, by whether the app accepted the call.";
-        DAPR_ACTOR_REMINDERS_FIRED: Counter "dapr_runtime_actor_reminders_fired_total" ["app_id", "actor_type", "success"],
+        DAPR_ACTOR_REMINDERS_FIRED: Counter "dapr_runtime_actor_reminders_fired_total" ["actor_type", "app_id", "success"],
             "Reminders that fired, by whether the app accepted the call.";
-        DAPR_ACTOR_DEACTIVATED: Counter "dapr_runtime_actor_deactivated_total" ["app_id", "actor_type"],
+        DAPR_ACTOR_DEACTIVATED: Counter "dapr_runtime_actor_deactivated_total" ["actor_type", "app_id"],
             "Actors that the app deactivated.";
-        DAPR_ACTOR_DEACTIVATED_FAILED: Counter "dapr_runtime_actor_deactivated_failed_total" ["app_id", "actor_type"],
+        DAPR_ACTOR_DEACTIVATED_FAILED: Counter "dapr_runtime_actor_deactivated_failed_total" ["actor_type", "app_id"],
             "Actors that the app did not deactivate in time.";
-        DAPR_ACTOR_REBALANCED: Counter "dapr_runtime_actor_rebalanced_total" ["app_id", "actor_type"],
+        DAPR_ACTOR_REBALANCED: Counter "dapr_runtime_actor_rebalanced_total" ["actor_type", "app_id"],
             "Times that this host handed actors over to another host.";
         DAPR_RESILIENCY_LOADED: Counter "dapr_resiliency_loaded" ["app_id", "name", "namespace"],
             "1 for each Resiliency file in use.";

@@ -168,7 +168,7 @@ impl Runtime {
         ];
         for (metric, of) in of_gauges {
             for gauge in &gauges {
-                add(metric, &[app_id, &gauge.actor_type], of(gauge) as u64);
+                add(metric, &[&gauge.actor_type, app_id], of(gauge) as u64);
             }
         }
         for (metric, rows) in [
@@ -176,8 +176,8 @@ impl Runtime {
             (&names::DAPR_ACTOR_REMINDERS_FIRED, &counts.reminders_fired),
         ] {
             for (actor_type, [succeeded, failed]) in rows {
-                add(metric, &[app_id, actor_type, "true"], *succeeded);
-                add(metric, &[app_id, actor_type, "false"], *failed);
+                add(metric, &[actor_type, app_id, "true"], *succeeded);
+                add(metric, &[actor_type, app_id, "false"], *failed);
             }
         }
         for (metric, rows) in [
@@ -186,7 +186,7 @@ impl Runtime {
             (&names::DAPR_ACTOR_REBALANCED, &counts.rebalanced),
         ] {
             for (actor_type, count) in rows {
-                add(metric, &[app_id, actor_type], *count);
+                add(metric, &[actor_type, app_id], *count);
             }
         }
         for (file, namespace) in &counts.rules_loaded {
@@ -263,7 +263,7 @@ mod tests {
                  policy=\"{policy}\",status=\"{status}\",target=\"app_stock\""
             )
         };
-        let cart = "app_id=\"web\",actor_type=\"Cart\"";
+        let cart = "actor_type=\"Cart\",app_id=\"web\"";
         for line in [
             format!("dapr_runtime_actor_pending_actor_calls{{{cart}}} 1"),
             format!("dapr_runtime_actor_timers{{{cart}}} 2"),
