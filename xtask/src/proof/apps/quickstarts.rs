@@ -36,8 +36,10 @@ pub(super) struct Quickstart {
 const FILE: &str = "redis; tollway run -f .";
 /// The same by Dapr's own command line, which starts, finds, calls and ends our program as daprd.
 const FILE_BY_DAPR: &str = r#"
+log=$PWD/apps.log; tail -F "$log" & exec >> "$log" 2>&1
 dapr run -f . &
-until dapr list | grep -q checkout; do sleep 0.5; done
+until grep -q 'Order passed: {"orderId": 2}' "$log"; do sleep 0.1; done
+dapr list | grep checkout
 dapr invoke --app-id order-processor --method orders --data '{"orderId": 77}'
 dapr stop -f .
 wait
