@@ -12,6 +12,8 @@ mod log_limiter;
 pub mod metrics;
 mod terminal;
 pub mod trace;
+#[cfg(test)]
+mod written;
 
 pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};

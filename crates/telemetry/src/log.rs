@@ -198,9 +198,8 @@ impl<W: Write> Write for Line<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::written::Written;
 
     #[test]
     fn a_filter_names_levels_that_exist() {
@@ -243,19 +242,6 @@ mod tests {
                 is_logged,
                 "{filter} {target}"
             );
-        }
-    }
-
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
         }
     }
 
