@@ -36,7 +36,7 @@ pub(super) struct Quickstart {
 const FILE: &str = "redis; tollway run -f .";
 /// The same by Dapr's own command line, which starts, finds, calls and ends our program as daprd.
 const FILE_BY_DAPR: &str = r#"
-log=$PWD/apps.log; tail -F "$log" & exec >> "$log" 2>&1
+log=$PWD/apps.log; : > "$log"; tail -F "$log" & exec >> "$log" 2>&1
 dapr run -f . &
 until grep -q 'Order passed: {"orderId": 2}' "$log"; do sleep 0.1; done
 dapr list | grep checkout
@@ -47,7 +47,7 @@ wait
 /// One app of service invocation after the other, each in a terminal of its own; the one that is
 /// called stops for a while. All write to one file, so that its lines are in the order of time.
 const STOPS_AND_COMES_BACK: &str = r#"
-log=$PWD/apps.log; tail -F "$log" & exec >> "$log" 2>&1
+log=$PWD/apps.log; : > "$log"; tail -F "$log" & exec >> "$log" 2>&1
 called="--app-port 8001 --app-id order-processor --resources-path ../../../resources/ \
     --app-protocol http --dapr-http-port 3501 -- python3 app.py"
 (cd order-processor && exec tollway run --dapr $called) & FIRST=$!
@@ -61,7 +61,7 @@ cd order-processor && tollway run --dapr $called
 "#;
 /// The store stops for a while.
 const STORE_STOPS: &str = r#"
-log=$PWD/apps.log; tail -F "$log" & exec >> "$log" 2>&1
+log=$PWD/apps.log; : > "$log"; tail -F "$log" & exec >> "$log" 2>&1
 redis
 tollway run --dapr --app-id order-processor --resources-path ../../../resources/ -- python3 app.py & APP=$!
 until grep -q "Deleting Order: {'orderId': '2'}" "$log"; do sleep 0.1; done
