@@ -33,6 +33,14 @@ pub(super) struct Quickstart {
     printed: &'static [&'static [&'static str]],
 }
 
+/// What the JavaScript apps print that keep orders, whichever way they reach the store.
+const ORDERS_OF_JAVASCRIPT: &[&str] = &[
+    "Saving Order:  { orderId: '1' }",
+    "Getting Order:  { orderId: '1' }",
+    "Deleting Order:  { orderId: '1' }",
+    "Getting Order:  { orderId: '9' }",
+];
+
 const FILE: &str = "redis; tollway run -f .";
 /// The same by Dapr's own command line, which starts, finds, calls and ends our program as daprd.
 const FILE_BY_DAPR: &str = r#"
@@ -169,12 +177,7 @@ pub(super) const QUICKSTARTS: &[Quickstart] = &[
         folder: "state_management/javascript/http",
         npm: &["order-processor"],
         script: FILE,
-        printed: &[&[
-            "Saving Order:  { orderId: '1' }",
-            "Getting Order:  { orderId: '1' }",
-            "Deleting Order:  { orderId: '1' }",
-            "Getting Order:  { orderId: '9' }",
-        ]],
+        printed: &[ORDERS_OF_JAVASCRIPT],
     },
     Quickstart {
         name: "state, SDK, JavaScript",
@@ -184,12 +187,7 @@ pub(super) const QUICKSTARTS: &[Quickstart] = &[
         folder: "state_management/javascript/sdk",
         npm: &["order-processor"],
         script: FILE,
-        printed: &[&[
-            "Saving Order:  { orderId: '1' }",
-            "Getting Order:  { orderId: '1' }",
-            "Deleting Order:  { orderId: '1' }",
-            "Getting Order:  { orderId: '9' }",
-        ]],
+        printed: &[ORDERS_OF_JAVASCRIPT],
     },
     Quickstart {
         name: "resiliency, service to service",
