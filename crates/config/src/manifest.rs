@@ -8,7 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 use tollway_model::{
-    CallerPattern, Label, MethodName, NameError, PathPattern, Policy, PolicyError, PolicyName,
+    CallerPattern, Label, MethodName, NameError, ObjectName, PathPattern, Policy, PolicyError,
     PolicyRule, PolicyTarget, chain,
 };
 
@@ -118,7 +118,7 @@ impl PolicyManifest {
     /// When its parts do not fit together; the text names the policy.
     pub fn into_policy(self) -> Result<Policy, ManifestError> {
         let Metadata { name: Text(name), namespace: Text(namespace) } = self.metadata;
-        let name = PolicyName { namespace, name };
+        let name = ObjectName { namespace, name };
         let of_policy = |cause| ManifestError { policy: name.to_string(), cause };
         let policy = Policy {
             target: read_target(&self.spec.target, &name).map_err(of_policy)?,
@@ -131,7 +131,7 @@ impl PolicyManifest {
     }
 }
 
-fn read_target(target: &Target, name: &PolicyName) -> Result<PolicyTarget, ManifestCause> {
+fn read_target(target: &Target, name: &ObjectName) -> Result<PolicyTarget, ManifestCause> {
     match (target.app.as_str(), target.namespace.as_deref()) {
         ("*", Some("*")) => Ok(PolicyTarget::Network),
         (_, Some("*")) => Err(ManifestCause::AnyNamespace),

@@ -5,7 +5,7 @@
 //! may see is under `mesh/` and is watched; secrets are under other prefixes.
 
 use bytes::Bytes;
-use tollway_model::{Instance, Label, PolicyName, Revocation, ServiceName};
+use tollway_model::{Instance, Label, ObjectName, Revocation, ServiceName};
 
 /// Start of every key that the catalogue watches.
 pub(crate) const MESH_PREFIX: &str = "mesh/";
@@ -87,10 +87,10 @@ impl Key {
     }
 
     /// The policy of this key.
-    pub(crate) fn policy_name(&self) -> Option<PolicyName> {
+    pub(crate) fn policy_name(&self) -> Option<ObjectName> {
         match self {
             Self::Policy { namespace, name } => {
-                Some(PolicyName { namespace: namespace.clone(), name: name.clone() })
+                Some(ObjectName { namespace: namespace.clone(), name: name.clone() })
             }
             Self::Workload { .. }
             | Self::Gateway { .. }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use tollway_model::{Policy, PolicyName, PolicyScope};
+use tollway_model::{ObjectName, Policy, PolicyScope};
 use tollway_store::{Expected, Store, TransactError, Transaction};
 use tollway_wire::v1::policy_change::Outcome;
 use tollway_wire::{
@@ -32,11 +32,11 @@ const LAGGING_NAMED_LIMIT: usize = 100;
 #[derive(Debug)]
 enum Wish {
     Put(Box<Policy>),
-    Delete(PolicyName),
+    Delete(ObjectName),
 }
 
 impl Wish {
-    fn name(&self) -> &PolicyName {
+    fn name(&self) -> &ObjectName {
         match self {
             Self::Put(policy) => &policy.name,
             Self::Delete(name) => name,
@@ -47,7 +47,7 @@ impl Wish {
 /// What a change comes to.
 #[derive(Debug)]
 struct Plan {
-    outcomes: Vec<(PolicyName, Outcome)>,
+    outcomes: Vec<(ObjectName, Outcome)>,
     transaction: Transaction,
     /// The services that it concerns, before or after.
     scopes: BTreeSet<PolicyScope>,
@@ -191,7 +191,7 @@ fn check_limits(present: &Policies, wishes: &[Wish], plan: &Plan) -> Result<(), 
             "a network has at most {POLICIES_LIMIT} policies"
         )));
     }
-    let touched: BTreeSet<&PolicyName> = wishes.iter().map(Wish::name).collect();
+    let touched: BTreeSet<&ObjectName> = wishes.iter().map(Wish::name).collect();
     let total = bytes_after(present.iter(), &touched, wishes, |_| true);
     if total > POLICIES_LIMIT_BYTES {
         return Err(Status::resource_exhausted(format!(
@@ -216,7 +216,7 @@ fn check_limits(present: &Policies, wishes: &[Wish], plan: &Plan) -> Result<(), 
 /// Bytes of those of `present` that stay and of what comes and counts.
 fn bytes_after<'a>(
     present: impl Iterator<Item = &'a Arc<StoredPolicy>>,
-    touched: &BTreeSet<&PolicyName>,
+    touched: &BTreeSet<&ObjectName>,
     wishes: &[Wish],
     counts: impl Fn(&Policy) -> bool,
 ) -> usize {
@@ -231,7 +231,7 @@ fn bytes_after<'a>(
 }
 
 fn response(
-    outcomes: &[(PolicyName, Outcome)],
+    outcomes: &[(ObjectName, Outcome)],
     revision: u64,
     sidecars: u32,
     mut lagging: Vec<String>,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use tollway_model::{
-    CallerPattern, Label, MethodName, OperationPath, Part, PolicyName, RULES_PER_POLICY_LIMIT,
+    CallerPattern, Label, MethodName, ObjectName, OperationPath, Part, RULES_PER_POLICY_LIMIT,
     TrustDomain,
 };
 use tollway_routing::{AccessList, Action, CallerAccess, Operation};
@@ -63,7 +63,7 @@ pub(crate) fn read(spec: &Spec, namespace: &Label) -> Result<Option<AccessList>,
     let callers = spec.policies.iter().map(|policy| policy.read(own, default));
     let callers = callers.collect::<Result<Vec<_>, String>>()?;
     let name = Label::new("accessControl").map_err(|error| error.to_string())?;
-    let name = PolicyName { namespace: namespace.clone(), name };
+    let name = ObjectName { namespace: namespace.clone(), name };
     Ok(Some(AccessList { name, default, callers }))
 }
 

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::failure::{ErrorCode, Group};
-use crate::policy::PolicyName;
+use crate::object::ObjectName;
 
 pub use part::{CALLEE_PART_BYTES_LIMIT, CalleePart};
 
@@ -117,9 +117,9 @@ pub enum Admission {
     /// Policies protect it, and none refuses the request.
     NotRefused,
     /// A rule of this policy allows it. Only callers of the callee's namespace see this.
-    Allowed(PolicyName),
+    Allowed(ObjectName),
     /// This policy refuses it. Only callers of the callee's namespace see this.
-    Refused(PolicyName),
+    Refused(ObjectName),
 }
 
 /// An attempt that failed and was followed by another.
@@ -251,13 +251,13 @@ impl Stage {
 }
 
 /// As one text, `namespace/name`.
-impl Serialize for PolicyName {
+impl Serialize for ObjectName {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for PolicyName {
+impl<'de> Deserialize<'de> for ObjectName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         part::policy_of(&text).ok_or_else(|| D::Error::custom("not the name of a policy"))

@@ -1,5 +1,5 @@
-//! The nouns of Tollway: names, networks, workloads, services, policies, neighbours, revisions,
-//! failures.
+//! The nouns of Tollway: names, networks, workloads, services, policies, routes, neighbours,
+//! revisions, failures.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
@@ -12,9 +12,11 @@ pub mod failure;
 mod host_names;
 mod name;
 pub mod neighbour;
+mod object;
 mod path;
 mod policy;
 mod revocation;
+pub mod route;
 mod service;
 mod text;
 mod trace;
@@ -28,13 +30,15 @@ pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
 pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
+pub use object::{ObjectName, ServiceRef};
 pub use path::{NormalPath, PathError};
 pub use policy::{
     Caller, CallerPattern, MethodName, OperationPath, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT,
-    Part, PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyName, PolicyRule,
-    PolicyScope, PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
+    Part, PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyRule, PolicyScope,
+    PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
 pub use revocation::Revocation;
+pub use route::Route;
 pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Workload,

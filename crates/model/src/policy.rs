@@ -11,7 +11,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::name::{AppId, Label, NameError, ServiceName};
+use crate::name::{AppId, Label, ServiceName};
+use crate::object::ObjectName;
 
 pub use operation::OperationPath;
 pub use pattern::{
@@ -30,8 +31,6 @@ const SYSTEM_NAMESPACE: &str = "tollway";
 /// Why a policy was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PolicyError {
-    #[error("`{0}` is not the name of a policy")]
-    Name(String, #[source] NameError),
     #[error(
         "a policy for every service of the network belongs to the namespace `tollway`, not `{namespace}`"
     )]
@@ -50,31 +49,6 @@ pub enum PolicyError {
         "a rule has {count} entries in `{field}`; at most {RULE_ENTRIES_LIMIT} are accepted: split it"
     )]
     TooManyEntries { field: &'static str, count: usize },
-}
-
-/// The name of a policy, unique in its namespace.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PolicyName {
-    pub namespace: Label,
-    pub name: Label,
-}
-
-impl PolicyName {
-    /// Checks both parts.
-    ///
-    /// # Errors
-    /// [`PolicyError::Name`].
-    pub fn new(namespace: &str, name: &str) -> Result<Self, PolicyError> {
-        let label =
-            |text: &str| Label::new(text).map_err(|error| PolicyError::Name(text.into(), error));
-        Ok(Self { namespace: label(namespace)?, name: label(name)? })
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// What a policy protects.
@@ -151,7 +125,7 @@ impl PolicyRule {
 /// The callers that may, and may not, call the services that it protects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    pub name: PolicyName,
+    pub name: ObjectName,
     pub target: PolicyTarget,
     /// Requests that are let in. Where there is a list, even an empty one, the target is closed
     /// for everything that no policy allows.
@@ -219,7 +193,7 @@ mod tests {
     use super::*;
 
     fn policy(namespace: &str, target: PolicyTarget) -> Policy {
-        let name = PolicyName::new(namespace, "p").unwrap();
+        let name = ObjectName::new(namespace, "p").unwrap();
         Policy { name, target, allow: Some(Vec::new()), deny: Vec::new() }
     }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
+use crate::route::Route;
 
 /// The number of a served state; it only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -124,4 +125,6 @@ pub struct ServiceUpdate {
     pub service: ServiceName,
     pub revision: Revision,
     pub state: ServiceState,
+    /// What the caller's sidecar does with requests for the service; empty where nothing is said.
+    pub routes: Arc<[Arc<Route>]>,
 }

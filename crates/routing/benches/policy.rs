@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_model::{
-    Caller, Label, NetworkName, Policy, PolicyName, PolicyRule, PolicyTarget, ServiceName, SpiffeId,
+    Caller, Label, NetworkName, ObjectName, Policy, PolicyRule, PolicyTarget, ServiceName, SpiffeId,
 };
 use tollway_routing::{CallerView, PolicySet};
 
@@ -73,7 +73,7 @@ fn set(count: usize, with_paths: bool) -> PolicySet {
     let rules: Vec<_> = (0..count).map(rule).collect();
     let policies = rules.chunks(500).enumerate().map(|(n, rules)| {
         Arc::new(Policy {
-            name: PolicyName::new("shop", &format!("p{n}")).expect("a name"),
+            name: ObjectName::new("shop", &format!("p{n}")).expect("a name"),
             target: PolicyTarget::App(label("stock")),
             allow: Some(rules.to_vec()),
             deny: Vec::new(),
@@ -95,7 +95,7 @@ fn of_many_audiences(count: usize) -> PolicySet {
         }
     };
     let policy = Policy {
-        name: PolicyName::new("shop", "p").expect("a name"),
+        name: ObjectName::new("shop", "p").expect("a name"),
         target: PolicyTarget::App(label("stock")),
         allow: Some((0..count).map(rule).collect()),
         deny: Vec::new(),

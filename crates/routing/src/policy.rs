@@ -17,7 +17,7 @@ mod tree;
 use std::fmt;
 use std::sync::Arc;
 
-use tollway_model::{Caller, NormalPath, PathError, Policy, PolicyName, ServiceName};
+use tollway_model::{Caller, NormalPath, ObjectName, PathError, Policy, ServiceName};
 
 use compiled::{Compiled, Membership};
 
@@ -87,7 +87,7 @@ struct Access {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyRefusal {
     /// The policy that refuses.
-    pub policy: PolicyName,
+    pub policy: ObjectName,
     pub why: PolicyReason,
 }
 
@@ -165,7 +165,7 @@ impl CallerView {
 
     /// The policy of which a rule allows a request that is let in; `None` if it needs none.
     #[must_use]
-    pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&PolicyName> {
+    pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&ObjectName> {
         let rules = &*self.compiled;
         rules.closed_by.as_ref()?;
         let find = |path| rules.allow.find(&self.caller.audiences, method, path);
@@ -212,7 +212,7 @@ impl CallerView {
     }
 }
 
-fn refusal(policy: &PolicyName, why: PolicyReason) -> PolicyRefusal {
+fn refusal(policy: &ObjectName, why: PolicyReason) -> PolicyRefusal {
     PolicyRefusal { policy: policy.clone(), why }
 }
 

@@ -21,6 +21,8 @@ pub enum ConvertError {
     TooMany { field: &'static str, count: usize, limit: usize },
     #[error("the field `{field}` is empty; it needs at least one entry")]
     Empty { field: &'static str },
+    #[error("`{name}` is not the name of an object, NAMESPACE/NAME")]
+    ObjectName { name: String, source: NameError },
     #[error("the policy `{policy}` is not valid")]
     Policy { policy: String, source: PolicyError },
     #[error("the policy `{policy}` has a rule that is not valid")]

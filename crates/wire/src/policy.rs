@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use prost::Message as _;
-use tollway_model::{PatternError, Policy, PolicyError, PolicyName, PolicyRule, PolicyTarget};
+use tollway_model::{ObjectName, PatternError, Policy, PolicyError, PolicyRule, PolicyTarget};
 
 use crate::{ConvertError, POLICY_LIMIT_BYTES, label, v1};
 
-impl From<&PolicyName> for v1::PolicyName {
-    fn from(name: &PolicyName) -> Self {
+impl From<&ObjectName> for v1::PolicyName {
+    fn from(name: &ObjectName) -> Self {
         Self { namespace: name.namespace.to_string(), name: name.name.to_string() }
     }
 }
@@ -43,14 +43,16 @@ impl From<&PolicyRule> for v1::PolicyRule {
 /// Reads the name of a policy.
 ///
 /// # Errors
-/// [`ConvertError::Policy`].
-pub fn policy_name(name: &v1::PolicyName) -> Result<PolicyName, ConvertError> {
+/// [`ConvertError::ObjectName`].
+pub fn policy_name(name: &v1::PolicyName) -> Result<ObjectName, ConvertError> {
     read_name(&name.namespace, &name.name)
 }
 
-fn read_name(namespace: &str, name: &str) -> Result<PolicyName, ConvertError> {
-    let policy = format!("{namespace}/{name}");
-    PolicyName::new(namespace, name).map_err(|source| ConvertError::Policy { policy, source })
+fn read_name(namespace: &str, name: &str) -> Result<ObjectName, ConvertError> {
+    ObjectName::new(namespace, name).map_err(|source| {
+        let name = format!("{namespace}/{name}");
+        ConvertError::ObjectName { name, source }
+    })
 }
 
 /// Reads a policy and checks it as a whole.
@@ -90,7 +92,7 @@ pub fn policies(set: &v1::Policies) -> Result<Vec<Policy>, ConvertError> {
     set.policies.iter().map(policy).collect()
 }
 
-fn read_rule(name: &PolicyName, rule: &v1::PolicyRule) -> Result<PolicyRule, ConvertError> {
+fn read_rule(name: &ObjectName, rule: &v1::PolicyRule) -> Result<PolicyRule, ConvertError> {
     fn parse<T: FromStr<Err = PatternError>>(texts: &[String]) -> Result<Vec<T>, PatternError> {
         texts.iter().map(|text| text.parse()).collect()
     }
@@ -120,7 +122,7 @@ mod tests {
 
     fn sample(target: PolicyTarget, allow: Option<Vec<PolicyRule>>) -> Policy {
         let namespace = if target == PolicyTarget::Network { "tollway" } else { "shop" };
-        let name = PolicyName::new(namespace, "readers").unwrap();
+        let name = ObjectName::new(namespace, "readers").unwrap();
         Policy { name, target, allow, deny: vec![PolicyRule::default(), rule()] }
     }
 

@@ -172,7 +172,12 @@ pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, Conve
         v1::service_update::State::Remote(state) => remote(state, service.network.clone())?,
         v1::service_update::State::Unavailable(value) => unavailable(*value)?,
     };
-    Ok(ServiceUpdate { service, revision: Revision(update.revision), state })
+    Ok(ServiceUpdate {
+        service,
+        revision: Revision(update.revision),
+        state,
+        routes: Arc::default(),
+    })
 }
 
 fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
@@ -301,7 +306,12 @@ mod tests {
     #[test]
     fn every_state_survives_the_wire() {
         for state in states() {
-            let update = ServiceUpdate { service: name(), revision: Revision(7), state };
+            let update = ServiceUpdate {
+                service: name(),
+                revision: Revision(7),
+                state,
+                routes: Arc::default(),
+            };
             assert_eq!(service_update(&v1::ServiceUpdate::from(&update)), Ok(update));
         }
     }
@@ -337,7 +347,8 @@ mod tests {
     /// Breaks one field of a well-formed update and returns the reason of the refusal.
     fn refusal(at: usize, break_it: impl FnOnce(&mut v1::service_update::State)) -> String {
         let state = states().swap_remove(at);
-        let update = ServiceUpdate { service: name(), revision: Revision(7), state };
+        let update =
+            ServiceUpdate { service: name(), revision: Revision(7), state, routes: Arc::default() };
         let mut sent = v1::ServiceUpdate::from(&update);
         break_it(sent.state.as_mut().unwrap());
         service_update(&sent).unwrap_err().to_string()

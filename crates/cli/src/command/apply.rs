@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use tollway_model::{Label, Policy, PolicyName};
+use tollway_model::{Label, ObjectName, Policy};
 use tollway_wire::v1;
 use tollway_wire::v1::policy_change::Outcome;
 
@@ -107,7 +107,7 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<()> {
 }
 
 pub(crate) fn delete(args: &DeleteArgs) -> Result<()> {
-    let names: Vec<PolicyName> = match args.kind {
+    let names: Vec<ObjectName> = match args.kind {
         Some(Kind::Policy) => {
             let parse = |name: &String| parse_name(name, &args.namespace);
             args.names.iter().map(parse).collect::<Result<_>>()?
@@ -131,10 +131,10 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<()> {
 }
 
 /// Reads `NAME` or `NAMESPACE/NAME`.
-pub(crate) fn parse_name(text: &str, namespace: &Label) -> Result<PolicyName> {
+pub(crate) fn parse_name(text: &str, namespace: &Label) -> Result<ObjectName> {
     let name = match text.split_once('/') {
-        Some((namespace, name)) => PolicyName::new(namespace, name),
-        None => PolicyName::new(namespace.as_str(), text),
+        Some((namespace, name)) => ObjectName::new(namespace, name),
+        None => ObjectName::new(namespace.as_str(), text),
     };
     name.with_context(|| format!("`{text}`"))
 }

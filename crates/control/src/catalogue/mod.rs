@@ -18,7 +18,7 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AddressRange, AppProtocol, Instance, Label, NetworkName, PolicyName, Revision, ServiceName,
+    AddressRange, AppProtocol, Instance, Label, NetworkName, ObjectName, Revision, ServiceName,
     TrustDomain, Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
@@ -185,7 +185,7 @@ impl Catalogue {
     }
 
     /// A stored policy cannot be read: closes what it may have protected.
-    pub(crate) fn close_for(&mut self, name: PolicyName, revision: u64) -> Subject {
+    pub(crate) fn close_for(&mut self, name: ObjectName, revision: u64) -> Subject {
         self.policies.put_unreadable(name, revision);
         self.changes.touch(&Subject::Policies, revision);
         Subject::Policies
@@ -216,7 +216,7 @@ impl Catalogue {
                 Subject::Trust
             }
             Key::Policy { namespace, name } => {
-                let name = PolicyName { namespace: namespace.clone(), name: name.clone() };
+                let name = ObjectName { namespace: namespace.clone(), name: name.clone() };
                 if !self.policies.remove(&name) {
                     return None;
                 }

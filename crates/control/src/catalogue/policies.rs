@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tollway_model::{Policy, PolicyName, PolicyScope, PolicyTarget, ServiceName};
+use tollway_model::{ObjectName, Policy, PolicyScope, PolicyTarget, ServiceName};
 use tollway_wire::v1;
 
 use super::RecordError;
@@ -28,7 +28,7 @@ impl StoredPolicy {
 
     /// Stands for a policy that cannot be read, of a later version perhaps. What it protected is
     /// not known either, so it closes its whole namespace: nothing may open by a mistake.
-    fn unreadable(name: PolicyName, revision: u64) -> Self {
+    fn unreadable(name: ObjectName, revision: u64) -> Self {
         let policy = |target| Policy {
             name: name.clone(),
             target,
@@ -45,8 +45,8 @@ impl StoredPolicy {
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Policies {
-    by_name: BTreeMap<PolicyName, Arc<StoredPolicy>>,
-    by_scope: BTreeMap<PolicyScope, BTreeMap<PolicyName, Arc<StoredPolicy>>>,
+    by_name: BTreeMap<ObjectName, Arc<StoredPolicy>>,
+    by_scope: BTreeMap<PolicyScope, BTreeMap<ObjectName, Arc<StoredPolicy>>>,
 }
 
 impl Policies {
@@ -60,12 +60,12 @@ impl Policies {
     }
 
     /// Puts what closes in the place of a policy that cannot be read.
-    pub(super) fn put_unreadable(&mut self, name: PolicyName, revision: u64) {
+    pub(super) fn put_unreadable(&mut self, name: ObjectName, revision: u64) {
         self.put(StoredPolicy::unreadable(name, revision));
     }
 
     /// Says whether it was there.
-    pub(super) fn remove(&mut self, name: &PolicyName) -> bool {
+    pub(super) fn remove(&mut self, name: &ObjectName) -> bool {
         let Some(stored) = self.by_name.remove(name) else { return false };
         let scope = stored.policy.scope();
         if let Some(others) = self.by_scope.get_mut(&scope) {
@@ -77,7 +77,7 @@ impl Policies {
         true
     }
 
-    pub(crate) fn get(&self, name: &PolicyName) -> Option<&Arc<StoredPolicy>> {
+    pub(crate) fn get(&self, name: &ObjectName) -> Option<&Arc<StoredPolicy>> {
         self.by_name.get(name)
     }
 

@@ -25,7 +25,12 @@ impl Catalogue {
     }
 
     pub(crate) fn update(&self, name: &ServiceName) -> ServiceUpdate {
-        ServiceUpdate { service: name.clone(), revision: self.revision(), state: self.state(name) }
+        ServiceUpdate {
+            service: name.clone(),
+            revision: self.revision(),
+            state: self.state(name),
+            routes: Arc::default(),
+        }
     }
 
     fn local_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {

@@ -393,7 +393,7 @@ fn a_policy_that_cannot_be_read_closes_its_namespace() {
     let closed = catalogue.policies().of_service(&name("orders.shop"));
     assert_eq!(closed[0].policy.allow, Some(Vec::new()));
     assert!(catalogue.policies().of_service(&name("orders.default")).is_empty());
-    catalogue.close_for(PolicyName::new("tollway", "p").unwrap(), 2);
+    catalogue.close_for(ObjectName::new("tollway", "p").unwrap(), 2);
     assert_eq!(catalogue.policies().of_service(&name("orders.default")).len(), 1);
 }
 

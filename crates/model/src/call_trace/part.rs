@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::Admission;
-use crate::policy::PolicyName;
+use crate::object::ObjectName;
 
 /// Longest field that is read, in bytes.
 pub const CALLEE_PART_BYTES_LIMIT: usize = 512;
@@ -71,9 +71,9 @@ impl fmt::Display for CalleePart {
 }
 
 /// `namespace/name`.
-pub(super) fn policy_of(text: &str) -> Option<PolicyName> {
+pub(super) fn policy_of(text: &str) -> Option<ObjectName> {
     let (namespace, name) = text.split_once('/')?;
-    PolicyName::new(namespace, name).ok()
+    ObjectName::new(namespace, name).ok()
 }
 
 fn admission_of(text: &str) -> Option<Admission> {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_part_is_read_as_it_was_written() {
-        let policy = PolicyName::new("shop", "allow-web").unwrap();
+        let policy = ObjectName::new("shop", "allow-web").unwrap();
         for admission in [
             Admission::Unprotected,
             Admission::NotRefused,
@@ -118,7 +118,7 @@ mod tests {
             }
         }
         let longest = "n".repeat(63);
-        let policy = PolicyName::new(&longest, &longest).unwrap();
+        let policy = ObjectName::new(&longest, &longest).unwrap();
         let admission = Admission::Refused(policy);
         let part = CalleePart { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
         assert_eq!(parse(&part.to_string()), Some(part));

@@ -24,7 +24,7 @@ fn whole() -> CallTrace {
                 is_resumed: false,
             }),
         }),
-        admission: Some(Admission::Allowed(PolicyName::new("shop", "allow-web").unwrap())),
+        admission: Some(Admission::Allowed(ObjectName::new("shop", "allow-web").unwrap())),
         attempts: 2,
         failed_attempts: vec![FailedAttempt {
             code: "ERR_RESET".to_owned(),

@@ -121,7 +121,7 @@ mod tests {
                 endpoints,
             },
         };
-        ServiceUpdate { service: stock(), revision: Revision(1), state }
+        ServiceUpdate { service: stock(), revision: Revision(1), state, routes: Arc::default() }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::call_trace::Admission;
-use tollway_model::{Caller, ErrorCode, PolicyName, ServiceName, SpiffeId};
+use tollway_model::{Caller, ErrorCode, ObjectName, ServiceName, SpiffeId};
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 use tollway_telemetry::{DaprMetrics, Judged, LogLimiter};
 
@@ -228,7 +228,7 @@ pub(crate) struct PolicyDenial {
 
 impl PolicyDenial {
     /// The policy that refuses, for a call trace.
-    pub(crate) fn policy(&self) -> &PolicyName {
+    pub(crate) fn policy(&self) -> &ObjectName {
         &self.refusal.policy
     }
 

@@ -2,6 +2,7 @@
 //! differences of a full state. Pure.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tollway_model::{
     NetworkName, Policy, Revision, ServiceName, ServiceState, ServiceUpdate, UnavailableReason,
@@ -136,7 +137,7 @@ impl Knowledge {
         for service in services {
             self.services.remove(&service);
             let state = ServiceState::Unavailable(UnavailableReason::UnknownService);
-            delta.services.push(ServiceUpdate { service, revision, state });
+            delta.services.push(ServiceUpdate { service, revision, state, routes: Arc::default() });
         }
         let gone = |name: &&NetworkName| !mentioned.networks.contains(*name);
         let networks: Vec<_> = self.networks.keys().filter(gone).cloned().collect();
@@ -166,7 +167,13 @@ mod tests {
             protocol: AppProtocol::Http,
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
         };
-        (&ServiceUpdate { service: name(app), revision: Revision(1), state }).into()
+        (&ServiceUpdate {
+            service: name(app),
+            revision: Revision(1),
+            state,
+            routes: Arc::default(),
+        })
+            .into()
     }
 
     fn joined(network: &str) -> v1::NetworkUpdate {

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use tollway_model::{Caller, CallerPattern, MethodName, OperationPath, PolicyName, ServiceName};
+use tollway_model::{Caller, CallerPattern, MethodName, ObjectName, OperationPath, ServiceName};
 
 use super::{PolicyReason, PolicyRefusal};
 
@@ -20,7 +20,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessList {
     /// What a refusal names.
-    pub name: PolicyName,
+    pub name: ObjectName,
     /// For callers that no entry names.
     pub default: Action,
     /// The first that names a caller is its own.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn list(default: Action, callers: Vec<CallerAccess>) -> AccessList {
-        let name = PolicyName::new("default", "accessControl").unwrap();
+        let name = ObjectName::new("default", "accessControl").unwrap();
         AccessList { name, default, callers }
     }
 

@@ -4,18 +4,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollway_model::{Caller, CallerPattern, Label, NetworkName, Policy, PolicyName, PolicyRule};
+use tollway_model::{Caller, CallerPattern, Label, NetworkName, ObjectName, Policy, PolicyRule};
 
 use super::tree::{Audience, Case, PolicyAt, RuleTree};
 
 /// Compiled rules.
 #[derive(Debug)]
 pub(super) struct Compiled {
-    names: Vec<PolicyName>,
+    names: Vec<ObjectName>,
     pub(super) deny: RuleTree,
     pub(super) allow: RuleTree,
     /// The first policy with an `allow` list.
-    pub(super) closed_by: Option<PolicyName>,
+    pub(super) closed_by: Option<ObjectName>,
     audiences: Vec<Listed>,
 }
 
@@ -80,7 +80,7 @@ impl Compiled {
         compiled
     }
 
-    pub(super) fn name(&self, policy: PolicyAt) -> &PolicyName {
+    pub(super) fn name(&self, policy: PolicyAt) -> &ObjectName {
         &self.names[policy as usize]
     }
 

@@ -32,7 +32,7 @@ fn rule(text: &str) -> PolicyRule {
 fn policy(name: &str, allow: Option<&[&str]>, deny: &[&str]) -> Arc<Policy> {
     let rules = |texts: &[&str]| texts.iter().map(|text| rule(text)).collect();
     let policy = Policy {
-        name: PolicyName::new("shop", name).unwrap(),
+        name: ObjectName::new("shop", name).unwrap(),
         target: PolicyTarget::App(label("stock")),
         allow: allow.map(rules),
         deny: rules(deny),
@@ -245,7 +245,7 @@ fn a_connection_is_judged_by_its_caller_alone() {
 #[test]
 fn the_network_can_be_closed_and_opened_by_service() {
     let closed = Policy {
-        name: PolicyName::new("tollway", "closed").unwrap(),
+        name: ObjectName::new("tollway", "closed").unwrap(),
         target: PolicyTarget::Network,
         allow: Some(Vec::new()),
         deny: Vec::new(),
@@ -270,7 +270,7 @@ fn listed(caller: &str) -> CallerView {
         action: Action::Allow,
     };
     let list = AccessList {
-        name: PolicyName::new("shop", "accessControl").unwrap(),
+        name: ObjectName::new("shop", "accessControl").unwrap(),
         default: Action::Deny,
         callers: vec![
             entry("web", Action::Deny, vec![read("/open/**"), read("/one/*")]),
@@ -408,7 +408,7 @@ fn rules_for_other_callers_do_not_hold_however_many_there_are() {
 #[test]
 fn a_name_without_a_namespace_is_of_the_policys_own() {
     let mut other = Policy::clone(&policy("p", Some(&["web any /theirs"]), &[]));
-    other.name = PolicyName::new("orders", "p").unwrap();
+    other.name = ObjectName::new("orders", "p").unwrap();
     other.target = PolicyTarget::Network;
     let policies = [Arc::new(other), policy("q", Some(&["web any /ours"]), &[])];
     check(&view(&policies, WEB), "GET /ours", "ok");
@@ -426,7 +426,7 @@ proptest! {
         slash in any::<bool>(),
     ) {
         let policies: Vec<Arc<Policy>> = sets.into_iter().enumerate().map(|(n, (allow, deny))| {
-            let name = PolicyName::new("shop", &format!("p{n}")).unwrap();
+            let name = ObjectName::new("shop", &format!("p{n}")).unwrap();
             Arc::new(Policy { name, target: PolicyTarget::Namespace, allow, deny })
         }).collect();
         let mut path = format!("/{}", segments.join("/"));

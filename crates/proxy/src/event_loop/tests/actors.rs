@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
+use tollway_model::{ObjectName, Policy, PolicyRule, PolicyTarget};
 
 use super::app_unreachable::{Fleet, read_answer};
 use super::*;
@@ -231,7 +231,7 @@ fn a_call_that_a_policy_denies_reaches_no_runtime() {
     let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
     fleet.callees[1].run_actors();
     let policy = Policy {
-        name: PolicyName::new("default", "carts").unwrap(),
+        name: ObjectName::new("default", "carts").unwrap(),
         target: PolicyTarget::App(label("stock")),
         allow: None,
         deny: vec![PolicyRule {
@@ -549,7 +549,7 @@ impl Passing {
     /// Closes the second replica to everybody but these.
     fn allow(&self, from: &str) {
         let policy = Policy {
-            name: PolicyName::new("default", "closed").unwrap(),
+            name: ObjectName::new("default", "closed").unwrap(),
             target: PolicyTarget::App(label("stock")),
             allow: Some(vec![PolicyRule {
                 from: vec![from.parse().unwrap()],
@@ -603,7 +603,7 @@ fn the_list_of_an_app_is_asked_about_its_actors_too() {
         }],
     };
     let list = AccessList {
-        name: PolicyName::new("default", "list").unwrap(),
+        name: ObjectName::new("default", "list").unwrap(),
         default: Action::Deny,
         callers: vec![may_add],
     };

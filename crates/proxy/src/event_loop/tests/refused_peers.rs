@@ -2,7 +2,7 @@
 
 use rustls::{ClientConnection, StreamOwned};
 use tollway_identity::{Expected, client_config};
-use tollway_model::{Policy, PolicyName, PolicyTarget};
+use tollway_model::{ObjectName, Policy, PolicyTarget};
 
 use super::app_unreachable::read_answer;
 use super::*;
@@ -54,7 +54,7 @@ impl Callee {
 
     fn close(&self) {
         let policy = Policy {
-            name: PolicyName::new("default", "secret-name").unwrap(),
+            name: ObjectName::new("default", "secret-name").unwrap(),
             target: PolicyTarget::App(label("cart")),
             allow: Some(Vec::new()),
             deny: Vec::new(),

@@ -247,7 +247,8 @@ pub(super) fn keep_informed(to: &Running, service: &ServiceName, state: ServiceS
     let at = to.around.times_asked(service);
     informed.retain(|entry| entry.node.0 != to.node.0 || entry.update.service != *service);
     let revision = Revision(simulation.revisions.replace(simulation.revisions.get() + 1));
-    let update = ServiceUpdate { service: service.clone(), revision, state };
+    let update =
+        ServiceUpdate { service: service.clone(), revision, state, routes: Arc::default() };
     to.commands.send(Command::Services(vec![update.clone()]));
     let (commands, around) = (to.commands.clone(), to.around.clone());
     informed.push(Informed { node: to.node, commands, around, update, at: Cell::new(at) });
