@@ -12,6 +12,7 @@ mod pick;
 mod policy;
 mod resiliency;
 mod retry;
+mod route;
 mod spread;
 mod target;
 mod trace;
@@ -30,6 +31,10 @@ pub use resiliency::{
     RetryRule, Rules, Scope, Trip, TripError,
 };
 pub use retry::{Attempt, Failure, Retry, decide_retry};
+pub use route::{
+    BackendTarget, FieldEdit, RegexError, RequestFields, RouteSet, Routed, RoutedRequest, Rule,
+    RuleAction, RuleName, check_regexes,
+};
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};
 pub use trace::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
