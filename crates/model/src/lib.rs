@@ -1,5 +1,5 @@
-//! The nouns of Tollway: names, networks, workloads, services, policies, routes, neighbours,
-//! revisions, failures.
+//! The nouns of Tollway: names, networks, workloads, services, policies, routes, traffic
+//! policies, neighbours, revisions, failures.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
@@ -20,6 +20,7 @@ pub mod route;
 mod service;
 mod text;
 mod trace;
+pub mod traffic_policy;
 
 pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
 pub use chain::chain;
@@ -45,3 +46,4 @@ pub use service::{
 };
 pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};
+pub use traffic_policy::TrafficPolicy;
