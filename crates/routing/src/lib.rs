@@ -32,8 +32,8 @@ pub use resiliency::{
 };
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use route::{
-    BackendTarget, FieldEdit, RegexError, RequestFields, RouteSet, Routed, RoutedRequest, Rule,
-    RuleAction, RuleName, check_regexes,
+    BackendTarget, FieldEdit, RegexError, RequestFields, RetryCounts, RouteSet, Routed,
+    RoutedRequest, Rule, RuleAction, RuleName, check_regexes,
 };
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};

@@ -6,6 +6,7 @@
 //! method, the number of header fields, the number of parameters; then the older route, the name, and
 //! the order within the route.
 
+mod budget;
 mod matcher;
 mod path;
 mod rule;
@@ -21,6 +22,7 @@ use tollway_model::{Caller, NormalPath, ObjectName, Route, ServiceName};
 
 use matcher::{Matcher, Rank};
 
+pub use budget::RetryCounts;
 pub use rule::{BackendTarget, FieldEdit, Rule, RuleAction, RuleName};
 
 /// The header fields of a request.
