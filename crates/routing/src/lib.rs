@@ -33,7 +33,7 @@ pub use resiliency::{
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use route::{
     BackendTarget, FieldEdit, RegexError, RequestFields, RetryCounts, RouteSet, Routed,
-    RoutedRequest, Rule, RuleAction, RuleName, check_regexes,
+    RoutedRequest, Rule, RuleAction, RuleName, check_regexes, pause_before, retry_after,
 };
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};

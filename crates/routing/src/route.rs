@@ -6,6 +6,7 @@
 //! method, the number of header fields, the number of parameters; then the older route, the name, and
 //! the order within the route.
 
+mod backoff;
 mod budget;
 mod matcher;
 mod path;
@@ -22,6 +23,7 @@ use tollway_model::{Caller, NormalPath, ObjectName, Route, ServiceName};
 
 use matcher::{Matcher, Rank};
 
+pub use backoff::{pause_before, retry_after};
 pub use budget::RetryCounts;
 pub use rule::{BackendTarget, FieldEdit, Rule, RuleAction, RuleName};
 
