@@ -32,8 +32,9 @@ pub use resiliency::{
 };
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use route::{
-    BackendTarget, FieldEdit, RegexError, RequestFields, RetryCounts, RouteSet, Routed,
-    RoutedRequest, Rule, RuleAction, RuleName, check_regexes, pause_before, retry_after,
+    AffinityHash, BackendTarget, FieldEdit, RegexError, RequestFields, RetryCounts, RouteSet,
+    Routed, RoutedRequest, Rule, RuleAction, RuleName, check_regexes, pause_before, pick_by_key,
+    retry_after,
 };
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};

@@ -6,6 +6,7 @@
 //! method, the number of header fields, the number of parameters; then the older route, the name, and
 //! the order within the route.
 
+mod affinity;
 mod backoff;
 mod budget;
 mod matcher;
@@ -23,6 +24,7 @@ use tollway_model::{Caller, NormalPath, ObjectName, Route, ServiceName};
 
 use matcher::{Matcher, Rank};
 
+pub use affinity::{AffinityHash, pick_by_key};
 pub use backoff::{pause_before, retry_after};
 pub use budget::RetryCounts;
 pub use rule::{BackendTarget, FieldEdit, Rule, RuleAction, RuleName};
