@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balance;
 mod distance;
 mod method;
 mod pick;
@@ -17,6 +18,7 @@ mod spread;
 mod target;
 mod trace;
 
+pub use balance::{Candidate, PeakEwma, Share, choose, cost};
 pub use distance::Flight;
 pub use method::{
     MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
