@@ -9,6 +9,7 @@
 mod balance;
 mod distance;
 mod method;
+mod outlier;
 mod pick;
 mod policy;
 mod resiliency;
@@ -23,6 +24,7 @@ pub use distance::Flight;
 pub use method::{
     MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
 };
+pub use outlier::{EjectionReason, ReplicaId, ReplicaOutcome, ReplicaRules, Replicas, Start};
 pub use pick::pick_of_two;
 pub use policy::{
     AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,
