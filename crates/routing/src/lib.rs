@@ -12,6 +12,7 @@ mod method;
 mod outlier;
 mod pick;
 mod policy;
+mod rate;
 mod resiliency;
 mod retry;
 mod route;
@@ -30,6 +31,7 @@ pub use policy::{
     AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,
     PolicySet, RequestRefusal,
 };
+pub use rate::{CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateLimits, RateRefusal};
 pub use resiliency::{
     Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resiliency,
     RetryRule, Rules, Scope, Trip, TripError,
