@@ -16,6 +16,7 @@ mod rate;
 mod resiliency;
 mod retry;
 mod route;
+mod shedding;
 mod spread;
 mod target;
 mod trace;
@@ -42,6 +43,7 @@ pub use route::{
     Routed, RoutedRequest, Rule, RuleAction, RuleName, check_regexes, pause_before, pick_by_key,
     retry_after,
 };
+pub use shedding::LoadShedding;
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};
 pub use trace::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
