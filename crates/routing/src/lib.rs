@@ -8,6 +8,7 @@
 
 mod balance;
 mod distance;
+mod fault;
 mod method;
 mod outlier;
 mod pick;
@@ -23,6 +24,7 @@ mod trace;
 
 pub use balance::{Candidate, PeakEwma, Share, choose, cost};
 pub use distance::Flight;
+pub use fault::{Mishap, fault_of, mishap};
 pub use method::{
     MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
 };
