@@ -1,3 +1,5 @@
+mod gateway_api;
+
 use std::borrow::Cow;
 
 use tollway_model::route::{
