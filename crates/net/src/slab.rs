@@ -23,6 +23,12 @@ impl<T> Key<T> {
         Self { index, generation, of: PhantomData }
     }
 
+    /// A key that finds nothing in any slab.
+    #[must_use]
+    pub fn dangling() -> Self {
+        Self::new(u32::MAX, u32::MAX)
+    }
+
     /// As one number, for a poller's token.
     #[must_use]
     pub fn to_u64(self) -> u64 {
@@ -145,8 +151,12 @@ impl<T> Slab<T> {
         entry.value.take()
     }
 
-    /// Whether [`Self::insert`] may have given out this key, now or earlier.
+    /// Whether [`Self::insert`] may have given out this key, now or earlier, or it is the one that finds
+    /// nothing.
     fn was_given_out(&self, key: Key<T>) -> bool {
+        if key == Key::dangling() {
+            return true;
+        }
         match self.entries.get(key.index as usize) {
             Some(entry) if entry.generation == key.generation => entry.value.is_some(),
             Some(entry) => key.generation < entry.generation,
@@ -250,6 +260,14 @@ mod tests {
         let again: Vec<Key<i32>> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(keys.iter().all(|key| slab.get(*key).is_none()), "an old key finds somebody");
         assert!(again.iter().all(|key| slab.get(*key).is_some()));
+    }
+
+    #[test]
+    fn a_dangling_key_finds_nothing() {
+        let mut slab = Slab::new();
+        slab.insert("first");
+        assert_eq!(slab.get(Key::dangling()), None);
+        assert_eq!(slab.remove(Key::dangling()), None);
     }
 
     #[test]

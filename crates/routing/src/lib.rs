@@ -39,7 +39,7 @@ pub use resiliency::{
     Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resiliency,
     RetryRule, Rules, Scope, Trip, TripError,
 };
-pub use retry::{Attempt, Failure, Retry, decide_retry};
+pub use retry::{Attempt, Failure, Retry, decide_retry, decide_routed_retry};
 pub use route::{
     AffinityHash, BackendTarget, FieldEdit, RegexError, RequestFields, RetryCounts, RouteSet,
     Routed, RoutedRequest, Rule, RuleAction, RuleName, check_regexes, pause_before, pick_by_key,

@@ -21,6 +21,8 @@ pub enum Failure {
     TimedOut,
     /// The connection gives no sign of life, while others may. The request may still arrive.
     Silent,
+    /// A response came, with a status at which a route retries.
+    Answered,
 }
 
 /// What is known of the request.
@@ -47,13 +49,30 @@ pub fn decide_retry(failure: Failure, attempt: Attempt) -> Retry {
     let harmless = match failure {
         Failure::NotConnected | Failure::Refused => true,
         Failure::ReusedConnectionClosed | Failure::Silent => attempt.idempotent,
-        Failure::Broken | Failure::Malformed | Failure::TimedOut => false,
+        Failure::Broken | Failure::Malformed | Failure::TimedOut | Failure::Answered => false,
     };
     if harmless && attempt.body_held && attempt.made < ATTEMPTS {
         Retry::Again
     } else {
         Retry::GiveUp
     }
+}
+
+/// Decides whether a route that allows `most` retries may repeat a request after this failure; `made`
+/// are those it has had, and `attempt.idempotent` counts what the route states of its requests.
+#[must_use]
+pub fn decide_routed_retry(failure: Failure, attempt: Attempt, made: u32, most: u32) -> Retry {
+    let is_harmless = match failure {
+        Failure::NotConnected | Failure::Refused => true,
+        // The app may have carried it out.
+        Failure::ReusedConnectionClosed
+        | Failure::Silent
+        | Failure::Broken
+        | Failure::TimedOut
+        | Failure::Answered => attempt.idempotent,
+        Failure::Malformed => false,
+    };
+    if is_harmless && attempt.body_held && made < most { Retry::Again } else { Retry::GiveUp }
 }
 
 #[cfg(test)]
