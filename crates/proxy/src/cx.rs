@@ -124,6 +124,8 @@ pub(crate) enum Effect {
     Dispatch(ExchangeKey),
     /// An attempt failed before any response: another one, or the answer to the caller.
     AttemptFailed { exchange: ExchangeKey, failure: Failure, cause: Cause },
+    /// A request has gone out whole that a route has mirrored.
+    Mirror(ExchangeKey),
     /// An exchange cannot go on.
     Fail { exchange: ExchangeKey, error: Box<RequestError> },
     /// The requests that wait for a destination, behind the first so many, cannot be served.

@@ -16,7 +16,7 @@ use crate::event_loop::{
     ApiKind, ApiStream, Command, Commands, LoopConfig, NotServed, ProcessServices,
 };
 use crate::live::ByThread;
-use crate::mesh::{MeshClient, MeshDelta};
+use crate::mesh::{MeshClient, MeshDelta, RoutesUpdate, ServiceRoutes};
 
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
@@ -36,6 +36,8 @@ struct State {
     threads: Vec<Commands>,
     /// The last state of every service that a thread wants (in a gateway: of every service).
     known: HashMap<ServiceName, ServiceUpdate>,
+    /// The routes of every service that a thread wants and that has any.
+    routes: HashMap<ServiceName, Arc<ServiceRoutes>>,
     /// Threads that want a service.
     wanted: HashMap<ServiceName, HashSet<usize>>,
     /// Connections from within the process so far: each goes to the thread after that of the last.
@@ -74,6 +76,16 @@ impl Fanout {
                 state.known.remove(&update.service);
             } else {
                 state.known.insert(update.service.clone(), update.clone());
+            }
+        }
+        for update in &delta.routes {
+            match &update.routes {
+                Some(routes) => {
+                    state.routes.insert(update.service.clone(), Arc::clone(routes));
+                }
+                None => {
+                    state.routes.remove(&update.service);
+                }
             }
         }
         if state.threads.is_empty() {
@@ -160,6 +172,11 @@ impl Fanout {
         state.wanted.entry(service.clone()).or_default().insert(thread);
         match (state.known.get(service), state.threads.get(thread)) {
             (Some(update), Some(thread)) => {
+                if let Some(routes) = state.routes.get(service) {
+                    let routes = Some(Arc::clone(routes));
+                    let known = RoutesUpdate::known(service.clone(), routes);
+                    thread.send(Command::Routes(vec![known]));
+                }
                 thread.send(Command::Services(vec![update.clone()]));
             }
             _ => {
@@ -177,6 +194,7 @@ impl Fanout {
         if threads.is_empty() {
             state.wanted.remove(service);
             state.known.remove(service);
+            state.routes.remove(service);
             if let Some(mesh) = self.mesh.get() {
                 mesh.unsubscribe(service);
             }
@@ -189,6 +207,10 @@ impl State {
         for thread in &self.threads {
             if let Some(policies) = &delta.policies {
                 thread.send(Command::Policies(policies.clone()));
+            }
+            // A service is called by its routes as soon as it is known.
+            if !delta.routes.is_empty() {
+                thread.send(Command::Routes(delta.routes.clone()));
             }
             if !delta.services.is_empty() {
                 thread.send(Command::Services(delta.services.clone()));

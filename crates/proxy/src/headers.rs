@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tollway_http::{Fields, RequestHead, ResponseHead, Scheme, grpc, h1};
 use tollway_identity::SharedToken;
 use tollway_model::{ServiceName, SpiffeId};
+use tollway_routing::FieldEdit;
 
 use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
@@ -94,6 +95,37 @@ pub(crate) fn outbound_request(
     route.to.write_dns_san(&mut head.authority);
     head.scheme = Scheme::Borrowed(b"https");
     Outgoing { wants_call_trace, hops }
+}
+
+/// A route sends the request to another service than the one that was called.
+pub(crate) fn send_to(head: &mut RequestHead, to: &ServiceName) {
+    head.fields.set(CALLEE_APP, to.app.as_str().as_bytes());
+    head.authority.clear();
+    to.write_dns_san(&mut head.authority);
+}
+
+/// A route gives the app another host to see as the one that was called.
+pub(crate) fn name_called_host(head: &mut RequestHead, host: &[u8]) {
+    head.fields.set(FORWARDED_HOST, host);
+}
+
+/// Makes the changes of a route's rule.
+pub(crate) fn edit(fields: &mut Fields, edits: &[FieldEdit]) {
+    for change in edits {
+        match change {
+            FieldEdit::Remove(name) => {
+                fields.remove(name);
+            }
+            FieldEdit::Set(name, value) => fields.set(name, value),
+            FieldEdit::Add(name, value) => fields.push(name, value),
+        }
+    }
+}
+
+/// The host of an authority, without its port.
+pub(crate) fn named_host(authority: &[u8]) -> &[u8] {
+    let end = authority.iter().position(|byte| *byte == b':');
+    &authority[..end.unwrap_or(authority.len())]
 }
 
 /// Adds where a request came from. Returns how many addresses `x-forwarded-for` has then.

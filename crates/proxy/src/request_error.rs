@@ -51,6 +51,11 @@ pub(crate) enum RequestError {
     Loop { service: ServiceName, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
     NotHttp { service: ServiceName },
+    #[error("no rule of the routes of service {service} is for this request")]
+    NoRoute { service: ServiceName },
+    /// `service` is the backend that does not exist; without one every weight is 0.
+    #[error("{}", no_backend(.rule, .service.as_ref()))]
+    NoBackend { rule: String, service: Option<ServiceName> },
     /// Another hop of the mesh reports it.
     #[error("{hop} reports {code}: {}", lowered(code.entry().meaning))]
     OfCallee { code: ErrorCode, hop: String },
@@ -102,6 +107,15 @@ impl fmt::Display for Within {
             0 => write!(f, "{} s", self.0.as_secs()),
             _ => write!(f, "{} ms", self.0.as_millis()),
         }
+    }
+}
+
+fn no_backend(rule: &str, service: Option<&ServiceName>) -> String {
+    match service {
+        Some(service) => {
+            format!("the route {rule} sends the request to {service}, which is not known")
+        }
+        None => format!("the route {rule} gives none of its backends a share of the requests"),
     }
 }
 
@@ -197,6 +211,8 @@ impl RequestError {
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
             Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
+            Self::NoRoute { .. } => ErrorCode::NoRoute,
+            Self::NoBackend { .. } => ErrorCode::NoBackend,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
             Self::OfCallee { code, .. } => *code,
             Self::Method { .. } | Self::Baggage { .. } | Self::BodyTooLarge { .. } => {

@@ -111,6 +111,14 @@ catalogue! {
         [CallersSidecar, CalleesSidecar],
         "The service is declared as HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log has a line about it.",
         "Call it over HTTP, or correct the app's `--app-protocol`.";
+    NoRoute, "ERR_NO_ROUTE", Name, http(404, Unimplemented),
+        [CallersSidecar],
+        "The service has routes, and none of their rules is for the request: not its path, method, header fields, parameters or caller.",
+        "Compare the request with `tollway get routes`; a rule without `matches` is for every request.";
+    NoBackend, "ERR_NO_BACKEND", Name, http(500, Unavailable),
+        [CallersSidecar],
+        "The rule of a route that holds for the request sends it to a service that is not known, or all of its backends have the weight 0.",
+        "Correct the route that the message names, or start the service.";
     DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Connectivity, http(504, DeadlineExceeded),
         [CallersSidecar],
         "The service was not called from here before, and the control plane did not send its endpoints in time (5 s): it is away or overloaded.",

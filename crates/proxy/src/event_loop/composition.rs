@@ -1,5 +1,7 @@
 //! How the kinds of data planes differ: each is a composition of parts.
 
+use std::time::Duration;
+
 use tollway_identity::TlsError;
 use tollway_net::{Closed, ConnError, Tls};
 
@@ -78,6 +80,15 @@ pub(crate) trait Composition {
     fn is_due(&self) -> bool {
         false
     }
+
+    /// How long the loop may wait for the next time that is kept more exactly than by the work done ten
+    /// times a second; `None` if there is none.
+    fn timer_wait(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Does what is due by such times.
+    fn serve_timers(&mut self, _: &mut Cx, _: &mut Connections) {}
 
     /// Dispatches requests that wait and may go on.
     fn serve_queues(&mut self, _: &mut Cx, _: &mut Connections) {}

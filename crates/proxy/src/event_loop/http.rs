@@ -1,6 +1,8 @@
 //! What a sidecar and a front have in common: requests over HTTP/1.1 and HTTP/2, their upstreams,
 //! and the queue to the app.
 
+use std::time::Duration;
+
 use tollway_http::{RequestHead, h2};
 use tollway_identity::TlsError;
 use tollway_net::{Closed, ConnError, Tls};
@@ -11,7 +13,7 @@ use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Role, accepted};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Exchanges, body, fail, memory_pressure, timeouts};
 use crate::inbound::{AppQueue, concurrency, fairness};
-use crate::outbound::{dispatch, retry};
+use crate::outbound::{dispatch, mirror, retry};
 use crate::protocol::http1::{self, Next};
 use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
 use crate::tls::MeshTls;
@@ -325,6 +327,7 @@ impl<V: Variant> Composition for Http<V> {
             Effect::AttemptFailed { exchange, failure, cause } => {
                 retry::on_attempt_failed(cx, conns, exchanges, upstreams, exchange, failure, cause);
             }
+            Effect::Mirror(exchange) => mirror::mirror(cx, exchanges, exchange),
             Effect::Fail { exchange, error } => {
                 fail::fail(cx, conns, exchanges, exchange, &error);
             }
@@ -372,6 +375,17 @@ impl<V: Variant> Composition for Http<V> {
 
     fn is_due(&self) -> bool {
         self.app_queue.is_due(self.exchanges.ended())
+    }
+
+    fn timer_wait(&self) -> Option<Duration> {
+        self.exchanges.timer_wait()
+    }
+
+    fn serve_timers(&mut self, cx: &mut Cx, conns: &mut Connections) {
+        if self.exchanges.timer_wait().is_some() {
+            timeouts::serve_timers(cx, conns, &mut self.exchanges);
+            self.settle(cx, conns);
+        }
     }
 
     /// Dispatches requests to the app that wait for their share of its connections, or for the app to

@@ -22,7 +22,7 @@ use crate::as_daprd::AsDaprd;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
-use crate::mesh::PolicyUpdate;
+use crate::mesh::{PolicyUpdate, RoutesUpdate};
 use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
@@ -212,6 +212,8 @@ impl ProcessServices for NoServices {
 /// What the rest of the process asks of an event loop.
 pub(crate) enum Command {
     Services(Vec<ServiceUpdate>),
+    /// What is done with requests for services; only for sidecars.
+    Routes(Vec<RoutesUpdate>),
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),

@@ -110,7 +110,8 @@ impl<C: Composition> EventLoop<C> {
             let timeout = if self.plane.is_due() {
                 Duration::ZERO
             } else {
-                self.next_sweep.saturating_duration_since(self.cx.now)
+                let sweep = self.next_sweep.saturating_duration_since(self.cx.now);
+                self.plane.timer_wait().map_or(sweep, |timer| timer.min(sweep))
             };
             let woken = self.conns.wait(timeout, &mut ready)?;
             self.cx.now = Instant::now();
@@ -132,6 +133,7 @@ impl<C: Composition> EventLoop<C> {
         }
         self.read_pass(scratch);
         self.plane.serve_queues(&mut self.cx, &mut self.conns);
+        self.plane.serve_timers(&mut self.cx, &mut self.conns);
         if self.cx.now >= self.next_sweep {
             self.next_sweep = self.cx.now + SWEEP;
             self.sweep();

@@ -156,6 +156,11 @@ impl Variant for Sidecar {
                     pools::on_service(cx, conns, &mut http.upstreams, update);
                 }
             }
+            Command::Routes(updates) => {
+                for update in updates {
+                    pools::on_routes(cx, &mut http.upstreams, update);
+                }
+            }
             Command::Credentials(credentials) => http.on_credentials(cx, conns, credentials),
             Command::Policies(update) => {
                 policy::on_policies(cx, conns, &mut http.variant.policy, &update);

@@ -42,6 +42,7 @@ mod policy;
 mod pooled;
 mod public;
 mod refused_peers;
+mod routes;
 mod runtime_backlog;
 mod sim;
 mod times;

@@ -79,5 +79,6 @@ pub(crate) fn code_of(failure: Failure) -> ErrorCode {
         Failure::Malformed => ErrorCode::BadResponse,
         Failure::TimedOut => ErrorCode::TimedOut,
         Failure::Silent => ErrorCode::Silent,
+        Failure::Answered => ErrorCode::BadResponse,
     }
 }

@@ -57,6 +57,7 @@ impl Exchange {
             | UpstreamState::FairQueue
             | UpstreamState::Permit
             | UpstreamState::Gathering
+            | UpstreamState::Pausing
             | UpstreamState::Gone => None,
         }
     }
@@ -93,6 +94,7 @@ pub(crate) fn feed(
     }
     let gathers = exchange.up == UpstreamState::Gathering;
     let sink = exchange.sink(side);
+    let drops = exchange.is_mirrored && side == Side::Response;
     let turn = exchange.turn_towards(side);
     let (pipe, replay) = exchange.pipe_and_replay(side);
     pipe.credit_owed += credit;
@@ -108,6 +110,9 @@ pub(crate) fn feed(
         if end && taken == data.len() {
             pipe.finished = true;
         }
+    } else if drops {
+        taken = data.len();
+        pipe.finished |= end;
     }
     pipe.passed += taken as u64;
     let rest = &data[taken..];
@@ -139,6 +144,10 @@ pub(crate) fn end_source(
     let pipe = exchange.pipe_mut(side);
     pipe.ended = true;
     pipe.trailers = trailers.map(headers::trailers).filter(|t| !t.is_empty());
+    if exchange.is_mirrored && side == Side::Response {
+        exchange.response.finished = true;
+        return finish::on_response_sent(cx, conns, exchanges, key);
+    }
     move_waiting(cx, conns, exchanges, key, side, QUANTUM);
     if gathers {
         cx.effects.push(Effect::Dispatch(key));

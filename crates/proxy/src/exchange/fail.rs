@@ -29,6 +29,7 @@ pub(crate) fn fail(
         UpstreamState::FairQueue,
         UpstreamState::Permit,
         UpstreamState::Gathering,
+        UpstreamState::Pausing,
     ];
     let is_unsent = exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
     cancel_upstream(cx, conns, exchanges, key);
@@ -157,6 +158,7 @@ pub(crate) fn cancel_upstream(
         UpstreamState::Waiting
         | UpstreamState::Permit
         | UpstreamState::Gathering
+        | UpstreamState::Pausing
         | UpstreamState::Gone => return,
     };
     let code = calling_off(exchange);

@@ -63,9 +63,19 @@ pub(crate) fn release_upstream(
 
 /// The request has wholly gone upstream.
 pub(crate) fn on_request_sent(cx: &mut Cx, exchanges: &mut Exchanges, key: ExchangeKey) {
-    if let Some(exchange) = exchanges.get_mut(key) {
-        exchange.active = cx.now;
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    exchange.active = cx.now;
+    if exchange.steering.is_some() {
+        begin_answer(cx, exchanges, key);
     }
+}
+
+/// A request has gone out whole: what a route makes of that begins.
+pub(crate) fn begin_answer(cx: &mut Cx, exchanges: &mut Exchanges, key: ExchangeKey) {
+    if exchanges.get(key).is_some_and(Exchange::is_to_mirror) {
+        cx.effects.push(Effect::Mirror(key));
+    }
+    exchanges.begin_attempt_time(cx.now, key);
 }
 
 /// The response has wholly gone downstream: the exchange is over.

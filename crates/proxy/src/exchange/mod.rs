@@ -14,6 +14,7 @@
 
 pub(crate) mod access_log;
 mod actor_turns;
+pub(crate) mod again;
 pub(crate) mod body;
 pub(crate) mod fail;
 pub(crate) mod finish;
@@ -21,22 +22,27 @@ pub(crate) mod memory_pressure;
 mod pipe;
 pub(crate) mod respond;
 mod state;
+mod steering;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollway_http::RequestHead;
-use tollway_net::{Key, Slab};
+use tollway_net::{Key, Slab, Wheel};
 
 use body::BufferPool;
 pub(crate) use pipe::Pipe;
 pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,
 };
+pub(crate) use steering::Steering;
 
 /// The key of an exchange. It is stale once the exchange is over.
 pub(crate) type ExchangeKey = Key<Exchange>;
+
+/// How exactly the times of routes are kept.
+const TIMER_TICK: Duration = Duration::from_millis(10);
 
 /// Heads of requests over HTTP/1.1 that are over, for the next ones.
 #[derive(Default)]
@@ -70,6 +76,8 @@ pub(crate) struct Exchanges {
     swept: usize,
     /// How many are over.
     ended: u64,
+    /// Times that routes set, and that a sweep would notice too late; `None` before the first.
+    timers: Option<Wheel<ExchangeKey>>,
 }
 
 impl Exchanges {
@@ -110,6 +118,11 @@ impl Exchanges {
         self.buffered_bytes
     }
 
+    /// Counts bytes that wait in an exchange which is about to be inserted.
+    pub(crate) fn add_buffered(&mut self, bytes: usize) {
+        self.buffered_bytes += bytes;
+    }
+
     /// Takes an exchange out that is over, with the bytes that still wait in it.
     fn remove(&mut self, key: ExchangeKey) -> Option<Exchange> {
         self.forget_bytes(key);
@@ -134,6 +147,32 @@ impl Exchanges {
     /// A head for a request of HTTP/1.1, of one that is over if there is one.
     pub(crate) fn spare_head(&mut self) -> Box<RequestHead> {
         self.spare_heads.0.pop().unwrap_or_default()
+    }
+
+    /// Has an exchange examined when the time of its request is over.
+    pub(crate) fn set_request_timer(&mut self, now: Instant, key: ExchangeKey) {
+        if let Some(at) = self.get(key).and_then(|exchange| exchange.deadline) {
+            self.set_timer(now, at, key);
+        }
+    }
+
+    /// Has an exchange examined at `at`, or a little later.
+    fn set_timer(&mut self, now: Instant, at: Instant, key: ExchangeKey) {
+        self.timers.get_or_insert_with(|| Wheel::new(now, TIMER_TICK)).set(at, key);
+    }
+
+    /// How long the loop may wait for the next timer; `None` if there is none.
+    pub(crate) fn timer_wait(&self) -> Option<Duration> {
+        self.timers.as_ref().filter(|timers| !timers.is_empty()).map(|_| TIMER_TICK)
+    }
+
+    /// The exchanges that are to be examined now. Some may be over.
+    fn due(&mut self, now: Instant) -> Vec<ExchangeKey> {
+        let mut due = Vec::new();
+        if let Some(timers) = &mut self.timers {
+            timers.expire(now, &mut due);
+        }
+        due
     }
 
     /// Whether an exchange waits for a connection.

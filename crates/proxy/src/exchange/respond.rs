@@ -3,7 +3,7 @@
 use tollway_http::{ResponseHead, h1};
 
 use super::body::Chunk;
-use super::{BodySize, Exchanges, Side, body, describe, finish, trace};
+use super::{BodySize, Exchanges, Side, again, body, describe, finish, trace};
 use crate::as_daprd;
 use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
@@ -31,8 +31,7 @@ pub(crate) fn on_response(
     head: &mut ResponseHead,
     framing: Framing,
 ) {
-    let Exchanges { slab, spare_bodies, .. } = exchanges;
-    let Some(exchange) = slab.get_mut(key) else { return };
+    let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.active = cx.now;
     let origin = ResponseOrigin::of(exchange);
     if head.status < 200 {
@@ -42,6 +41,11 @@ pub(crate) fn on_response(
         headers::response(head, origin);
         return on_informational(cx, conns, exchanges, key, head);
     }
+    if exchange.steering.is_some() && again::retry_answered(cx, conns, exchanges, key, head) {
+        return;
+    }
+    let Exchanges { slab, spare_bodies, .. } = exchanges;
+    let Some(exchange) = slab.get_mut(key) else { return };
     spare_bodies.keep(exchange.replay.take());
     if exchange.series.is_some() && (head.status >= 400 || exchange.is_grpc) {
         // Another hop of the mesh may speak for the service.
@@ -56,6 +60,9 @@ pub(crate) fn on_response(
         trace::take_callee_trace(exchanges, key, head);
     }
     headers::response(head, origin);
+    if let Some(steering) = exchanges.get(key).and_then(|exchange| exchange.steering.as_ref()) {
+        headers::edit(&mut head.fields, steering.response_edits());
+    }
     if is_observed {
         trace::add_call_trace(cx, exchanges, key, head, None);
     }
@@ -112,9 +119,17 @@ fn start_response(
     let draining = cx.draining.is_some();
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let down = exchange.down;
-    let Some(conn) = conns.get_mut(down.conn) else { return };
     exchange.answer.has_begun = true;
     exchange.answer.status = head.status;
+    if exchange.is_mirrored {
+        if ended {
+            exchange.response.finished = true;
+            exchange.response.ended = true;
+            finish::on_response_sent(cx, conns, exchanges, key);
+        }
+        return;
+    }
+    let Some(conn) = conns.get_mut(down.conn) else { return };
     match &mut conn.role {
         Role::Http1Server(server) => {
             server.keep_alive &= !draining && !conn.draining && server.body.is_none();

@@ -10,7 +10,7 @@ use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 
 use tollway_telemetry::SeriesId;
 
-use super::Pipe;
+use super::{Pipe, Steering};
 use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
 use crate::observe::Observed;
@@ -120,6 +120,8 @@ pub(crate) enum UpstreamState {
     Permit,
     /// Waits until all of it has come.
     Gathering,
+    /// Waits before a retry.
+    Pausing,
     Open(StreamRef),
     /// Done with, or never needed.
     Gone,
@@ -163,7 +165,7 @@ pub(crate) struct Exchange {
     /// Request body bytes already sent, for another attempt; `None` once they are too many.
     pub(super) replay: Option<Vec<u8>>,
     pub(crate) started: Instant,
-    /// When the time that its caller gave it is over (`grpc-timeout`).
+    /// When the time that its caller (`grpc-timeout`) or a route gives it is over.
     pub(crate) deadline: Option<Instant>,
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
@@ -186,6 +188,10 @@ pub(crate) struct Exchange {
     pub(crate) body_limit: Option<Box<BodyLimit>>,
     /// In daprd's place the label of its path, which it has lost where it calls a service.
     pub(crate) path_label: Option<Box<str>>,
+    /// It is a copy of another one, and its response is dropped.
+    pub(crate) is_mirrored: bool,
+    /// What the routes of its service have decided; `None` without routes, and before that.
+    pub(crate) steering: Option<Box<Steering>>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -227,6 +233,8 @@ impl Exchange {
             holds_permit: false,
             body_limit: None,
             path_label: None,
+            is_mirrored: false,
+            steering: None,
             started: now,
             active: now,
             observed,

@@ -3,7 +3,7 @@
 use tollway_http::h2::ErrorCode;
 use tollway_routing::Failure;
 
-use super::{Exchanges, UpstreamState, body, describe, fail};
+use super::{Exchanges, UpstreamState, again, body, describe, fail};
 use crate::conn::{Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -34,7 +34,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
             expired.push(key);
         } else if exchange.request.finished && !answered && quiet > timeouts.request {
             late.push(key);
-        } else if quiet > timeouts.stream_idle {
+        } else if quiet > exchange.idle_limit(timeouts.stream_idle) {
             silent.push(key);
         } else if exchange.up == UpstreamState::Permit && quiet > timeouts.request {
             unserved.push(key);
@@ -52,12 +52,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
         end_expired(cx, conns, exchanges, key);
     }
     for key in late {
-        fail::cancel_upstream(cx, conns, exchanges, key);
-        cx.effects.push(Effect::AttemptFailed {
-            exchange: key,
-            failure: Failure::TimedOut,
-            cause: "".into(),
-        });
+        time_out_attempt(cx, conns, exchanges, key);
     }
     for key in silent {
         end_silent(cx, conns, exchanges, key);
@@ -80,8 +75,46 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     }
 }
 
-/// The time that a caller of gRPC gave its call is over. It knows that by itself; where it does
-/// not act on it, or has not been heard of since, the app is not kept busy for it.
+/// Examines the exchanges for which a route has set a time that is over now.
+pub(crate) fn serve_timers(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges) {
+    for key in exchanges.due(cx.now) {
+        let Some(exchange) = exchanges.get(key) else { continue };
+        if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
+            end_expired(cx, conns, exchanges, key);
+            continue;
+        }
+        let attempt_ends = exchange.steering.as_ref().and_then(|steering| steering.attempt_ends);
+        if attempt_ends.is_some_and(|ends| cx.now >= ends)
+            && !exchange.answer.has_begun
+            && exchange.upstream().is_some()
+        {
+            time_out_attempt(cx, conns, exchanges, key);
+            continue;
+        }
+        let resume_at = exchange.steering.as_ref().and_then(|steering| steering.resume_at);
+        if exchange.up == UpstreamState::Pausing && resume_at.is_some_and(|at| cx.now >= at) {
+            again::resume(cx, exchanges, key);
+        }
+    }
+}
+
+/// An attempt has had no answer in time.
+fn time_out_attempt(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
+    fail::cancel_upstream(cx, conns, exchanges, key);
+    cx.effects.push(Effect::AttemptFailed {
+        exchange: key,
+        failure: Failure::TimedOut,
+        cause: "".into(),
+    });
+}
+
+/// The time that a caller of gRPC or a route gave a call is over. A caller knows that by itself; where it
+/// does not act on it, or has not been heard of since, the app is not kept busy for it.
 fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.answer.has_begun {
@@ -104,7 +137,7 @@ fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, k
     if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }
-    let within = Within(cx.config.timeouts.stream_idle);
+    let within = Within(exchange.idle_limit(cx.config.timeouts.stream_idle));
     let error = if exchange.request.ended || !exchange.request.is_empty() {
         RequestError::TimedOut { peer: describe(&exchange.destination), within }
     } else {

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tollway_model::{
-    NetworkName, Policy, Revision, ServiceName, ServiceState, ServiceUpdate, UnavailableReason,
+    NetworkName, Policy, Revision, Route, ServiceName, ServiceState, ServiceUpdate,
+    UnavailableReason,
 };
 use tollway_wire::{ConvertError, NetworkState, NetworkUpdate, v1};
 
@@ -18,8 +19,10 @@ pub(super) struct Knowledge {
     services: HashMap<ServiceName, ServiceState>,
     networks: HashMap<NetworkName, NetworkState>,
     policies: Option<Vec<Policy>>,
-    /// Counts the sets of policies that were passed on.
-    policy_number: u64,
+    /// The routes that were passed on, of services that have any.
+    routes: HashMap<ServiceName, Arc<[Arc<Route>]>>,
+    /// Counts the sets of policies and of routes that were passed on.
+    change_number: u64,
     /// What the full state that is under way has mentioned.
     snapshot: Option<Mentioned>,
 }
@@ -44,6 +47,22 @@ impl Knowledge {
     /// The service is no longer followed: its state grows old.
     pub(super) fn forget(&mut self, service: &ServiceName) {
         self.services.remove(service);
+        self.routes.remove(service);
+    }
+
+    /// Takes in the routes of a service, if they are others than before, and numbers them.
+    pub(super) fn take_routes(&mut self, update: &ServiceUpdate) -> Option<u64> {
+        let before = self.routes.get(&update.service);
+        if before.map_or(&[][..], |routes| routes) == &*update.routes {
+            return None;
+        }
+        if update.routes.is_empty() {
+            self.routes.remove(&update.service);
+        } else {
+            self.routes.insert(update.service.clone(), Arc::clone(&update.routes));
+        }
+        self.change_number += 1;
+        Some(self.change_number)
     }
 
     /// Takes in the policies of the own service, if they are others than before, and numbers
@@ -60,13 +79,13 @@ impl Knowledge {
         if self.policies.as_ref() == Some(&policies) {
             return Ok(None);
         }
-        self.policy_number += 1;
-        Ok(Some((self.policy_number, self.policies.insert(policies))))
+        self.change_number += 1;
+        Ok(Some((self.change_number, self.policies.insert(policies))))
     }
 
-    /// The number of the policies passed on last; 0 when there were none.
-    pub(super) fn policy_number(&self) -> u64 {
-        self.policy_number
+    /// The number of the policies or routes passed on last; 0 when there were none.
+    pub(super) fn change_number(&self) -> u64 {
+        self.change_number
     }
 
     /// A new stream begins: a full state that was cut off is void.

@@ -12,6 +12,7 @@ mod enroll;
 mod error;
 mod knowledge;
 mod policies;
+mod routes;
 mod session;
 mod state_folder;
 mod supervise;
@@ -33,6 +34,7 @@ pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
 pub use error::MeshError;
 pub use policies::PolicyUpdate;
+pub use routes::{RoutesUpdate, ServiceRoutes};
 pub use state_folder::StateFolderError;
 
 /// Longest wait for the control plane to confirm that a registration is gone.
@@ -43,6 +45,8 @@ const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct MeshDelta {
     pub revision: Revision,
     pub services: Vec<ServiceUpdate>,
+    /// What is done with requests for services, where that changed; only for sidecars.
+    pub routes: Vec<RoutesUpdate>,
     /// Only for gateways.
     pub networks: Vec<NetworkUpdate>,
     /// Who may call the own service, when that changed; only for sidecars.
@@ -87,8 +91,8 @@ struct Shared {
     /// A peer has refused the certificate as one that has ended.
     refused: Notify,
     status: watch::Sender<MeshStatus>,
-    /// Number of the last set of policies that is applied everywhere; 0 before.
-    policies_applied: watch::Sender<u64>,
+    /// Number of the last set of policies or routes that is applied everywhere; 0 before.
+    changes_applied: watch::Sender<u64>,
 }
 
 impl MeshClient {
@@ -114,7 +118,7 @@ impl MeshClient {
             credentials: watch::Sender::new(Arc::new(credentials)),
             refused: Notify::new(),
             status: watch::Sender::new(MeshStatus::default()),
-            policies_applied: watch::Sender::new(0),
+            changes_applied: watch::Sender::new(0),
         });
         let stop = CancellationToken::new();
         let run = supervise::run(who, shared.clone(), Box::new(on_delta));

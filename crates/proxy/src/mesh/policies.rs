@@ -17,8 +17,7 @@ pub struct PolicyUpdate {
 impl PolicyUpdate {
     /// The `number`-th set of this process; `applied` is raised to it.
     pub(super) fn new(set: PolicySet, number: u64, applied: watch::Sender<u64>) -> Self {
-        let receipt = Receipt { number, applied };
-        Self { set: Arc::new(set), _receipt: Arc::new(receipt) }
+        Self { set: Arc::new(set), _receipt: Arc::new(Receipt::new(number, applied)) }
     }
 
     /// Policies whose application is not waited for.
@@ -36,10 +35,18 @@ impl PartialEq for PolicyUpdate {
 }
 impl Eq for PolicyUpdate {}
 
+/// The proof that a change has reached every data thread: it is given when the last copy is dropped.
 #[derive(Debug)]
-struct Receipt {
+pub(super) struct Receipt {
     number: u64,
     applied: watch::Sender<u64>,
+}
+
+impl Receipt {
+    /// For the `number`-th change of this process; `applied` is raised to it.
+    pub(super) fn new(number: u64, applied: watch::Sender<u64>) -> Self {
+        Self { number, applied }
+    }
 }
 
 impl Drop for Receipt {

@@ -30,8 +30,9 @@ use super::config::{Announcement, Role};
 use super::connect::{ALPN, connect_by_clock};
 use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
+use super::policies::Receipt;
 use super::state_folder::StateFolder;
-use super::{MeshDelta, MeshError, PolicyUpdate, Shared};
+use super::{MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared};
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -207,7 +208,7 @@ impl Watch {
     ) -> Result<Infallible, MeshError> {
         let mut tick = ticks();
         let mut received = Instant::now();
-        let mut applied = shared.policies_applied.subscribe();
+        let mut applied = shared.changes_applied.subscribe();
         loop {
             tokio::select! {
                 response = self.responses.message() => {
@@ -250,12 +251,20 @@ impl Watch {
             info!(policies = policies.len(), "policies changed");
             let policies = policies.iter().cloned().map(Arc::new);
             let set = PolicySet::new(self.service.clone(), policies);
-            let applied = shared.policies_applied.clone();
+            let applied = shared.changes_applied.clone();
             delta.policies = Some(PolicyUpdate::new(set, number, applied));
         }
         if self.subscribes {
             // An answer may cross an unsubscription.
             delta.services.retain(|update| self.asked.contains(&update.service));
+            let credentials = shared.credentials.borrow().clone();
+            for update in &delta.services {
+                let Some(number) = knowledge.take_routes(update) else { continue };
+                info!(service = %update.service, routes = update.routes.len(), "routes changed");
+                let receipt = Receipt::new(number, shared.changes_applied.clone());
+                let routes = RoutesUpdate::new(update, &self.service, &credentials, receipt);
+                delta.routes.push(routes);
+            }
         }
         let revision = delta.revision;
         let has_changes =
@@ -281,12 +290,12 @@ impl Watch {
         }
     }
 
-    /// Acknowledges the revision that was applied, unless policies are still on their way to the
-    /// data threads.
+    /// Acknowledges the revision that was applied, unless policies or routes are still on their way to
+    /// the data threads.
     fn acknowledge(&mut self, shared: &Shared, knowledge: &Knowledge) {
         let revision = knowledge.revision().0;
-        let are_policies_applied = *shared.policies_applied.borrow() >= knowledge.policy_number();
-        if revision == self.acknowledged || !are_policies_applied {
+        let are_changes_applied = *shared.changes_applied.borrow() >= knowledge.change_number();
+        if revision == self.acknowledged || !are_changes_applied {
             return;
         }
         let ack = v1::WatchRequest { request: Some(Ask::Ack(v1::Ack { revision })) };
@@ -343,7 +352,7 @@ async fn register(
     if matches!(who.role, Role::Sidecar { .. }) {
         // No caller is sent to a sidecar before it has its policies: until then it refuses every
         // request. The sender lives as long as the client does.
-        let _ = shared.policies_applied.subscribe().wait_for(|number| *number > 0).await;
+        let _ = shared.changes_applied.subscribe().wait_for(|number| *number > 0).await;
     }
     loop {
         let wanted = announcements.wait_for(Option::is_some).await.is_ok();

@@ -10,11 +10,12 @@ use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, describe, fail};
 use crate::inbound::{AppQueue, concurrency, fairness};
-use crate::outbound::send;
+use crate::outbound::{send, steer};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::{MeshTls, alpn};
-use crate::upstream::{Upstreams, dial, discover, pick, pools, trace_wait};
+use crate::upstream::discover::{self, Callee};
+use crate::upstream::{Upstreams, dial, pick, pools, trace_wait};
 
 /// A raw connection waits until its service is known.
 pub(crate) fn wait_raw(
@@ -68,12 +69,21 @@ pub(crate) fn dispatch(
     let mut pool = None;
     if exchange.destination.is_of_mesh() {
         match discover::find_callee(cx, exchange, upstreams) {
-            Ok(Some(key)) => pool = Some(key),
-            Ok(None) => {
+            Ok(Callee::Found(key)) => pool = Some(key),
+            Ok(Callee::Unknown) => {
                 let destination = exchange.destination.clone();
                 return wait(cx, conns, exchanges, upstreams, key, &destination);
             }
-            Err(error) => return fail::fail(cx, conns, exchanges, key, &error),
+            Ok(Callee::Routed(routes)) => {
+                if steer::steer(cx, conns, exchanges, key, &routes) {
+                    cx.effects.push(Effect::Dispatch(key));
+                }
+                return;
+            }
+            Err(error) => {
+                let error = steer::unknown_backend(exchange, error);
+                return fail::fail(cx, conns, exchanges, key, &error);
+            }
         }
     } else if !concurrency::take_permit(cx, conns, exchanges, upstreams, app_queue, key) {
         return;

@@ -1,6 +1,7 @@
-//! The stages of a request, in order: [`route`] decides where it goes, [`dispatch`] finds a
-//! connection or has it wait for one, [`send`] writes it, [`retry`] decides what follows a failed
-//! attempt. [`tunnel`] does the same for connections that carry bytes.
+//! The stages of a request, in order: [`route`] decides which service it is for, [`steer`]
+//! applies the routes of that service, [`dispatch`] finds a connection or has it wait for one, [`send`]
+//! writes it, [`retry`] decides what follows a failed attempt;
+//! [`mirror`] makes copies. [`tunnel`] does the same for connections that carry bytes.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -8,7 +9,9 @@
 )]
 
 pub(crate) mod dispatch;
+pub(crate) mod mirror;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod send;
+mod steer;
 pub(crate) mod tunnel;

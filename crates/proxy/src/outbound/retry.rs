@@ -3,7 +3,9 @@
 use crate::cause::Cause;
 use crate::conn::Connections;
 use crate::cx::{Cx, Effect};
-use crate::exchange::{ExchangeKey, Exchanges, UpstreamState, access_log, describe, fail, trace};
+use crate::exchange::{
+    ExchangeKey, Exchanges, UpstreamState, access_log, again, describe, fail, trace,
+};
 use crate::request_error::{RequestError, Within};
 use crate::upstream::{Upstreams, dial};
 use tollway_http::h2;
@@ -22,6 +24,13 @@ pub(crate) fn on_attempt_failed(
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let may_retry = exchange.may_retry(failure);
+    if !may_retry
+        && exchange.steering.is_some()
+        && again::retry_by_route(cx, exchanges, key, failure, None)
+    {
+        return;
+    }
+    let Some(exchange) = exchanges.get_mut(key) else { return };
     let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
     exchange.up = if may_retry || is_unsent { UpstreamState::Waiting } else { UpstreamState::Gone };
     if !may_retry {
@@ -36,6 +45,8 @@ pub(crate) fn on_attempt_failed(
             Failure::ReusedConnectionClosed | Failure::Broken => {
                 RequestError::ClosedEarly { peer, reason }
             }
+            // Only a retry is made of it.
+            Failure::Answered => RequestError::ClosedEarly { peer, reason },
             Failure::Malformed => RequestError::BadResponse { peer, reason },
             // Only asked for where it may be tried again.
             Failure::Silent => RequestError::Unreachable { code: ErrorCode::Silent, peer, reason },

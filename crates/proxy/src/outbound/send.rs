@@ -3,7 +3,7 @@
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{
-    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail,
+    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail, finish,
 };
 use crate::headers;
 use crate::inbound::AppQueue;
@@ -24,6 +24,7 @@ pub(crate) fn send(
     let now = cx.now;
     let Some(exchange) = exchanges.get_mut(key) else { return };
     if let Some(deadline) = exchange.deadline
+        && exchange.is_grpc
         && now > exchange.started
     {
         // The time that it has waited here is not left for the next hop.
@@ -74,8 +75,11 @@ pub(crate) fn send(
     exchange.active = cx.now;
     exchange.request.finished = ended;
     conns.mark_dirty(conn_key);
+    let is_steered = exchange.steering.is_some();
     if !ended {
         body::move_waiting(cx, conns, exchanges, key, Side::Request, usize::MAX);
+    } else if is_steered {
+        finish::begin_answer(cx, exchanges, key);
     }
 }
 

@@ -7,6 +7,7 @@ use tollway_model::{AppProtocol, ServiceName, ServiceState};
 use super::workload;
 use crate::cx::Cx;
 use crate::exchange::{Destination, Exchange, WorkloadName, trace};
+use crate::mesh::ServiceRoutes;
 use crate::request_error::RequestError;
 use crate::upstream::{Pool, PoolKey, Upstreams, pools};
 
@@ -23,7 +24,22 @@ pub(crate) fn service_state(
     Ok(pool.state.clone())
 }
 
-/// The pool for a request to a service or a workload; `None` while it is not known where that is.
+/// What is known of the destination of a request to a service or a workload.
+pub(crate) enum Callee {
+    /// Nothing yet.
+    Unknown,
+    /// Its service has routes, which are to be applied first.
+    Routed(Arc<ServiceRoutes>),
+    Found(PoolKey),
+}
+
+impl From<Option<PoolKey>> for Callee {
+    fn from(pool: Option<PoolKey>) -> Self {
+        pool.map_or(Self::Unknown, Self::Found)
+    }
+}
+
+/// What is known of the destination of a request to a service or a workload.
 ///
 /// # Errors
 /// Why it cannot be called.
@@ -31,17 +47,23 @@ pub(crate) fn find_callee(
     cx: &mut Cx,
     exchange: &mut Exchange,
     upstreams: &mut Upstreams,
-) -> Result<Option<PoolKey>, RequestError> {
+) -> Result<Callee, RequestError> {
     if let Destination::Workload(workload) = &exchange.destination {
         let workload = Arc::clone(workload);
         let of_service = Destination::Service(workload.service.clone());
         let (_, pool) = pools::pool_in_use(cx, upstreams, &of_service)?;
         note_callee(exchange, pool)?;
         let state = pool.state.clone();
-        return find_workload(cx, upstreams, &workload, state.as_ref());
+        return find_workload(cx, upstreams, &workload, state.as_ref()).map(Callee::from);
     }
     let (key, pool) = pools::pool_in_use(cx, upstreams, &exchange.destination)?;
-    Ok(note_callee(exchange, pool)?.then_some(key))
+    if let Some(routes) = &pool.routes
+        && exchange.steering.is_none()
+        && !exchange.is_of_actors
+    {
+        return Ok(Callee::Routed(Arc::clone(routes)));
+    }
+    Ok(note_callee(exchange, pool)?.then_some(key).into())
 }
 
 /// Notes which service a request is for. Returns whether the control plane has said where it is.

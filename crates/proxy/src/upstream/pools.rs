@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -19,6 +20,7 @@ use crate::conn::{ConnKey, Connection, Connections, Role};
 use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::ExchangeKey;
 use crate::exchange::{Destination, WorkloadName};
+use crate::mesh::{RoutesUpdate, ServiceRoutes};
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
 use crate::upstream::{Upstreams, pick, scale};
@@ -103,6 +105,8 @@ pub(crate) struct Pool {
     /// `None` until the control plane has answered. Of a workload it is its service's, as far as
     /// that leads there.
     pub(crate) state: Option<ServiceState>,
+    /// What is done with requests for the service; `None` where no route holds.
+    pub(crate) routes: Option<Arc<ServiceRoutes>>,
     /// The workloads of a service that have a pool of their own.
     pub(crate) workloads: Vec<Instance>,
     pub(crate) asked: Instant,
@@ -135,6 +139,7 @@ impl Pool {
             backoff: HashMap::new(),
             outage: None,
             state: None,
+            routes: None,
             workloads: Vec::new(),
             asked: now,
             renew_at: None,
@@ -389,6 +394,16 @@ pub(crate) fn on_service(
             &Destination::workload(update.service.clone(), instance),
             state,
         );
+    }
+}
+
+/// The routes of a service have changed. What waits for the service is decided by them.
+pub(crate) fn on_routes(cx: &mut Cx, upstreams: &mut Upstreams, update: RoutesUpdate) {
+    let destination = Destination::Service(update.service.clone());
+    let Some(pool) = upstreams.pools.get_mut(&destination) else { return };
+    pool.routes.clone_from(&update.routes);
+    for key in std::mem::take(&mut pool.waiting) {
+        cx.effects.push(Effect::Dispatch(key));
     }
 }
 

@@ -68,6 +68,10 @@ metrics! {
             "Relayed connections closed because a changed policy denies them.";
         RETRIES: Counter "tollway_retries_total" [],
             "Retries: further attempts after one that changed nothing.";
+        MIRRORED_REQUESTS: Counter "tollway_mirrored_requests_total" [],
+            "Copies of requests that were sent to the mirrors of routes.";
+        MIRRORS_SKIPPED: Counter "tollway_mirrors_skipped_total" [],
+            "Copies of requests that were not made, because the body is larger than the replay buffer or too many requests are under way.";
         REQUEST_FAILURES: Counter "tollway_request_failures_total" [],
             "Requests that failed in the data plane.";
         REQUESTS_CANCELLED: Counter "tollway_requests_cancelled_total" [],

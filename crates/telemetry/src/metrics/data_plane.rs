@@ -38,6 +38,8 @@ pub struct DataPlaneMetrics {
     pub policy_denials: Counter,
     pub policy_closed_connections: Counter,
     pub retries: Counter,
+    pub mirrored_requests: Counter,
+    pub mirrors_skipped: Counter,
     pub request_failures: Counter,
     pub requests_cancelled: Counter,
     pub relayed_bytes: Counter,
@@ -60,13 +62,15 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 23] = [
+static COUNTERS: [(&Metric, CounterOf); 25] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
     (&names::POLICY_DENIALS, |m| &m.policy_denials),
     (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed_connections),
     (&names::RETRIES, |m| &m.retries),
+    (&names::MIRRORED_REQUESTS, |m| &m.mirrored_requests),
+    (&names::MIRRORS_SKIPPED, |m| &m.mirrors_skipped),
     (&names::REQUEST_FAILURES, |m| &m.request_failures),
     (&names::REQUESTS_CANCELLED, |m| &m.requests_cancelled),
     (&names::CONNECTIONS_REFUSED, |m| &m.connections_refused),

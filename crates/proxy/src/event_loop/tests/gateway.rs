@@ -46,7 +46,7 @@ impl Site {
                 protocol: AppProtocol::Http,
                 trust_domain: west.trust_domain,
             },
-            routes: std::sync::Arc::default(),
+            routes: Arc::default(),
         }]));
         Self { gateway, east, stock }
     }
@@ -203,7 +203,7 @@ fn an_address_without_tls_is_passed_over() {
             protocol: AppProtocol::Http,
             trust_domain: TrustDomain::default_for(&label("west")),
         },
-        routes: std::sync::Arc::default(),
+        routes: Arc::default(),
     }]));
     let mut relays = Vec::new();
     while site.stock.waiting() == 0 {

@@ -31,6 +31,7 @@ use super::{Around, Running};
 use crate::conn::{ListenerKind, SWEEP};
 use crate::cx::Clocks;
 use crate::event_loop::{Command, Commands, Composition, EventLoop};
+use crate::mesh::RoutesUpdate;
 
 /// The longest that a test waits for anything, by its own clock.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1800);
@@ -245,13 +246,27 @@ pub(super) fn keep_informed(to: &Running, service: &ServiceName, state: ServiceS
     let simulation = sim();
     let mut informed = simulation.informed.borrow_mut();
     let at = to.around.times_asked(service);
-    informed.retain(|entry| entry.node.0 != to.node.0 || entry.update.service != *service);
+    let is_older = |entry: &Informed| entry.node.0 == to.node.0 && entry.update.service == *service;
+    let older = informed.iter().position(is_older).map(|at| informed.remove(at));
     let revision = Revision(simulation.revisions.replace(simulation.revisions.get() + 1));
     let update =
         ServiceUpdate { service: service.clone(), revision, state, routes: Arc::default() };
-    to.commands.send(Command::Services(vec![update.clone()]));
     let (commands, around) = (to.commands.clone(), to.around.clone());
-    informed.push(Informed { node: to.node, commands, around, update, at: Cell::new(at) });
+    let routes = older.and_then(|entry| entry.routes);
+    let entry = Informed { node: to.node, commands, around, update, routes, at: Cell::new(at) };
+    entry.send();
+    informed.push(entry);
+}
+
+/// From now on a loop that is informed of a service gets these routes with it.
+pub(super) fn keep_routed(to: &Running, routes: RoutesUpdate) {
+    let simulation = sim();
+    let mut informed = simulation.informed.borrow_mut();
+    let is_it =
+        |entry: &&mut Informed| entry.node.0 == to.node.0 && entry.update.service == routes.service;
+    let entry = informed.iter_mut().find(is_it).expect("it is informed of the service");
+    entry.routes = Some(routes);
+    entry.send();
 }
 
 /// What a loop is to know of a service.
@@ -260,6 +275,7 @@ struct Informed {
     commands: Commands,
     around: Around,
     update: ServiceUpdate,
+    routes: Option<RoutesUpdate>,
     /// How often the loop had asked for the service when it was sent to it last.
     at: Cell<usize>,
 }
@@ -270,9 +286,16 @@ impl Informed {
         let asked = self.around.times_asked(&self.update.service);
         let has_asked = self.at.replace(asked) != asked;
         if has_asked {
-            self.commands.send(Command::Services(vec![self.update.clone()]));
+            self.send();
         }
         has_asked
+    }
+
+    fn send(&self) {
+        if let Some(routes) = &self.routes {
+            self.commands.send(Command::Routes(vec![routes.clone()]));
+        }
+        self.commands.send(Command::Services(vec![self.update.clone()]));
     }
 }
 

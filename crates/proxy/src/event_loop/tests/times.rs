@@ -159,7 +159,7 @@ fn a_gateway_keeps_services_without_calls() {
             protocol: AppProtocol::Http,
             trust_domain: network.trust_domain,
         },
-        routes: std::sync::Arc::default(),
+        routes: Arc::default(),
     }]));
     advance(patient().service_idle * 2);
     let config = rustls::ClientConfig::builder()

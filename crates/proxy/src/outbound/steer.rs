@@ -1,0 +1,157 @@
+//! Applies the routes of a service: the rule that holds for a request decides which service takes it,
+//! what changes in it, and how long it may take; or the answer is a redirect.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollway_http::{Fields, RequestHead, ResponseHead};
+use tollway_routing::{RequestFields, Routed, RoutedRequest, Rule, RuleAction};
+
+use crate::conn::Connections;
+use crate::cx::Cx;
+use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, Steering, fail, respond};
+use crate::headers;
+use crate::mesh::ServiceRoutes;
+use crate::request_error::RequestError;
+
+/// What becomes of a request by the routes of its service.
+enum Decided {
+    /// It goes to the exchange's destination.
+    Sent,
+    /// The caller is to look elsewhere.
+    Redirected(ResponseHead),
+}
+
+/// Decides on a request for a service that has routes. Returns whether it is to be sent on; if not, it is
+/// answered.
+pub(crate) fn steer(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    routes: &Arc<ServiceRoutes>,
+) -> bool {
+    let random = cx.next_random();
+    let Some(exchange) = exchanges.get_mut(key) else { return false };
+    match decide(exchange, routes, cx.now, random) {
+        Ok(Decided::Sent) => {
+            exchanges.set_request_timer(cx.now, key);
+            true
+        }
+        Ok(Decided::Redirected(head)) => {
+            respond::respond(cx, conns, exchanges, key, &head, &[]);
+            false
+        }
+        Err(error) => {
+            fail::fail(cx, conns, exchanges, key, &error);
+            false
+        }
+    }
+}
+
+/// # Errors
+/// No rule is for the request, or its rule has no backend that takes any.
+fn decide(
+    exchange: &mut Exchange,
+    routes: &Arc<ServiceRoutes>,
+    now: Instant,
+    random: u64,
+) -> Result<Decided, RequestError> {
+    let Destination::Service(service) = &exchange.destination else { return Ok(Decided::Sent) };
+    let head = &exchange.head;
+    let request = RoutedRequest {
+        method: head.method.as_bytes(),
+        target: &head.path,
+        is_grpc: exchange.is_grpc,
+        fields: &Lines(&head.fields),
+    };
+    let routed = routes
+        .set()
+        .decide(request)
+        .ok_or_else(|| RequestError::NoRoute { service: service.clone() })?;
+    let rule = Arc::clone(routed.rule);
+    if let RuleAction::Redirect(_) = rule.action() {
+        return Ok(Decided::Redirected(redirect(&routed, head)));
+    }
+    let Some((backend, target)) =
+        rule.choose(random).and_then(|index| Some((index, rule.backend(index)?)))
+    else {
+        return Err(RequestError::NoBackend { rule: rule.name().to_string(), service: None });
+    };
+    let path = routed.rewritten(&head.path);
+    let (of, to) = (service.clone(), target.service.clone());
+    let head = &mut *exchange.head;
+    if let Some(path) = path {
+        head.path = path;
+    }
+    headers::edit(&mut head.fields, &target.request);
+    name_host(&rule, head);
+    if to != of {
+        headers::send_to(head, &to);
+        exchange.destination = Destination::Service(to);
+    }
+    let ends = rule.timeouts().request.filter(|time| !time.is_zero());
+    let ends = ends.and_then(|time| exchange.started.checked_add(time));
+    if let Some(ends) = ends
+        && exchange.deadline.is_none_or(|earlier| ends < earlier)
+    {
+        exchange.deadline = Some(ends);
+        if exchange.is_grpc {
+            headers::set_time_left(&mut head.fields, ends.saturating_duration_since(now));
+        }
+    }
+    if rule.retry().is_some() {
+        routes.note_request(now);
+    }
+    exchange.steering = Some(Box::new(Steering::new(of, Arc::clone(routes), rule, backend)));
+    Ok(Decided::Sent)
+}
+
+fn redirect(routed: &Routed<'_>, head: &RequestHead) -> ResponseHead {
+    // Where it was called, without a port.
+    let host = headers::named_host(&head.authority);
+    let (status, url) = routed.location(host, &head.path).unwrap_or_default();
+    let mut answer = ResponseHead::new(status);
+    answer.fields.push(b"location", &url);
+    headers::edit(&mut answer.fields, routed.rule.redirect_edits());
+    answer
+}
+
+/// The host that the app gets to see as the one that was called.
+fn name_host(rule: &Rule, head: &mut RequestHead) {
+    if let Some(host) = rule.host() {
+        headers::name_called_host(head, host);
+    }
+}
+
+/// The error for a rule whose backend is no service that exists.
+pub(crate) fn unknown_backend(exchange: &Exchange, error: RequestError) -> RequestError {
+    let is_unknown =
+        matches!(error, RequestError::UnknownService { .. } | RequestError::UnknownNetwork { .. });
+    match (&exchange.steering, exchange.destination.service()) {
+        (Some(steering), Some(service)) if is_unknown && *service != *steering.service() => {
+            let rule = steering.rule().name().to_string();
+            RequestError::NoBackend { rule, service: Some(service.clone()) }
+        }
+        _ => error,
+    }
+}
+
+struct Lines<'a>(&'a Fields);
+
+impl RequestFields for Lines<'_> {
+    fn value(&self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let first = self.0.value(name)?;
+        let mut lines = self.0.iter().filter(|field| field.name == name).skip(1).peekable();
+        if lines.peek().is_none() {
+            return Some(Cow::Borrowed(first));
+        }
+        let mut joined = first.to_vec();
+        for line in lines {
+            joined.push(b',');
+            joined.extend_from_slice(line.value);
+        }
+        Some(Cow::Owned(joined))
+    }
+}
