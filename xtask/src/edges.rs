@@ -26,7 +26,7 @@ pub(crate) const CRATES: &[Crate] = &[
     pure("routing", &["model"]),
     pure("actors", &[]),
     pure("record", &[]),
-    part("config", &["model"]),
+    part("config", &["model", "routing"]),
     part("net", &[]),
     part("wire", &["model", "actors"]),
     part("identity", &["model"]),
@@ -53,7 +53,10 @@ pub(crate) const CRATES: &[Crate] = &[
     part("settings-derive", &[]),
     part("settings", &["config", "model", "routing", "telemetry", "proxy", "settings-derive"]),
     part("dapr", &["config", "model", "routing", "state", "telemetry", "proxy", "runtime"]),
-    part("control", &["model", "actors", "net", "wire", "identity", "dial", "store", "telemetry"]),
+    part(
+        "control",
+        &["model", "routing", "actors", "net", "wire", "identity", "dial", "store", "telemetry"],
+    ),
     part(
         "launch",
         &["config", "model", "net", "wire", "identity", "proxy", "runtime", "dapr", "control"],

@@ -77,13 +77,13 @@ pub(crate) enum Command {
     State(StateArgs),
     /// Inspect and repair the store of a control plane that does not run.
     Store(StoreArgs),
-    /// Create or change policies: who may call what.
+    /// Create or change policies and routes: who may call what, and how.
     Apply(ApplyArgs),
     /// Show the state of a control plane.
     Get(GetArgs),
     /// Run pre-flight checks.
     Check(CheckArgs),
-    /// Remove policies.
+    /// Remove policies and routes.
     Delete(DeleteArgs),
     /// Write and read neighbours of the fabric: the hosts of addresses in virtual networks.
     Neighbours(NeighboursArgs),

@@ -158,6 +158,9 @@ fn explain(error: &Error) -> String {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("`{key}` is given twice; keep one")
         }
+        Error::ExpectedMappingEndAfterEnumVariantValue { .. } => {
+            "a further field here excludes the one before; keep one".to_owned()
+        }
         Error::Message { msg, .. } => msg.clone(),
         other => UserMessageFormatter.format_message(other).into_owned(),
     }

@@ -19,9 +19,9 @@ use crate::connected::{Connected, DataPlane};
 use crate::connections::OpenConnections;
 use crate::hub::Hub;
 use crate::issued::IssuedLog;
+use crate::objects;
 use crate::peering::{Peering, join};
 use crate::placement::{Placements, TypeStatus};
-use crate::policy;
 use crate::reminders::Reminders;
 use crate::revoke::{self, Revoker};
 use crate::tokens::{Scope, Tokens};
@@ -201,25 +201,25 @@ impl Admin for AdminService {
         Ok(Response::new(v1::RemoveJoinResponse {}))
     }
 
-    async fn apply_policies(
+    async fn apply_objects(
         &self,
-        request: Request<v1::ApplyPoliciesRequest>,
-    ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
-        policy::apply(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
+        request: Request<v1::ApplyObjectsRequest>,
+    ) -> Result<Response<v1::ChangeObjectsResponse>, Status> {
+        objects::apply(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
     }
 
-    async fn list_policies(
+    async fn list_objects(
         &self,
-        request: Request<v1::ListPoliciesRequest>,
-    ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
-        policy::list(&self.hub, request.get_ref()).map(Response::new)
+        request: Request<v1::ListObjectsRequest>,
+    ) -> Result<Response<v1::ListObjectsResponse>, Status> {
+        objects::list(&self.hub, request.get_ref()).map(Response::new)
     }
 
-    async fn delete_policies(
+    async fn delete_objects(
         &self,
-        request: Request<v1::DeletePoliciesRequest>,
-    ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
-        policy::delete(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
+        request: Request<v1::DeleteObjectsRequest>,
+    ) -> Result<Response<v1::ChangeObjectsResponse>, Status> {
+        objects::delete(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
     }
 
     async fn list_state(

@@ -11,7 +11,7 @@ use tollway_model::ErrorCode;
 use tollway_wire::v1;
 use tollway_wire::v1::admin_client::AdminClient as Client;
 use tollway_wire::v1::neighbours_client;
-use tollway_wire::{MESSAGE_LIMIT_BYTES, POLICIES_LIMIT_BYTES};
+use tollway_wire::{MESSAGE_LIMIT_BYTES, OBJECTS_LIMIT_BYTES};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the socket in the store's directory.
@@ -23,8 +23,8 @@ const STATUS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest answer, in bytes: every policy there can be, and some more.
-const ANSWER_LIMIT_BYTES: usize = POLICIES_LIMIT_BYTES + MESSAGE_LIMIT_BYTES;
+/// Largest answer, in bytes: every object of a kind that there can be, and some more.
+const ANSWER_LIMIT_BYTES: usize = OBJECTS_LIMIT_BYTES + MESSAGE_LIMIT_BYTES;
 
 /// Why a command did not reach the control plane, or was refused.
 #[derive(Debug, Error)]
@@ -244,37 +244,37 @@ impl AdminClient {
         Ok(self.0.list_joins(v1::ListJoinsRequest {}).await?.into_inner().joins)
     }
 
-    /// Creates or replaces policies, all or none.
+    /// Creates or replaces objects, all or none.
     ///
     /// # Errors
     /// [`AdminError::Refused`].
-    pub async fn apply_policies(
+    pub async fn apply_objects(
         &mut self,
-        request: v1::ApplyPoliciesRequest,
-    ) -> Result<v1::ChangePoliciesResponse, AdminError> {
-        Ok(self.0.apply_policies(request).await?.into_inner())
+        request: v1::ApplyObjectsRequest,
+    ) -> Result<v1::ChangeObjectsResponse, AdminError> {
+        Ok(self.0.apply_objects(request).await?.into_inner())
     }
 
-    /// The policies of a namespace or of a name; empty texts mean any.
+    /// The objects of a kind, of a namespace or of a name; empty texts mean any.
     ///
     /// # Errors
     /// [`AdminError::Refused`].
-    pub async fn policies(
+    pub async fn objects(
         &mut self,
-        request: v1::ListPoliciesRequest,
-    ) -> Result<v1::ListPoliciesResponse, AdminError> {
-        Ok(self.0.list_policies(request).await?.into_inner())
+        request: v1::ListObjectsRequest,
+    ) -> Result<v1::ListObjectsResponse, AdminError> {
+        Ok(self.0.list_objects(request).await?.into_inner())
     }
 
-    /// Removes policies.
+    /// Removes objects.
     ///
     /// # Errors
     /// [`AdminError::Refused`].
-    pub async fn delete_policies(
+    pub async fn delete_objects(
         &mut self,
-        request: v1::DeletePoliciesRequest,
-    ) -> Result<v1::ChangePoliciesResponse, AdminError> {
-        Ok(self.0.delete_policies(request).await?.into_inner())
+        request: v1::DeleteObjectsRequest,
+    ) -> Result<v1::ChangeObjectsResponse, AdminError> {
+        Ok(self.0.delete_objects(request).await?.into_inner())
     }
 
     /// Which apps may host which actor types, of a namespace or, if it is empty, of all.

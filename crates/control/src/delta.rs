@@ -39,7 +39,7 @@ pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
             Subject::Service(name) if name.network == *home => delta.services.push(name.clone()),
             Subject::Network(network) => delta.networks.push(network.clone()),
             Subject::Gateways => delta.gateways = true,
-            Subject::Service(_) | Subject::Trust | Subject::Policies => {}
+            Subject::Service(_) | Subject::Trust | Subject::Objects(_) => {}
         }
     }
     delta

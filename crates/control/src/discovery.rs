@@ -25,7 +25,7 @@ use crate::connected::{Connected, DataPlane, Stay};
 use crate::connections::{Caller, ShareLimit, evicted_status, expired_status, is_system};
 use crate::delta::{self, Delta};
 use crate::hub::{Hub, NotFollowed, Watcher};
-use crate::policy;
+use crate::objects::policies_message;
 use crate::status::stopping;
 
 /// Responses waiting for a client that does not read.
@@ -260,7 +260,7 @@ async fn push_subscriptions(
             if is_all {
                 *sent = updates.revision;
             }
-            let policies = Some(policy::snapshot(policies));
+            let policies = Some(policies_message(policies));
             let response = v1::WatchResponse { revision: sent.0, policies, ..Default::default() };
             outbox.send(response).await?;
             any = true;
@@ -312,7 +312,7 @@ async fn push_network(
     for index in 0..chunks {
         let chunk = services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
         let updates = hub.read(|catalogue| {
-            let update = |name| v1::ServiceUpdate::from(&catalogue.update(name));
+            let update = |name| v1::ServiceUpdate::from(&catalogue.update(name, None));
             chunk.take(SERVICES_PER_RESPONSE_LIMIT).map(update).collect()
         });
         let mut parts = parts(updates).into_iter().peekable();
@@ -422,8 +422,10 @@ mod tests {
             service: Some(service),
             revision: u64::MAX,
             state: Some(v1::service_update::State::Local(local)),
+            routes: Vec::new(),
         };
-        let largest = update.encoded_len().max(PART_BYTES);
+        let routes = tollway_wire::OBJECT_BYTES_PER_SCOPE_LIMIT;
+        let largest = (update.encoded_len() + routes).max(PART_BYTES);
         let others = 64 << 10;
         assert!(TRUST_BYTES_LIMIT + largest + others <= MESSAGE_LIMIT_BYTES, "{largest}");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tollway_model::ObjectKind;
 use tollway_store::{Batch, Change, Entry, KeyRange, ReadError, Store, WatchError};
 use tracing::{error, info, warn};
 
@@ -84,29 +85,34 @@ fn apply_batch(catalogue: &mut Catalogue, batch: &Batch) -> Vec<Subject> {
     let apply = |change: &Change| match change {
         Change::Put(entry) => apply_entry(catalogue, entry),
         Change::Delete { key, revision } => {
-            Key::parse(key).and_then(|key| catalogue.delete(&key, *revision))
+            Key::parse(key).map(|key| catalogue.delete(&key, *revision)).unwrap_or_default()
         }
     };
-    let subjects = batch.changes.iter().filter_map(apply).collect();
+    let subjects = batch.changes.iter().flat_map(apply).collect();
     catalogue.advance(batch.revision);
     subjects
 }
 
-fn apply_entry(catalogue: &mut Catalogue, entry: &Entry) -> Option<Subject> {
-    let key = Key::parse(&entry.key)?;
-    let policy = key.policy_name();
-    match catalogue.put(&key, &entry.value, entry.revision) {
-        Ok(subject) => subject,
-        Err(reason) => {
-            // One bad record must not hide all the others.
-            let key = entry.key.escape_ascii();
-            let error = tollway_model::chain(&reason);
-            if let Some(name) = policy {
-                error!(policy = %name, error, "a stored policy cannot be read: it closes its namespace until it is applied again or deleted");
-                return Some(catalogue.close_for(name, entry.revision));
-            }
-            error!(%key, error, "a stored record was passed over");
-            None
-        }
-    }
+fn apply_entry(catalogue: &mut Catalogue, entry: &Entry) -> Vec<Subject> {
+    let Some(key) = Key::parse(&entry.key) else { return Vec::new() };
+    let reason = match catalogue.put(&key, &entry.value, entry.revision) {
+        Ok(subjects) => return subjects,
+        Err(reason) => tollway_model::chain(&reason),
+    };
+    // One bad record must not hide all the others.
+    let Key::Object(id) = key else {
+        let key = entry.key.escape_ascii();
+        error!(%key, error = reason, "a stored record was passed over");
+        return Vec::new();
+    };
+    let effect = match id.kind {
+        ObjectKind::Policy => "it closes its namespace",
+        ObjectKind::Route => "it has no effect",
+    };
+    error!(
+        object = %id,
+        error = reason,
+        "a stored object cannot be read: {effect} until it is applied again or deleted"
+    );
+    catalogue.put_unreadable(&id, entry.revision)
 }

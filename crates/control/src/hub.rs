@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tollway_model::{Instance, PolicyScope, Revision, ServiceName, ServiceUpdate};
+use tollway_model::{
+    Instance, Label, ObjectScope, PolicyScope, Revision, RouteScope, ServiceName, ServiceUpdate,
+};
 use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
-use crate::catalogue::{Catalogue, StoredPolicy, Subject};
+use crate::catalogue::{Catalogue, Stored, Subject};
 use crate::connections::{NAME_OVERHEAD_BYTES, Refused, Share};
 
 /// Longest wait until a change of one's own is seen in the catalogue.
@@ -53,7 +55,8 @@ struct Waiting {
     /// Wakes on every change.
     whole: bool,
     acknowledged: Revision,
-    /// The sidecar whose stream it is: it gets the policies that protect its service.
+    /// The sidecar whose stream it is: it gets the policies that protect its service, and the routes
+    /// that hold for its calls.
     sidecar: Option<Sidecar>,
 }
 
@@ -64,16 +67,21 @@ struct Sidecar {
     /// Policies may have changed since the watcher last read.
     policies_dirty: bool,
     /// What it was sent last.
-    policies: Option<Vec<Arc<StoredPolicy>>>,
+    policies: Option<Vec<Arc<Stored>>>,
 }
 
 impl Sidecar {
+    /// Where the callers are whose sidecar it is.
+    fn namespace(&self) -> &Label {
+        &self.service.namespace
+    }
+
     /// The policies of its service, if they differ from those that it was sent.
-    fn changed_policies(&mut self, catalogue: &Catalogue) -> Option<Vec<Arc<StoredPolicy>>> {
+    fn changed_policies(&mut self, catalogue: &Catalogue) -> Option<Vec<Arc<Stored>>> {
         if !std::mem::take(&mut self.policies_dirty) {
             return None;
         }
-        let present = catalogue.policies().of_service(&self.service);
+        let present = catalogue.objects().policies_of(&self.service);
         let is_same = self.policies.as_ref().is_some_and(|told| *told == present);
         if is_same {
             return None;
@@ -99,7 +107,7 @@ pub(crate) struct Updates {
     pub(crate) revision: Revision,
     pub(crate) services: Vec<ServiceUpdate>,
     /// Every policy of the watcher's own service, when they changed or were never sent.
-    pub(crate) policies: Option<Vec<Arc<StoredPolicy>>>,
+    pub(crate) policies: Option<Vec<Arc<Stored>>>,
     /// More services changed than were requested; read again.
     pub(crate) more: bool,
 }
@@ -205,6 +213,13 @@ impl Hub {
         self.enter(false, Some(sidecar), Some(share))
     }
 
+    /// The watcher of the sidecar of `app.namespace`, without a share.
+    #[cfg(test)]
+    pub(crate) fn watch_of(self: &Arc<Self>, service: ServiceName, instance: Instance) -> Watcher {
+        let sidecar = Sidecar { service, instance, policies_dirty: true, policies: None };
+        self.enter(false, Some(sidecar), None)
+    }
+
     /// A watcher that wakes on every change.
     pub(crate) fn watch_whole(self: &Arc<Self>) -> Watcher {
         self.enter(true, None, None)
@@ -248,10 +263,11 @@ impl Hub {
 
     /// Waits until every sidecar that `scopes` concern has applied `revision`, for at most
     /// `timeout`. Returns how many there are, and which of them lag. One that is not connected lags
-    /// as long as its workload is registered: it may take calls by the policies that it has.
-    pub(crate) async fn policies_applied(
+    /// as long as its workload is registered: it may take calls by the policies that it has. Which
+    /// services it calls is not known then, so routes are not waited for.
+    pub(crate) async fn applied(
         &self,
-        scopes: &BTreeSet<PolicyScope>,
+        scopes: &BTreeSet<ObjectScope>,
         revision: u64,
         timeout: Duration,
     ) -> (u32, Vec<String>) {
@@ -272,12 +288,27 @@ impl Hub {
         self.lagging(scopes, revision)
     }
 
-    fn lagging(&self, scopes: &BTreeSet<PolicyScope>, revision: u64) -> (u32, Vec<String>) {
+    fn lagging(&self, scopes: &BTreeSet<ObjectScope>, revision: u64) -> (u32, Vec<String>) {
         let inner = self.lock();
+        let is_protected = |service: &ServiceName| {
+            let own = PolicyScope::of_service(service).map(ObjectScope::Policy);
+            own.iter().any(|scope| scopes.contains(scope))
+        };
+        let routes: Vec<&RouteScope> = scopes
+            .iter()
+            .filter_map(|scope| match scope {
+                ObjectScope::Route(scope) => Some(scope),
+                ObjectScope::Policy(_) => None,
+            })
+            .collect();
         let concerned = inner.watchers.values().filter_map(|waiting| {
             let sidecar = waiting.sidecar.as_ref()?;
-            let own = PolicyScope::of_service(&sidecar.service);
-            own.iter().any(|scope| scopes.contains(scope)).then_some((waiting, sidecar))
+            let is_routed = |scope: &&RouteScope| {
+                waiting.subscribed.contains(&scope.service)
+                    && inner.catalogue.objects().holds_for(scope, sidecar.namespace())
+            };
+            let is_concerned = is_protected(&sidecar.service) || routes.iter().any(is_routed);
+            is_concerned.then_some((waiting, sidecar))
         });
         // A sidecar that has just connected again may have two streams: the newer one counts.
         let mut applied: BTreeMap<String, Revision> = BTreeMap::new();
@@ -286,8 +317,7 @@ impl Hub {
             *best = waiting.acknowledged.max(*best);
         }
         for (service, instance) in inner.catalogue.workloads() {
-            let own = PolicyScope::of_service(service);
-            if own.iter().any(|scope| scopes.contains(scope)) {
+            if is_protected(service) {
                 applied.entry(full_name(service, instance)).or_default();
             }
         }
@@ -329,17 +359,34 @@ impl Inner {
                     self.mark_services_where(|name| name.network != home);
                 }
                 Subject::Trust => self.watchers.values().for_each(|w| w.wake.notify_one()),
-                Subject::Policies => self.mark_policies(),
+                Subject::Objects(ObjectScope::Policy(scope)) => self.mark_policies(scope),
+                Subject::Objects(ObjectScope::Route(scope)) => self.mark_routes(scope),
             }
         }
         self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
     }
 
-    /// Each sidecar compares its policies when it next reads: changes of policies are rare.
-    fn mark_policies(&mut self) {
+    fn mark_policies(&mut self, scope: &PolicyScope) {
         for waiting in self.watchers.values_mut() {
-            if let Some(sidecar) = &mut waiting.sidecar {
+            if let Some(sidecar) = &mut waiting.sidecar
+                && scope.covers(&sidecar.service)
+            {
                 sidecar.policies_dirty = true;
+                waiting.wake.notify_one();
+            }
+        }
+    }
+
+    /// Those that follow the service of `scope` and may have to change their routes.
+    fn mark_routes(&mut self, scope: &RouteScope) {
+        let Some((name, ids)) = self.interest.get_key_value(&scope.service) else { return };
+        let objects = self.catalogue.objects();
+        for id in ids {
+            if let Some(waiting) = self.watchers.get_mut(id)
+                && let Some(sidecar) = &waiting.sidecar
+                && objects.holds_for(scope, sidecar.namespace())
+            {
+                waiting.dirty.insert(name.clone());
                 waiting.wake.notify_one();
             }
         }
@@ -392,7 +439,7 @@ impl Watcher {
     /// Adds subscriptions; each is answered by the next [`Watcher::take`]. One that was there
     /// already is answered again.
     pub(crate) fn subscribe(&self, names: Vec<ServiceName>) -> Result<(), NotFollowed> {
-        self.add(names, |_, _| true)
+        self.add(names, |_, _, _| true)
     }
 
     /// Adds subscriptions of which states up to `known` were applied already: only those that
@@ -402,13 +449,13 @@ impl Watcher {
         names: Vec<ServiceName>,
         known: Revision,
     ) -> Result<(), NotFollowed> {
-        self.add(names, |catalogue, name| catalogue.changed_after(name, known.0))
+        self.add(names, |catalogue, name, callers| catalogue.changed_after(name, callers, known.0))
     }
 
     fn add(
         &self,
         names: Vec<ServiceName>,
-        answer: impl Fn(&Catalogue, &ServiceName) -> bool,
+        answer: impl Fn(&Catalogue, &ServiceName, Option<&Label>) -> bool,
     ) -> Result<(), NotFollowed> {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, interest, .. } = &mut *inner;
@@ -422,12 +469,13 @@ impl Watcher {
             let bytes = new.into_iter().map(weight).sum();
             share.grow(bytes).map_err(NotFollowed::Share)?;
         }
+        let callers = waiting.sidecar.as_ref().map(Sidecar::namespace);
         for name in names {
             let known = interest.get_key_value(&name).map(|(name, _)| name.clone());
             let name = known.unwrap_or_else(|| Arc::new(name));
             waiting.subscribed.insert(name.clone());
             interest.entry(name.clone()).or_default().insert(self.id);
-            if answer(catalogue, &name) {
+            if answer(catalogue, &name, callers) {
                 waiting.dirty.insert(name);
             }
         }
@@ -459,9 +507,10 @@ impl Watcher {
         if let Some(waiting) = watchers.get_mut(&self.id) {
             policies = waiting.sidecar.as_mut().and_then(|s| s.changed_policies(catalogue));
             let names: Vec<_> = waiting.dirty.iter().take(limit).cloned().collect();
+            let callers = waiting.sidecar.as_ref().map(Sidecar::namespace);
             for name in names {
                 waiting.dirty.remove(&name);
-                services.push(catalogue.update(&name));
+                services.push(catalogue.update(&name, callers));
             }
             more = !waiting.dirty.is_empty();
             if !more {
@@ -491,165 +540,4 @@ impl Drop for Watcher {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use std::time::Duration;
-
-    use prost::Message as _;
-    use tollway_model::{AppProtocol, Label, TrustDomain, Workload};
-    use tollway_wire::v1;
-
-    use super::*;
-    use crate::catalogue::Home;
-    use crate::key::Key;
-    use crate::options::EgressMode;
-    use crate::stored;
-
-    fn label(text: &str) -> Label {
-        Label::new(text).unwrap()
-    }
-
-    fn name(text: &str) -> ServiceName {
-        ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
-    }
-
-    fn hub() -> Arc<Hub> {
-        Hub::new(Catalogue::new(
-            Home {
-                network: label("west"),
-                trust_domain: TrustDomain::new("west.tollway").unwrap(),
-                root: Vec::new(),
-                egress: EgressMode::Direct,
-                listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
-                peer_addresses: Arc::from([]),
-            },
-            0,
-        ))
-    }
-
-    fn put(hub: &Hub, key: &Key, value: &[u8], revision: u64) {
-        hub.change(|catalogue| {
-            let subject = catalogue.put(key, value, revision).unwrap();
-            catalogue.advance(revision);
-            subject.into_iter().collect()
-        });
-    }
-
-    fn put_workload(hub: &Hub, app: &str, port: u16, revision: u64) {
-        let service = name(app);
-        let workload = Workload {
-            service: service.clone(),
-            instance: label("a"),
-            address: ([10, 0, 0, 1], port).into(),
-            protocol: AppProtocol::Http,
-            ready: true,
-        };
-        let key =
-            Key::Workload { namespace: service.namespace, app: service.app, instance: label("a") };
-        put(hub, &key, &v1::Workload::from(&workload).encode_to_vec(), revision);
-    }
-
-    fn taken(watcher: &Watcher) -> Vec<String> {
-        let updates = watcher.take(100);
-        let mut names: Vec<_> = updates.services.iter().map(|u| u.service.to_string()).collect();
-        names.sort();
-        names
-    }
-
-    async fn wakes(watcher: &Watcher) -> bool {
-        tokio::time::timeout(Duration::from_millis(50), watcher.changed()).await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn a_watcher_wakes_for_its_subscriptions_only() {
-        let hub = hub();
-        let watcher = hub.watch_subscribed();
-        watcher.subscribe(vec![name("stock")]).unwrap();
-        assert!(wakes(&watcher).await);
-        assert_eq!(taken(&watcher), ["stock.default.west"]);
-        put_workload(&hub, "orders", 1, 1);
-        assert!(!wakes(&watcher).await);
-        put_workload(&hub, "stock", 1, 2);
-        assert!(wakes(&watcher).await);
-        assert_eq!(taken(&watcher), ["stock.default.west"]);
-        assert_eq!(taken(&watcher), [""; 0]);
-        watcher.unsubscribe(&[name("stock")]);
-        put_workload(&hub, "stock", 2, 3);
-        assert!(!wakes(&watcher).await);
-        assert_eq!(taken(&watcher), [""; 0]);
-    }
-
-    #[tokio::test]
-    async fn many_changes_of_one_service_are_one_update() {
-        let hub = hub();
-        let watcher = hub.watch_subscribed();
-        watcher.subscribe(vec![name("stock")]).unwrap();
-        for port in 1..=1_000 {
-            put_workload(&hub, "stock", port, port.into());
-        }
-        let updates = watcher.take(100);
-        assert_eq!(updates.revision, Revision(1_000));
-        assert_eq!(updates.services.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_change_of_a_network_concerns_those_who_call_its_services() {
-        let hub = hub();
-        let (east, north) = (hub.watch_subscribed(), hub.watch_subscribed());
-        east.subscribe(vec![name("stock.default.east"), name("stock")]).unwrap();
-        north.subscribe(vec![name("stock.default.north")]).unwrap();
-        taken(&east);
-        taken(&north);
-        assert!(wakes(&east).await && wakes(&north).await);
-        let link = stored::PeerLink { reachable: true, ..Default::default() };
-        put(&hub, &Key::PeerLink { network: label("east") }, &link.encode_to_vec(), 1);
-        assert!(wakes(&east).await);
-        assert!(!wakes(&north).await);
-        assert_eq!(taken(&east), ["stock.default.east"]);
-    }
-
-    #[tokio::test]
-    async fn what_is_taken_in_pieces_is_whole() {
-        let hub = hub();
-        let watcher = hub.watch_subscribed();
-        let names: Vec<_> = (0..25).map(|n| name(&format!("app-{n}"))).collect();
-        watcher.subscribe(names).unwrap();
-        let mut sizes = Vec::new();
-        loop {
-            let updates = watcher.take(10);
-            sizes.push(updates.services.len());
-            if !updates.more {
-                break;
-            }
-        }
-        assert_eq!(sizes, [10, 10, 5]);
-    }
-
-    #[test]
-    fn subscriptions_are_limited_and_those_held_stay() {
-        let hub = hub();
-        let watcher = hub.watch_subscribed();
-        let names =
-            |count: usize| (0..count).map(|n| name(&format!("app-{n}"))).collect::<Vec<_>>();
-        watcher.subscribe(names(SUBSCRIPTIONS_PER_STREAM_LIMIT)).unwrap();
-        assert_eq!(watcher.subscribe(vec![name("more")]), Err(NotFollowed::TooMany));
-        assert_eq!(watcher.subscribe(names(1)), Ok(()));
-        watcher.unsubscribe(&names(1));
-        assert_eq!(watcher.subscribe(vec![name("more")]), Ok(()));
-    }
-
-    #[test]
-    fn a_watcher_that_leaves_leaves_nothing_behind() {
-        let hub = hub();
-        let watcher = hub.watch_subscribed();
-        watcher.subscribe(vec![name("stock")]).unwrap();
-        watcher.acknowledge(Revision(7));
-        watcher.acknowledge(Revision(3));
-        assert_eq!(hub.applied_everywhere(), Some(Revision(7)));
-        drop(watcher);
-        assert_eq!(hub.applied_everywhere(), None);
-        let inner = hub.lock();
-        assert!(inner.interest.is_empty() && inner.watchers.is_empty());
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@
 //! may see is under `mesh/` and is watched; secrets are under other prefixes.
 
 use bytes::Bytes;
-use tollway_model::{Instance, Label, ObjectName, Revocation, ServiceName};
+use tollway_model::{Instance, Label, ObjectId, ObjectKind, ObjectName, Revocation, ServiceName};
 
 /// Start of every key that the catalogue watches.
 pub(crate) const MESH_PREFIX: &str = "mesh/";
@@ -36,10 +36,7 @@ pub(crate) enum Key {
     /// Its entry's revision is the trust revision.
     Trust,
     Revoked(Revocation),
-    Policy {
-        namespace: Label,
-        name: Label,
-    },
+    Object(ObjectId),
     PeerTrust {
         network: Label,
     },
@@ -74,7 +71,9 @@ impl Key {
             Self::Revoked(Revocation { namespace, app, instance: Some(instance) }) => {
                 format!("revoked/{}/{}/{}", low(namespace), low(app), low(instance))
             }
-            Self::Policy { namespace, name } => format!("policy/{}/{}", low(namespace), low(name)),
+            Self::Object(ObjectId { kind, name: ObjectName { namespace, name } }) => {
+                format!("{kind}/{}/{}", low(namespace), low(name))
+            }
             Self::PeerTrust { network } => format!("peer/{}/trust", low(network)),
             Self::PeerGateways { network } => format!("peer/{}/gateways", low(network)),
             Self::PeerLink { network } => format!("peer/{}/link", low(network)),
@@ -84,24 +83,6 @@ impl Key {
             }
         };
         format!("{MESH_PREFIX}{tail}").into()
-    }
-
-    /// The policy of this key.
-    pub(crate) fn policy_name(&self) -> Option<ObjectName> {
-        match self {
-            Self::Policy { namespace, name } => {
-                Some(ObjectName { namespace: namespace.clone(), name: name.clone() })
-            }
-            Self::Workload { .. }
-            | Self::Gateway { .. }
-            | Self::Trust
-            | Self::Revoked(_)
-            | Self::PeerTrust { .. }
-            | Self::PeerGateways { .. }
-            | Self::PeerLink { .. }
-            | Self::PeerCursor { .. }
-            | Self::PeerService { .. } => None,
-        }
     }
 
     /// `None` for a key of another kind, such as a later version may write.
@@ -123,13 +104,17 @@ impl Key {
                 app: label(2)?,
                 instance: Some(label(3)?),
             }),
-            ["policy", _, _] => Self::Policy { namespace: label(1)?, name: label(2)? },
             ["peer", _, "trust"] => Self::PeerTrust { network: label(1)? },
             ["peer", _, "gateways"] => Self::PeerGateways { network: label(1)? },
             ["peer", _, "link"] => Self::PeerLink { network: label(1)? },
             ["peer", _, "cursor"] => Self::PeerCursor { network: label(1)? },
             ["peer", _, "service", _, _] => {
                 Self::PeerService { network: label(1)?, namespace: label(3)?, app: label(4)? }
+            }
+            [kind, _, _] => {
+                let kind = ObjectKind::ALL.into_iter().find(|known| known.as_str() == *kind)?;
+                let name = ObjectName { namespace: label(1)?, name: label(2)? };
+                Self::Object(ObjectId { kind, name })
             }
             _ => return None,
         })
@@ -178,14 +163,15 @@ mod tests {
                 app: app.clone(),
                 instance: Some(label("Replica")),
             }),
-            Key::Policy { namespace: namespace.clone(), name: app.clone() },
             Key::PeerTrust { network: network.clone() },
             Key::PeerGateways { network: network.clone() },
             Key::PeerLink { network: network.clone() },
             Key::PeerCursor { network: network.clone() },
-            Key::PeerService { network, namespace, app },
+            Key::PeerService { network, namespace: namespace.clone(), app: app.clone() },
         ];
-        for key in keys {
+        let name = ObjectName { namespace, name: app };
+        let object = |kind| Key::Object(ObjectId { kind, name: name.clone() });
+        for key in keys.into_iter().chain(ObjectKind::ALL.map(object)) {
             let encoded = key.encode();
             assert_eq!(encoded, encoded.to_ascii_lowercase());
             assert_eq!(Key::parse(&encoded), Some(key));

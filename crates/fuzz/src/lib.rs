@@ -47,7 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dapr-files", run: go_files::dapr },
     // Frames of virtual networks: guests and hosts; through the programs, beside etherparse.
     Target { name: "frames", run: frames::run },
-    // Policy files: users; written again.
+    // Files of objects: users; written again.
     Target { name: "manifest", run: manifest::run },
     // Messages of discovery, registry, placement and reminders: every peer; written again.
     Target { name: "messages", run: messages::run },

@@ -9,7 +9,7 @@ const ERROR_BYTES: usize = 4096;
 /// The first byte chooses the message, the rest is its encoding.
 pub(crate) fn run(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else { return };
-    match kind % 9 {
+    match kind % 10 {
         0 => read(rest, |m: v1::Workload| {
             let read = tollway_wire::workload(&m)?;
             assert_eq!(tollway_wire::workload(&(&read).into()).as_ref(), Ok(&read));
@@ -42,6 +42,11 @@ pub(crate) fn run(data: &[u8]) {
         7 => read(rest, |m: v1::ReminderChange| {
             let read = tollway_wire::reminder_change(m)?;
             assert_eq!(tollway_wire::reminder_change(read.clone().into()).as_ref(), Ok(&read));
+            Ok(())
+        }),
+        9 => read(rest, |m: v1::Object| {
+            let read = tollway_wire::object(&m)?;
+            assert_eq!(tollway_wire::object(&(&read).into()).as_ref(), Ok(&read));
             Ok(())
         }),
         _ => read(rest, |m: v1::Reminder| {

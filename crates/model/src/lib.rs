@@ -31,7 +31,7 @@ pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
 pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
-pub use object::{ObjectName, ServiceRef};
+pub use object::{Object, ObjectId, ObjectKind, ObjectName, ObjectScope, ServiceRef};
 pub use path::{NormalPath, PathError};
 pub use policy::{
     Caller, CallerPattern, MethodName, OperationPath, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT,
@@ -39,7 +39,7 @@ pub use policy::{
     PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
 pub use revocation::Revocation;
-pub use route::Route;
+pub use route::{Route, RouteScope};
 pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Workload,

@@ -1,8 +1,46 @@
 //! What an operator writes in files and applies: objects of a few kinds, each with a name.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::name::{Label, NameError, NetworkName, ServiceName};
+use crate::policy::{Policy, PolicyScope};
+use crate::route::{Route, RouteScope};
+
+/// What kinds of objects there are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ObjectKind {
+    Policy,
+    Route,
+}
+
+impl ObjectKind {
+    pub const ALL: [Self; 2] = [Self::Policy, Self::Route];
+
+    /// As commands and keys have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Route => "route",
+        }
+    }
+
+    /// Several of it.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Policy => "policies",
+            Self::Route => "routes",
+        }
+    }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// The name of an object, unique in its namespace among those of its kind.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -24,6 +62,108 @@ impl ObjectName {
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What names one object of a network.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ObjectId {
+    pub kind: ObjectKind,
+    pub name: ObjectName,
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// An object of any kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Object {
+    Policy(Arc<Policy>),
+    Route(Arc<Route>),
+}
+
+impl Object {
+    #[must_use]
+    pub fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Policy(_) => ObjectKind::Policy,
+            Self::Route(_) => ObjectKind::Route,
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &ObjectName {
+        match self {
+            Self::Policy(policy) => &policy.name,
+            Self::Route(route) => &route.name,
+        }
+    }
+
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        ObjectId { kind: self.kind(), name: self.name().clone() }
+    }
+
+    /// Whether both are written alike, whenever they were created.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Policy(one), Self::Policy(other)) => one == other,
+            (Self::Route(one), Self::Route(other)) => one.is_same(other),
+            (Self::Policy(_) | Self::Route(_), _) => false,
+        }
+    }
+
+    /// The object in the place of `older`: what was created then.
+    #[must_use]
+    pub fn in_place_of(self, older: &Self) -> Self {
+        match (self, older) {
+            (Self::Route(route), Self::Route(older)) => {
+                let route = Arc::unwrap_or_clone(route);
+                Self::Route(Arc::new(Route { created_unix_ms: older.created_unix_ms, ..route }))
+            }
+            (this, _) => this,
+        }
+    }
+
+    /// Whose sidecars it concerns, where it is applied in `network`.
+    #[must_use]
+    pub fn scope(&self, network: &NetworkName) -> ObjectScope {
+        match self {
+            Self::Policy(policy) => ObjectScope::Policy(policy.scope()),
+            Self::Route(route) => ObjectScope::Route(route.scope(network)),
+        }
+    }
+}
+
+/// Whose sidecars an object concerns.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ObjectScope {
+    /// Those of these services.
+    Policy(PolicyScope),
+    /// Those that call this service.
+    Route(RouteScope),
+}
+
+impl ObjectScope {
+    #[must_use]
+    pub fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Policy(_) => ObjectKind::Policy,
+            Self::Route(_) => ObjectKind::Route,
+        }
+    }
+}
+
+impl fmt::Display for ObjectScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(scope) => scope.fmt(f),
+            Self::Route(scope) => scope.fmt(f),
+        }
     }
 }
 
@@ -94,6 +234,52 @@ impl fmt::Display for ServiceRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn route(name: &str, service: &str, created_unix_ms: u64) -> Object {
+        let backend = crate::route::Backend {
+            service: ServiceRef::parse(service).unwrap(),
+            weight: 1,
+            request: crate::route::HeaderEdits::default(),
+            response: crate::route::HeaderEdits::default(),
+        };
+        Object::Route(Arc::new(Route {
+            name: ObjectName::new("shop", name).unwrap(),
+            service: ServiceRef::parse(service).unwrap(),
+            rules: vec![crate::route::RouteRule::forward(vec![backend])],
+            created_unix_ms,
+        }))
+    }
+
+    #[test]
+    fn an_object_that_replaces_another_is_as_old() {
+        let (old, new) = (route("r", "stock", 3), route("r", "orders", 7));
+        assert!(!old.is_same(&new));
+        assert!(old.is_same(&route("r", "stock", 7)));
+        assert_eq!(new.in_place_of(&old), route("r", "orders", 3));
+    }
+
+    #[test]
+    fn an_object_is_named_by_its_kind_too() {
+        let west = Label::new("west").unwrap();
+        let object = route("r", "stock", 0);
+        assert_eq!(object.id().to_string(), "route shop/r");
+        let scope = object.scope(&west);
+        assert_eq!(scope.kind(), object.kind());
+        assert_eq!(scope.to_string(), "every caller of stock.shop.west");
+        let other = route("r", "stock.orders", 0).scope(&west).to_string();
+        assert_eq!(other, "the callers of stock.orders.west in the namespace shop");
+        let policy = Object::Policy(Arc::new(Policy {
+            name: ObjectName::new("shop", "r").unwrap(),
+            target: crate::policy::PolicyTarget::Namespace,
+            allow: None,
+            deny: Vec::new(),
+        }));
+        assert_eq!(policy.id().to_string(), "policy shop/r");
+        assert!(!policy.is_same(&object) && policy.is_same(&policy.clone().in_place_of(&object)));
+        let shown = policy.scope(&west);
+        assert_eq!(shown.to_string(), "every service of the namespace shop");
+        assert_eq!((shown.kind(), policy.kind()), (ObjectKind::Policy, ObjectKind::Policy));
+    }
 
     #[test]
     fn parts_that_are_left_out_are_those_of_the_object() {

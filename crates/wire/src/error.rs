@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 use tollway_model::neighbour::{AddressError, GroupError};
-use tollway_model::{NameError, PatternError, PolicyError};
+use tollway_model::route::RouteError;
+use tollway_model::{NameError, ObjectId, PatternError, PolicyError};
 
 /// A field of a message that violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -23,12 +24,20 @@ pub enum ConvertError {
     Empty { field: &'static str },
     #[error("`{name}` is not the name of an object, NAMESPACE/NAME")]
     ObjectName { name: String, source: NameError },
-    #[error("the policy `{policy}` is not valid")]
-    Policy { policy: String, source: PolicyError },
-    #[error("the policy `{policy}` has a rule that is not valid")]
-    PolicyRule { policy: String, source: PatternError },
-    #[error("the policy `{policy}` has {bytes} bytes; at most {limit} are accepted: split it")]
-    PolicyTooLarge { policy: String, bytes: usize, limit: usize },
+    #[error("the {object} is not valid")]
+    Policy { object: ObjectId, source: PolicyError },
+    #[error("the {object} has a rule that is not valid")]
+    PolicyRule { object: ObjectId, source: PatternError },
+    #[error("the {object} is not valid")]
+    Route { object: ObjectId, source: RouteError },
+    #[error("a match is not valid")]
+    RoutePattern { source: PatternError },
+    #[error("the {object} cannot be read")]
+    InObject { object: ObjectId, source: Box<ConvertError> },
+    #[error("the {object} has {bytes} bytes; at most {limit} are accepted: split it")]
+    ObjectTooLarge { object: ObjectId, bytes: usize, limit: usize },
+    #[error("the field `{field}` holds {value}, which is too large")]
+    Number { field: &'static str, value: u32 },
     #[error(
         "the name of an actor type has {length} bytes; 1 to 256 are accepted, none of them NUL"
     )]

@@ -9,9 +9,11 @@ mod failure;
 mod limits;
 mod name;
 mod neighbours;
+mod object;
 mod placement;
 mod policy;
 mod reminders;
+mod route;
 mod service;
 
 pub use error::ConvertError;
@@ -20,8 +22,8 @@ pub use generated::{dapr, v1};
 pub use limits::{
     ACTOR_HOSTS_PER_TYPE_LIMIT, ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT,
     ACTOR_TYPES_PER_STREAM_LIMIT, APPS_PER_ACTOR_TYPE_LIMIT, ENDPOINTS_PER_SERVICE_LIMIT,
-    GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, POLICIES_LIMIT, POLICIES_LIMIT_BYTES,
-    POLICIES_PER_REQUEST_LIMIT, POLICY_BYTES_PER_SCOPE_LIMIT, POLICY_LIMIT_BYTES,
+    GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, OBJECT_BYTES_PER_SCOPE_LIMIT,
+    OBJECT_LIMIT_BYTES, OBJECTS_LIMIT, OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT,
     REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES,
     REMINDERS_REQUEST_BYTES, REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT,
     SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT,
@@ -32,17 +34,20 @@ pub use name::{
     trust_domain,
 };
 pub use neighbours::{neighbour, neighbour_group, neighbour_key, neighbour_to_delete};
+pub use object::{object, object_id, object_kind, set_created};
 pub use placement::{
     ActorHost, actor_type, grants, held, order, owners, read_grant, read_owners, shard_bytes,
     shard_set,
 };
-pub use policy::{policies, policy, policy_name};
+pub use policy::{policies, policy};
 pub use reminders::{
     Registration, Reminder, ReminderChange, ReminderKey, ReminderResult, reminder, reminder_change,
     reminder_result,
 };
+pub use route::route;
 pub use service::{
-    NetworkState, NetworkUpdate, network_update, protocol, service_update, workload,
+    NetworkState, NetworkUpdate, network_update, protocol, service_routes, service_state,
+    service_update, workload,
 };
 
 /// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.

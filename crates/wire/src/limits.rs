@@ -27,21 +27,22 @@ pub const TRUST_DOMAINS_LIMIT: usize = 1_024;
 /// Revoked identities of one trust domain.
 pub const REVOCATIONS_PER_TRUST_DOMAIN_LIMIT: usize = 256;
 
-/// Policies of one network.
-pub const POLICIES_LIMIT: usize = 10_000;
+/// Objects of one kind in one network.
+pub const OBJECTS_LIMIT: usize = 10_000;
 
-/// Encoded bytes of all policies of one network together.
-pub const POLICIES_LIMIT_BYTES: usize = 32 << 20;
+/// Encoded bytes of all objects of one kind in one network together.
+pub const OBJECTS_LIMIT_BYTES: usize = 32 << 20;
 
-/// Policies in one request to apply or to delete them.
-pub const POLICIES_PER_REQUEST_LIMIT: usize = 1_000;
+/// Objects in one request to apply or to delete them.
+pub const OBJECTS_PER_REQUEST_LIMIT: usize = 1_000;
 
-/// Largest policy, encoded, in bytes.
-pub const POLICY_LIMIT_BYTES: usize = 64 << 10;
+/// Largest object, encoded, in bytes.
+pub const OBJECT_LIMIT_BYTES: usize = 64 << 10;
 
-/// Encoded bytes of the policies of one scope (a service, a namespace, the network). A service is
-/// in three scopes, and the policies of all three fit into one message.
-pub const POLICY_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;
+/// Encoded bytes of the objects of one scope: the policies of a service, a namespace or the network,
+/// the routes of a service for one set of callers. The policies of the three scopes of a service fit
+/// into one message, and so do its routes beside its endpoints.
+pub const OBJECT_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;
 
 /// Actor types that one host offers.
 pub const ACTOR_TYPES_PER_HOST_LIMIT: usize = 1_000;

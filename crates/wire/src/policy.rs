@@ -3,15 +3,12 @@
 use std::str::FromStr;
 
 use prost::Message as _;
-use tollway_model::{ObjectName, PatternError, Policy, PolicyError, PolicyRule, PolicyTarget};
+use tollway_model::{
+    ObjectId, ObjectKind, PatternError, Policy, PolicyError, PolicyRule, PolicyTarget,
+};
 
-use crate::{ConvertError, POLICY_LIMIT_BYTES, label, v1};
-
-impl From<&ObjectName> for v1::PolicyName {
-    fn from(name: &ObjectName) -> Self {
-        Self { namespace: name.namespace.to_string(), name: name.name.to_string() }
-    }
-}
+use crate::object::{check_size, read_name};
+use crate::{ConvertError, label, v1};
 
 impl From<&Policy> for v1::Policy {
     fn from(policy: &Policy) -> Self {
@@ -40,32 +37,14 @@ impl From<&PolicyRule> for v1::PolicyRule {
     }
 }
 
-/// Reads the name of a policy.
-///
-/// # Errors
-/// [`ConvertError::ObjectName`].
-pub fn policy_name(name: &v1::PolicyName) -> Result<ObjectName, ConvertError> {
-    read_name(&name.namespace, &name.name)
-}
-
-fn read_name(namespace: &str, name: &str) -> Result<ObjectName, ConvertError> {
-    ObjectName::new(namespace, name).map_err(|source| {
-        let name = format!("{namespace}/{name}");
-        ConvertError::ObjectName { name, source }
-    })
-}
-
 /// Reads a policy and checks it as a whole.
 ///
 /// # Errors
 /// [`ConvertError`] for the first thing that is wrong.
 pub fn policy(policy: &v1::Policy) -> Result<Policy, ConvertError> {
     let name = read_name(&policy.namespace, &policy.name)?;
-    let bytes = policy.encoded_len();
-    if bytes > POLICY_LIMIT_BYTES {
-        let limit = POLICY_LIMIT_BYTES;
-        return Err(ConvertError::PolicyTooLarge { policy: name.to_string(), bytes, limit });
-    }
+    let id = ObjectId { kind: ObjectKind::Policy, name: name.clone() };
+    check_size(&id, policy.encoded_len())?;
     let target = match policy.target.as_ref() {
         Some(v1::policy::Target::App(app)) => PolicyTarget::App(label(app, "target.app")?),
         Some(v1::policy::Target::WholeNamespace(_)) => PolicyTarget::Namespace,
@@ -73,14 +52,14 @@ pub fn policy(policy: &v1::Policy) -> Result<Policy, ConvertError> {
         None => return Err(ConvertError::Missing { field: "target" }),
     };
     let rules = |rules: &[v1::PolicyRule]| -> Result<Vec<PolicyRule>, ConvertError> {
-        rules.iter().map(|rule| read_rule(&name, rule)).collect()
+        rules.iter().map(|rule| read_rule(&id, rule)).collect()
     };
     let allow = rules(&policy.allow)?;
     let has_allow = policy.has_allow || !allow.is_empty();
     let deny = rules(&policy.deny)?;
     let read = Policy { target, allow: has_allow.then_some(allow), deny, name };
     let checked: Result<(), PolicyError> = read.check();
-    checked.map_err(|source| ConvertError::Policy { policy: read.name.to_string(), source })?;
+    checked.map_err(|source| ConvertError::Policy { object: id.clone(), source })?;
     Ok(read)
 }
 
@@ -92,7 +71,7 @@ pub fn policies(set: &v1::Policies) -> Result<Vec<Policy>, ConvertError> {
     set.policies.iter().map(policy).collect()
 }
 
-fn read_rule(name: &ObjectName, rule: &v1::PolicyRule) -> Result<PolicyRule, ConvertError> {
+fn read_rule(id: &ObjectId, rule: &v1::PolicyRule) -> Result<PolicyRule, ConvertError> {
     fn parse<T: FromStr<Err = PatternError>>(texts: &[String]) -> Result<Vec<T>, PatternError> {
         texts.iter().map(|text| text.parse()).collect()
     }
@@ -103,12 +82,12 @@ fn read_rule(name: &ObjectName, rule: &v1::PolicyRule) -> Result<PolicyRule, Con
             paths: parse(&rule.paths)?,
         })
     };
-    read().map_err(|source| ConvertError::PolicyRule { policy: name.to_string(), source })
+    read().map_err(|source| ConvertError::PolicyRule { object: id.clone(), source })
 }
 
 #[cfg(test)]
 mod tests {
-    use tollway_model::Label;
+    use tollway_model::{Label, ObjectName};
 
     use super::*;
 
@@ -150,12 +129,15 @@ mod tests {
             break_it(&mut sent);
             assert_eq!(policy(&sent).unwrap_err().to_string(), expected);
         };
-        check(&|p| p.name = "a b".into(), "the policy `shop/a b` is not valid");
+        check(
+            &|p| p.name = "a b".into(),
+            "`shop/a b` is not the name of an object, NAMESPACE/NAME",
+        );
         check(&|p| p.target = None, "the field `target` is missing");
-        check(&|p| p.deny.clear(), "the policy `shop/readers` is not valid");
+        check(&|p| p.deny.clear(), "the policy shop/readers is not valid");
         check(
             &|p| p.deny[1].paths[0] = "a".into(),
-            "the policy `shop/readers` has a rule that is not valid",
+            "the policy shop/readers has a rule that is not valid",
         );
         check(
             &|p| {
@@ -164,7 +146,7 @@ mod tests {
                     20
                 ]
             },
-            "the policy `shop/readers` has 68077 bytes; at most 65536 are accepted: split it",
+            "the policy shop/readers has 68077 bytes; at most 65536 are accepted: split it",
         );
     }
 }

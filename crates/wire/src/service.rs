@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollway_model::{
-    AppProtocol, Endpoint, NetworkName, Remote, Revision, ServiceState, ServiceUpdate, TrustDomain,
-    UnavailableReason, Workload,
+    AppProtocol, Endpoint, NetworkName, Remote, Revision, Route, ServiceName, ServiceState,
+    ServiceUpdate, TrustDomain, UnavailableReason, Workload,
 };
 
 use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
@@ -68,6 +68,7 @@ impl From<&ServiceUpdate> for v1::ServiceUpdate {
             service: Some((&update.service).into()),
             revision: update.revision.0,
             state: Some((&update.state).into()),
+            routes: update.routes.iter().map(|route| (&**route).into()).collect(),
         }
     }
 }
@@ -159,12 +160,24 @@ pub fn workload(workload: &v1::Workload) -> Result<Workload, ConvertError> {
     })
 }
 
-/// Reads a new state of a service. An available service has at least one endpoint, or at least
+/// Reads an update of a service as a whole.
+///
+/// # Errors
+/// As [`service_state`] and [`service_routes`].
+pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, ConvertError> {
+    let (service, state) = service_state(update)?;
+    let routes = service_routes(update)?;
+    Ok(ServiceUpdate { service, revision: Revision(update.revision), state, routes })
+}
+
+/// Reads the new state of a service. An available service has at least one endpoint, or at least
 /// one replica and one gateway.
 ///
 /// # Errors
 /// [`ConvertError`] for the first field that is wrong.
-pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, ConvertError> {
+pub fn service_state(
+    update: &v1::ServiceUpdate,
+) -> Result<(ServiceName, ServiceState), ConvertError> {
     let service = service_name(update.service.as_ref())?;
     let state = update.state.as_ref().ok_or(ConvertError::Missing { field: "state" })?;
     let state = match state {
@@ -172,12 +185,15 @@ pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, Conve
         v1::service_update::State::Remote(state) => remote(state, service.network.clone())?,
         v1::service_update::State::Unavailable(value) => unavailable(*value)?,
     };
-    Ok(ServiceUpdate {
-        service,
-        revision: Revision(update.revision),
-        state,
-        routes: Arc::default(),
-    })
+    Ok((service, state))
+}
+
+/// Reads the routes of a service.
+///
+/// # Errors
+/// [`ConvertError`] for the first that cannot be read, of a later version perhaps.
+pub fn service_routes(update: &v1::ServiceUpdate) -> Result<Arc<[Arc<Route>]>, ConvertError> {
+    update.routes.iter().map(|route| crate::route(route).map(Arc::new)).collect()
 }
 
 fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
@@ -301,6 +317,38 @@ mod tests {
             .map(ServiceState::Unavailable),
         );
         states
+    }
+
+    #[test]
+    fn the_routes_of_a_service_survive_the_wire_in_their_order() {
+        let route = |name: &str| v1::Route {
+            namespace: "shop".into(),
+            name: name.into(),
+            service: "stock".into(),
+            rules: vec![v1::RouteRule {
+                action: Some(v1::route_rule::Action::Redirect(v1::Redirect {
+                    status: 302,
+                    ..v1::Redirect::default()
+                })),
+                ..v1::RouteRule::default()
+            }],
+            created_unix_ms: 7,
+        };
+        let state = states().swap_remove(0);
+        let update =
+            ServiceUpdate { service: name(), revision: Revision(7), state, routes: Arc::default() };
+        let sent = v1::ServiceUpdate {
+            routes: vec![route("b"), route("a")],
+            ..v1::ServiceUpdate::from(&update)
+        };
+        let read = service_update(&sent).unwrap();
+        let names: Vec<_> = read.routes.iter().map(|route| route.name.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+        assert_eq!(v1::ServiceUpdate::from(&read), sent);
+        let mut bad = sent;
+        bad.routes[1].rules.clear();
+        assert!(service_update(&bad).is_err() && service_routes(&bad).is_err());
+        assert_eq!(service_state(&bad), Ok((update.service, update.state)));
     }
 
     #[test]

@@ -1,26 +1,29 @@
 //! `tollway get`: what a control plane knows.
 
+mod tables;
+
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use tollway_model::{Label, Policy, PolicyScope};
+use tollway_model::{Label, Object, ObjectKind};
 use tollway_wire::v1;
 
-use super::apply::parse_name;
+use super::moment::now_unix_ms;
+use super::objects::parse_name;
 use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
-use tollway_config::manifest::{PolicyManifest, to_yaml};
+use tollway_config::manifest::{Manifest, to_yaml};
 
 #[derive(Args)]
 pub(crate) struct GetArgs {
     what: What,
-    /// One policy: NAME or NAMESPACE/NAME.
+    /// One policy or route: NAME or NAMESPACE/NAME.
     name: Option<String>,
-    /// Policies of this namespace; that of a name without one is `default` if not given.
+    /// Only of this namespace; that of a name without one is `default` if not given.
     #[arg(short = 'n', long)]
     namespace: Option<Label>,
     #[command(flatten)]
     store: StoreArg,
-    /// Output format; policies printed as YAML can be applied again.
+    /// Output format; what is printed as YAML can be applied again.
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Print JSON, as `-o json` does.
@@ -32,7 +35,7 @@ pub(crate) struct GetArgs {
 enum Output {
     Table,
     Json,
-    /// Only for policies.
+    /// Not for services.
     Yaml,
 }
 
@@ -43,6 +46,9 @@ enum What {
     /// Policies: which callers may call which services.
     #[value(alias = "policy")]
     Policies,
+    /// Routes: what callers' sidecars do with requests for a service.
+    #[value(alias = "route")]
+    Routes,
 }
 
 impl GetArgs {
@@ -56,7 +62,8 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     block_on(async {
         match args.what {
             What::Services => services(args, output).await,
-            What::Policies => policies(args, output).await,
+            What::Policies => objects(args, ObjectKind::Policy, output).await,
+            What::Routes => objects(args, ObjectKind::Route, output).await,
         }
     })?
 }
@@ -74,8 +81,11 @@ async fn services(args: &GetArgs, output: Output) -> Result<()> {
     Ok(())
 }
 
-async fn policies(args: &GetArgs, output: Output) -> Result<()> {
-    let mut request = v1::ListPoliciesRequest::default();
+async fn objects(args: &GetArgs, kind: ObjectKind, output: Output) -> Result<()> {
+    let mut request = v1::ListObjectsRequest {
+        kind: v1::ObjectKind::from(kind).into(),
+        ..v1::ListObjectsRequest::default()
+    };
     if let Some(name) = &args.name {
         let namespace = args.namespace.clone().map_or_else(|| Label::new("default"), Ok)?;
         let name = parse_name(name, &namespace)?;
@@ -85,45 +95,27 @@ async fn policies(args: &GetArgs, output: Output) -> Result<()> {
         request.namespace = namespace.to_string();
     }
     let shown = format!("{}/{}", request.namespace, request.name);
-    let known = args.store.admin().await?.policies(request).await?;
-    if args.name.is_some() && known.policies.is_empty() {
-        bail!("there is no policy {shown}");
+    let known = args.store.admin().await?.objects(request).await?;
+    if args.name.is_some() && known.objects.is_empty() {
+        bail!("there is no {kind} {shown}");
     }
-    let read = |policy| tollway_wire::policy(policy).context("the control plane's answer");
-    let policies: Vec<Policy> = known.policies.iter().map(read).collect::<Result<_>>()?;
+    let read = |object| tollway_wire::object(object).context("the control plane's answer");
+    let objects: Vec<Object> = known.objects.iter().map(read).collect::<Result<_>>()?;
     match output {
-        Output::Table => print_policies(&policies),
-        Output::Json => {
-            let manifests: Vec<_> = policies.into_iter().map(PolicyManifest::from).collect();
-            match (&args.name, &manifests[..]) {
-                (Some(_), [one]) => println!("{}", serde_json::to_string(one)?),
-                _ => println!("{}", serde_json::to_string(&manifests)?),
+        Output::Table => {
+            let network = Label::new(&known.network).context("the control plane's answer")?;
+            print!("{}", tables::of_objects(kind, &objects, &network, now_unix_ms()));
+        }
+        Output::Json => match (&args.name, &objects[..]) {
+            (Some(_), [one]) => println!("{}", serde_json::to_string(&Manifest::from(one))?),
+            _ => {
+                let manifests: Vec<_> = objects.iter().map(Manifest::from).collect();
+                println!("{}", serde_json::to_string(&manifests)?);
             }
-        }
-        Output::Yaml => {
-            let manifests: Vec<_> = policies.into_iter().map(PolicyManifest::from).collect();
-            print!("{}", to_yaml(&manifests)?);
-        }
+        },
+        Output::Yaml => print!("{}", to_yaml(&objects)?),
     }
     Ok(())
-}
-
-/// What it protects, and how many rules it has; `-` where it has no such list.
-fn print_policies(policies: &[Policy]) {
-    println!("{:<26} {:<20} {:>5} {:>5}", "POLICY", "PROTECTS", "ALLOW", "DENY");
-    for policy in policies {
-        let allow = policy.allow.as_ref().map_or("-".to_owned(), |rules| rules.len().to_string());
-        let deny = match policy.deny.len() {
-            0 => "-".to_owned(),
-            count => count.to_string(),
-        };
-        let protects = match policy.scope() {
-            PolicyScope::Network => "*.*".to_owned(),
-            PolicyScope::Namespace(namespace) => format!("*.{namespace}"),
-            PolicyScope::App(namespace, app) => format!("{app}.{namespace}"),
-        };
-        println!("{:<26} {protects:<20} {allow:>5} {deny:>5}", policy.name.to_string());
-    }
 }
 
 fn full_name(service: &v1::ServiceStatus) -> String {

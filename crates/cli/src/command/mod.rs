@@ -23,6 +23,7 @@ pub(crate) mod log;
 pub(crate) mod mesh;
 mod moment;
 pub(crate) mod neighbours;
+mod objects;
 pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod secret_output;

@@ -6,8 +6,8 @@
 //! revision of the store and survives a restart.
 
 mod changes;
+mod objects;
 mod peer;
-mod policies;
 mod questions;
 mod revoked;
 
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AddressRange, AppProtocol, Instance, Label, NetworkName, ObjectName, Revision, ServiceName,
-    TrustDomain, Workload,
+    AddressRange, AppProtocol, Instance, Label, NetworkName, ObjectId, ObjectScope, Revision,
+    ServiceName, TrustDomain, Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
@@ -27,8 +27,8 @@ use crate::key::Key;
 use crate::options::EgressMode;
 use crate::stored;
 use changes::Changes;
+pub(crate) use objects::{Objects, Stored};
 pub(crate) use peer::{Aggregate as PeerAggregate, Peer, PinnedTrust};
-pub(crate) use policies::{Policies, StoredPolicy};
 use revoked::Revoked;
 pub(crate) use revoked::Span;
 
@@ -65,8 +65,8 @@ pub(crate) enum Subject {
     Gateways,
     /// The trust bundles.
     Trust,
-    /// Policies. Each names its services.
-    Policies,
+    /// Objects that concern the same sidecars.
+    Objects(ObjectScope),
 }
 
 /// A gateway of this network.
@@ -92,7 +92,7 @@ pub(crate) struct Catalogue {
     services: BTreeMap<ServiceName, Service>,
     gateways: BTreeMap<Instance, Gateway>,
     peers: BTreeMap<NetworkName, Peer>,
-    policies: Policies,
+    objects: Objects,
     revoked: Revoked,
     changes: Changes<Subject>,
 }
@@ -107,7 +107,7 @@ impl Catalogue {
             services: BTreeMap::new(),
             gateways: BTreeMap::new(),
             peers: BTreeMap::new(),
-            policies: Policies::default(),
+            objects: Objects::default(),
             revoked: Revoked::default(),
             changes: Changes::new(revision),
         }
@@ -135,7 +135,7 @@ impl Catalogue {
         key: &Key,
         value: &[u8],
         revision: u64,
-    ) -> Result<Option<Subject>, RecordError> {
+    ) -> Result<Vec<Subject>, RecordError> {
         let subject = match key {
             Key::Workload { .. } => self.put_workload(value)?,
             Key::Gateway { .. } => self.put_gateway(value)?,
@@ -147,9 +147,10 @@ impl Catalogue {
                 self.revoked.put(revocation.clone(), value);
                 Subject::Trust
             }
-            Key::Policy { .. } => {
-                self.policies.put(StoredPolicy::read(value, revision)?);
-                Subject::Policies
+            Key::Object(_) => {
+                let stored = Stored::read(value, revision, &self.home.network)?;
+                let scopes = self.objects.put(stored);
+                return Ok(self.objects_changed(scopes, revision));
             }
             Key::PeerTrust { network } => {
                 self.peer(network).set_trust(PinnedTrust::read(value)?);
@@ -172,7 +173,7 @@ impl Catalogue {
             }
             Key::PeerCursor { network } => {
                 self.peer(network).cursor = stored::PeerCursor::decode(value)?.revision;
-                return Ok(None);
+                return Ok(Vec::new());
             }
             Key::PeerService { network, namespace, app } => {
                 let aggregate = v1::Aggregate::decode(value)?;
@@ -181,18 +182,40 @@ impl Catalogue {
             }
         };
         self.changes.touch(&subject, revision);
-        Ok(Some(subject))
+        Ok(vec![subject])
     }
 
-    /// A stored policy cannot be read: closes what it may have protected.
-    pub(crate) fn close_for(&mut self, name: ObjectName, revision: u64) -> Subject {
-        self.policies.put_unreadable(name, revision);
-        self.changes.touch(&Subject::Policies, revision);
-        Subject::Policies
+    /// A stored object cannot be read. Returns what changed by it.
+    pub(crate) fn put_unreadable(&mut self, id: &ObjectId, revision: u64) -> Vec<Subject> {
+        let scopes = self.objects.put_unreadable(id, revision, &self.home.network);
+        self.objects_changed(scopes, revision)
+    }
+
+    fn objects_changed(&mut self, scopes: Vec<ObjectScope>, revision: u64) -> Vec<Subject> {
+        let mut subjects = Vec::with_capacity(scopes.len());
+        for scope in scopes {
+            let is_gone = !self.objects.has_scope(&scope);
+            let subject = Subject::Objects(scope);
+            if is_gone {
+                self.changes.remove(&subject, revision);
+            } else {
+                self.changes.touch(&subject, revision);
+            }
+            subjects.push(subject);
+        }
+        subjects
     }
 
     /// Removes a key. Returns what changed by it.
-    pub(crate) fn delete(&mut self, key: &Key, revision: u64) -> Option<Subject> {
+    pub(crate) fn delete(&mut self, key: &Key, revision: u64) -> Vec<Subject> {
+        if let Key::Object(id) = key {
+            let scopes = self.objects.remove(id);
+            return self.objects_changed(scopes, revision);
+        }
+        self.delete_other(key, revision).into_iter().collect()
+    }
+
+    fn delete_other(&mut self, key: &Key, revision: u64) -> Option<Subject> {
         let subject = match key {
             Key::Workload { namespace, app, instance } => {
                 let name = service(app, namespace, &self.home.network);
@@ -208,19 +231,12 @@ impl Catalogue {
                 self.gateways.remove(instance)?;
                 Subject::Gateways
             }
-            Key::Trust => return None,
+            Key::Trust | Key::Object(_) => return None,
             Key::Revoked(revocation) => {
                 if !self.revoked.remove(revocation) {
                     return None;
                 }
                 Subject::Trust
-            }
-            Key::Policy { namespace, name } => {
-                let name = ObjectName { namespace: namespace.clone(), name: name.clone() };
-                if !self.policies.remove(&name) {
-                    return None;
-                }
-                Subject::Policies
             }
             Key::PeerTrust { network } => {
                 self.peers.get_mut(network)?.forget_trust();
@@ -287,9 +303,12 @@ impl Catalogue {
         if self.trust_revision != newer.trust_revision || self.revoked != newer.revoked {
             different.push((Subject::Trust, false));
         }
-        if self.policies != newer.policies {
-            different.push((Subject::Policies, false));
-        }
+        differences(
+            self.objects.scopes(),
+            newer.objects.scopes(),
+            |scope| Subject::Objects(scope.clone()),
+            &mut different,
+        );
         for (subject, removed) in &different {
             if *removed {
                 self.changes.remove(subject, revision);
@@ -302,7 +321,7 @@ impl Catalogue {
         self.services = newer.services;
         self.gateways = newer.gateways;
         self.peers = newer.peers;
-        self.policies = newer.policies;
+        self.objects = newer.objects;
         self.revoked = newer.revoked;
         different.into_iter().map(|(subject, _)| subject).collect()
     }

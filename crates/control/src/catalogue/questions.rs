@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollway_model::{
-    Endpoint, Instance, NetworkName, Remote, ServiceName, ServiceState, ServiceUpdate, TrustDomain,
-    UnavailableReason,
+    Endpoint, Instance, Label, NetworkName, ObjectScope, Remote, RouteScope, ServiceName,
+    ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
-use super::{Catalogue, Gateway, Peer, PinnedTrust, Policies, Subject};
+use super::{Catalogue, Gateway, Objects, Peer, PinnedTrust, Subject};
 use crate::addresses::{AddressRefusal, check_named_gateway, check_peer_gateway};
 use crate::options::EgressMode;
 
@@ -24,12 +24,15 @@ impl Catalogue {
         state.unwrap_or_else(ServiceState::Unavailable)
     }
 
-    pub(crate) fn update(&self, name: &ServiceName) -> ServiceUpdate {
+    /// The state of a service, with the routes that hold for callers of a namespace. Without callers,
+    /// as a gateway has none, there are no routes.
+    pub(crate) fn update(&self, name: &ServiceName, callers: Option<&Label>) -> ServiceUpdate {
+        let routes = |callers| self.objects.routes_of(name, callers);
         ServiceUpdate {
             service: name.clone(),
             revision: self.revision(),
             state: self.state(name),
-            routes: Arc::default(),
+            routes: callers.map(routes).unwrap_or_default(),
         }
     }
 
@@ -81,16 +84,27 @@ impl Catalogue {
         Ok(ServiceState::Remote { remote, protocol: aggregate.protocol, trust_domain })
     }
 
-    /// Whether the state of `name` may differ from what it was at `revision`.
-    pub(crate) fn changed_after(&self, name: &ServiceName, revision: u64) -> bool {
+    /// Whether the state of `name`, or its routes for callers of a namespace, may differ from what they
+    /// were at `revision`.
+    pub(crate) fn changed_after(
+        &self,
+        name: &ServiceName,
+        callers: Option<&Label>,
+        revision: u64,
+    ) -> bool {
         if !self.reaches_back_to(revision) {
             return true;
         }
         let at = |subject: &Subject| self.changes.last(subject) > revision;
+        let routes = |callers| {
+            let scope = RouteScope { service: name.clone(), callers };
+            at(&Subject::Objects(ObjectScope::Route(scope)))
+        };
         let foreign = name.network != self.home.network;
         at(&Subject::Service(name.clone()))
             || (foreign && at(&Subject::Network(name.network.clone())))
             || (foreign && self.home.egress == EgressMode::Gateway && at(&Subject::Gateways))
+            || callers.is_some_and(|callers| routes(Some(callers.clone())) || routes(None))
     }
 
     /// Whether differences from `revision` are known: not from before the floor, and not from a
@@ -196,8 +210,8 @@ impl Catalogue {
         self.gateways.values()
     }
 
-    pub(crate) fn policies(&self) -> &Policies {
-        &self.policies
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// Networks that are joined or being joined.

@@ -1,4 +1,4 @@
-use tollway_model::ServiceState;
+use tollway_model::{Object, ObjectKind, ObjectName, PolicyScope, RouteScope, ServiceState};
 use tollway_wire::NetworkState;
 
 use super::*;
@@ -33,18 +33,18 @@ impl Script {
         Self { catalogue: Catalogue::new(home(egress), 0), revision: 0 }
     }
 
-    fn put(&mut self, key: &Key, value: &[u8]) -> Option<Subject> {
+    fn put(&mut self, key: &Key, value: &[u8]) -> Vec<Subject> {
         self.revision += 1;
-        let subject = self.catalogue.put(key, value, self.revision).unwrap();
+        let subjects = self.catalogue.put(key, value, self.revision).unwrap();
         self.catalogue.advance(self.revision);
-        subject
+        subjects
     }
 
-    fn delete(&mut self, key: &Key) -> Option<Subject> {
+    fn delete(&mut self, key: &Key) -> Vec<Subject> {
         self.revision += 1;
-        let subject = self.catalogue.delete(key, self.revision);
+        let subjects = self.catalogue.delete(key, self.revision);
         self.catalogue.advance(self.revision);
-        subject
+        subjects
     }
 
     fn workload(&mut self, app: &str, instance: &str, port: u16, ready: bool) {
@@ -123,7 +123,7 @@ impl Script {
             Subject::Network(network) => format!("network {network}"),
             Subject::Gateways => "gateways".to_owned(),
             Subject::Trust => "trust".to_owned(),
-            Subject::Policies => "policies".to_owned(),
+            Subject::Objects(scope) => format!("{} for {scope}", scope.kind().plural()),
         };
         let mut changed: Vec<_> = self.catalogue.changes_after(after).map(print).collect();
         changed.sort();
@@ -250,14 +250,14 @@ fn egress_by_gateway_goes_through_the_own_gateways() {
     script.gateway("g", 15443);
     let both = "remote eastx2 via 10.0.0.9:15443 then 198.51.100.1:15443 grpc east.tollway";
     script.check("stock.default.east", both);
-    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
-    assert!(!script.catalogue.changed_after(&name("stock"), before));
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), None, before));
+    assert!(!script.catalogue.changed_after(&name("stock"), None, before));
     // A follower whose connections lead through a gateway that has gone is notified.
     let before = script.revision;
     let none = v1::Gateways { addresses: Vec::new() };
     script.put(&Key::PeerGateways { network: label("east") }, &none.encode_to_vec());
     script.check("stock.default.east", "remote eastx2 via 10.0.0.9:15443 grpc east.tollway");
-    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), None, before));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn a_change_of_a_network_changes_its_services() {
     script.east_service("stock", 2);
     let before = script.revision;
     script.east_reachable(true);
-    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
-    assert!(!script.catalogue.changed_after(&name("stock"), before));
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), None, before));
+    assert!(!script.catalogue.changed_after(&name("stock"), None, before));
     assert_eq!(script.changed(before), ["network east"]);
 }
 
@@ -281,9 +281,9 @@ fn what_was_removed_is_among_the_changes() {
     let before = script.revision;
     script.delete(&workload_key("stock", "a"));
     assert_eq!(script.changed(before), ["stock.default.west"]);
-    assert!(script.catalogue.changed_after(&name("stock"), before));
+    assert!(script.catalogue.changed_after(&name("stock"), None, before));
     assert!(script.catalogue.aggregate(&name("stock")).removed);
-    assert_eq!(script.delete(&workload_key("stock", "a")), None, "it is gone already");
+    assert_eq!(script.delete(&workload_key("stock", "a")), [], "it is gone already");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_revision_from_another_store_cannot_be_resumed() {
     assert!(!script.catalogue.reaches_back_to(2));
     let after_restart = Catalogue::new(home(EgressMode::Direct), 7);
     assert!(!after_restart.reaches_back_to(6));
-    assert!(after_restart.changed_after(&name("stock"), 6));
+    assert!(after_restart.changed_after(&name("stock"), None, 6));
     assert!(after_restart.reaches_back_to(7));
 }
 
@@ -342,7 +342,7 @@ fn aggregates_hold_numbers_and_no_addresses() {
 fn trust_holds_the_own_network_and_the_joined_ones() {
     let mut script = Script::new(EgressMode::Direct);
     script.join_east();
-    assert_eq!(script.put(&Key::Trust, b""), Some(Subject::Trust));
+    assert_eq!(script.put(&Key::Trust, b""), [Subject::Trust]);
     let trust = script.catalogue.trust();
     let domains: Vec<_> = trust.bundles.iter().map(|b| b.trust_domain.as_str()).collect();
     assert_eq!(domains, ["west.tollway", "east.tollway"]);
@@ -357,44 +357,93 @@ fn policy(target: v1::policy::Target) -> Vec<u8> {
         has_allow: true,
         ..v1::Policy::default()
     };
-    policy.encode_to_vec()
+    v1::Object { object: Some(v1::object::Object::Policy(policy)) }.encode_to_vec()
+}
+
+fn object_key(kind: ObjectKind, namespace: &str) -> Key {
+    Key::Object(ObjectId { kind, name: ObjectName::new(namespace, "p").unwrap() })
+}
+
+fn policies_for(scope: PolicyScope) -> Subject {
+    Subject::Objects(ObjectScope::Policy(scope))
 }
 
 #[test]
 fn a_policy_protects_its_target_until_it_is_replaced_or_deleted() {
     let mut script = Script::new(EgressMode::Direct);
-    let key = Key::Policy { namespace: label("shop"), name: label("p") };
+    let key = object_key(ObjectKind::Policy, "shop");
     let protects = |catalogue: &Catalogue, service: &str| {
-        !catalogue.policies().of_service(&name(service)).is_empty()
+        !catalogue.objects().policies_of(&name(service)).is_empty()
     };
     let stock = policy(v1::policy::Target::App("stock".into()));
-    assert_eq!(script.put(&key, &stock), Some(Subject::Policies));
+    let for_stock = policies_for(PolicyScope::App(label("shop"), label("stock")));
+    let for_shop = policies_for(PolicyScope::Namespace(label("shop")));
+    assert_eq!(script.put(&key, &stock), std::slice::from_ref(&for_stock));
     assert!(protects(&script.catalogue, "stock.shop"));
     assert!(!protects(&script.catalogue, "orders.shop"));
     let all = policy(v1::policy::Target::WholeNamespace(v1::WholeNamespace {}));
-    script.put(&key, &all);
+    assert_eq!(script.put(&key, &all), [for_stock, for_shop.clone()]);
     assert!(protects(&script.catalogue, "orders.shop"));
     assert!(!protects(&script.catalogue, "stock.default"));
     let newer = Catalogue::new(home(EgressMode::Direct), 9);
-    assert_eq!(script.catalogue.replace(newer), [Subject::Policies]);
+    assert_eq!(script.catalogue.replace(newer), std::slice::from_ref(&for_shop));
     assert!(!protects(&script.catalogue, "orders.shop"));
     script.put(&key, &all);
-    assert_eq!(script.delete(&key), Some(Subject::Policies));
-    assert_eq!(script.delete(&key), None);
+    assert_eq!(script.delete(&key), [for_shop]);
+    assert_eq!(script.delete(&key), []);
     assert!(!protects(&script.catalogue, "orders.shop"));
 }
 
 #[test]
 fn a_policy_that_cannot_be_read_closes_its_namespace() {
     let mut catalogue = Catalogue::new(home(EgressMode::Direct), 0);
-    let key = Key::Policy { namespace: label("shop"), name: label("p") };
+    let key = object_key(ObjectKind::Policy, "shop");
     assert!(catalogue.put(&key, b"\xff", 1).is_err());
-    assert_eq!(catalogue.close_for(key.policy_name().unwrap(), 1), Subject::Policies);
-    let closed = catalogue.policies().of_service(&name("orders.shop"));
-    assert_eq!(closed[0].policy.allow, Some(Vec::new()));
-    assert!(catalogue.policies().of_service(&name("orders.default")).is_empty());
-    catalogue.close_for(ObjectName::new("tollway", "p").unwrap(), 2);
-    assert_eq!(catalogue.policies().of_service(&name("orders.default")).len(), 1);
+    let Key::Object(id) = key else { unreachable!() };
+    let for_shop = policies_for(PolicyScope::Namespace(label("shop")));
+    assert_eq!(catalogue.put_unreadable(&id, 1), [for_shop]);
+    let closed = catalogue.objects().policies_of(&name("orders.shop"));
+    let Object::Policy(policy) = &closed[0].object else { unreachable!() };
+    assert_eq!(policy.allow, Some(Vec::new()));
+    assert!(catalogue.objects().policies_of(&name("orders.default")).is_empty());
+    let name_of = ObjectName::new("tollway", "p").unwrap();
+    catalogue.put_unreadable(&ObjectId { kind: ObjectKind::Policy, name: name_of }, 2);
+    assert_eq!(catalogue.objects().policies_of(&name("orders.default")).len(), 1);
+}
+
+#[test]
+fn a_route_that_cannot_be_read_has_no_effect_and_can_be_replaced() {
+    let mut script = Script::new(EgressMode::Direct);
+    let key = object_key(ObjectKind::Route, "shop");
+    let Key::Object(id) = key.clone() else { unreachable!() };
+    let redirect = v1::Redirect { status: 302, ..v1::Redirect::default() };
+    let rule = v1::RouteRule {
+        action: Some(v1::route_rule::Action::Redirect(redirect)),
+        ..v1::RouteRule::default()
+    };
+    let route = v1::Route {
+        namespace: "shop".into(),
+        name: "p".into(),
+        service: "stock".into(),
+        rules: vec![rule],
+        created_unix_ms: 0,
+    };
+    let stored = v1::Object { object: Some(v1::object::Object::Route(route)) }.encode_to_vec();
+    let scope = RouteScope { service: name("stock.shop"), callers: None };
+    let changed = [Subject::Objects(ObjectScope::Route(scope))];
+    let routes = |catalogue: &Catalogue| {
+        catalogue.objects().routes_of(&name("stock.shop"), &label("x")).len()
+    };
+    assert_eq!(script.put(&key, &stored), changed);
+    assert_eq!(routes(&script.catalogue), 1);
+    assert_eq!(script.catalogue.put_unreadable(&id, 2), changed);
+    assert_eq!(routes(&script.catalogue), 0);
+    assert_eq!(script.catalogue.objects().revision(&id), Some(2), "it is there still");
+    assert_eq!(script.put(&key, &stored), changed);
+    assert_eq!(script.catalogue.objects().revision(&id), Some(2));
+    assert_eq!(routes(&script.catalogue), 1);
+    assert_eq!(script.delete(&key), changed);
+    assert_eq!(script.catalogue.objects().revision(&id), None);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::MeshDelta;
 #[derive(Debug, Default)]
 pub(super) struct Knowledge {
     revision: Revision,
-    services: HashMap<ServiceName, ServiceState>,
+    services: HashMap<ServiceName, Known>,
     networks: HashMap<NetworkName, NetworkState>,
     policies: Option<Vec<Policy>>,
     /// The routes that were passed on, of services that have any.
@@ -25,6 +25,17 @@ pub(super) struct Knowledge {
     change_number: u64,
     /// What the full state that is under way has mentioned.
     snapshot: Option<Mentioned>,
+    /// Services whose routes could not be read, and were not reported yet.
+    unread: Vec<(ServiceName, ConvertError)>,
+}
+
+/// What was passed on of a service.
+#[derive(Debug)]
+struct Known {
+    state: ServiceState,
+    routes: Arc<[Arc<Route>]>,
+    /// Why the routes that were sent last could not be read; `routes` are then older.
+    unread: Option<ConvertError>,
 }
 
 #[derive(Debug, Default)]
@@ -104,11 +115,21 @@ impl Knowledge {
         }
         let mut delta = MeshDelta::default();
         for update in &response.services {
-            let update = tollway_wire::service_update(update)?;
+            let (service, state) = tollway_wire::service_state(update)?;
             if let Some(mentioned) = &mut self.snapshot {
-                mentioned.services.insert(update.service.clone());
+                mentioned.services.insert(service.clone());
             }
-            self.take_service(update, &mut delta);
+            let routes = tollway_wire::service_routes(update);
+            let (known, is_news) = self.known(&service, state, routes);
+            if is_news {
+                delta.services.push(ServiceUpdate {
+                    service: service.clone(),
+                    revision: Revision(update.revision),
+                    state: known.state.clone(),
+                    routes: known.routes.clone(),
+                });
+            }
+            self.services.insert(service, known);
         }
         for update in &response.networks {
             let update = tollway_wire::network_update(update)?;
@@ -130,11 +151,31 @@ impl Knowledge {
         Ok(delta)
     }
 
-    fn take_service(&mut self, update: ServiceUpdate, delta: &mut MeshDelta) {
-        let before = self.services.insert(update.service.clone(), update.state.clone());
-        if before.as_ref() != Some(&update.state) {
-            delta.services.push(update);
+    /// What is known of a service once it was taken in, and whether that is new. Routes of a later
+    /// version leave those that hold.
+    fn known(
+        &mut self,
+        service: &ServiceName,
+        state: ServiceState,
+        routes: Result<Arc<[Arc<Route>]>, ConvertError>,
+    ) -> (Known, bool) {
+        let before = self.services.get(service);
+        let (routes, unread) = match routes {
+            Ok(routes) => (routes, None),
+            Err(why) => (before.map_or_else(Arc::default, |of| of.routes.clone()), Some(why)),
+        };
+        let is_news = before.is_none_or(|of| of.state != state || of.routes != routes);
+        if let Some(why) = &unread
+            && before.is_none_or(|of| of.unread.as_ref() != Some(why))
+        {
+            self.unread.push((service.clone(), why.clone()));
         }
+        (Known { state, routes, unread }, is_news)
+    }
+
+    /// Services whose routes could not be read, each once for one reason.
+    pub(super) fn take_unread(&mut self) -> Vec<(ServiceName, ConvertError)> {
+        std::mem::take(&mut self.unread)
     }
 
     fn take_network(&mut self, update: NetworkUpdate, delta: &mut MeshDelta) {
@@ -239,6 +280,69 @@ mod tests {
         assert!(!knowledge.knows(&name("stock")));
         let anew = knowledge.take(&response(6, vec![local("stock", 2)])).unwrap();
         assert_eq!(changes(&anew), ["stock there"]);
+    }
+
+    fn with_routes(app: &str, names: &[&str]) -> v1::ServiceUpdate {
+        let rule = v1::RouteRule {
+            action: Some(v1::route_rule::Action::Redirect(v1::Redirect {
+                status: 302,
+                ..v1::Redirect::default()
+            })),
+            ..v1::RouteRule::default()
+        };
+        let route = |name: &&str| v1::Route {
+            namespace: "default".into(),
+            name: (*name).into(),
+            service: app.into(),
+            rules: vec![rule.clone()],
+            created_unix_ms: 1,
+        };
+        v1::ServiceUpdate { routes: names.iter().map(route).collect(), ..local(app, 1) }
+    }
+
+    fn routes(delta: &MeshDelta) -> Vec<Vec<String>> {
+        let names = |update: &ServiceUpdate| {
+            update.routes.iter().map(|route| route.name.name.to_string()).collect()
+        };
+        delta.services.iter().map(names).collect()
+    }
+
+    #[test]
+    fn changed_routes_alone_are_news() {
+        let mut knowledge = Knowledge::default();
+        let mut take = |names: &[&str]| {
+            let taken = knowledge.take(&response(3, vec![with_routes("stock", names)])).unwrap();
+            routes(&taken)
+        };
+        assert_eq!(take(&["a"]), [["a"]]);
+        assert!(take(&["a"]).is_empty());
+        assert_eq!(take(&["a", "b"]), [["a", "b"]]);
+        assert_eq!(take(&[]), [[""; 0]]);
+        assert!(take(&[]).is_empty());
+    }
+
+    #[test]
+    fn routes_that_cannot_be_read_leave_those_that_hold_and_are_reported_once() {
+        let mut knowledge = Knowledge::default();
+        let mut later = with_routes("stock", &["a", "b"]);
+        later.routes[1].rules[0].action = None;
+        let mut moved = later.clone();
+        moved.state = local("stock", 2).state;
+        let mut take = |update: &v1::ServiceUpdate| {
+            let delta = knowledge.take(&response(3, vec![update.clone()])).unwrap();
+            let unread = knowledge.take_unread();
+            let reported = |(service, why)| (service, tollway_model::chain(&why));
+            let unread: Vec<(ServiceName, String)> = unread.into_iter().map(reported).collect();
+            (routes(&delta), unread)
+        };
+        let why = "the route default/b cannot be read: the field `action` is missing".to_owned();
+        let reported = vec![(name("stock"), why)];
+        assert_eq!(take(&with_routes("stock", &["a"])), (vec![vec!["a".into()]], vec![]));
+        assert_eq!(take(&later), (vec![], reported.clone()));
+        assert_eq!(take(&moved), (vec![vec!["a".into()]], vec![]), "the rest of the update holds");
+        assert_eq!(take(&later), (vec![vec!["a".into()]], vec![]));
+        assert_eq!(take(&with_routes("stock", &["b"])), (vec![vec!["b".into()]], vec![]));
+        assert_eq!(take(&later), (vec![], reported));
     }
 
     #[test]

@@ -247,6 +247,10 @@ impl Watch {
             shared.credentials.send_replace(Arc::new(renewed));
         }
         let mut delta = knowledge.take(response)?;
+        for (service, why) in knowledge.take_unread() {
+            let reason = chain(&why);
+            error!(%service, reason, "routes cannot be read, of a later version perhaps; those of before hold");
+        }
         if let Some((number, policies)) = knowledge.take_policies(response)? {
             info!(policies = policies.len(), "policies changed");
             let policies = policies.iter().cloned().map(Arc::new);

@@ -146,6 +146,306 @@ pub struct Policies {
     #[prost(message, repeated, tag = "1")]
     pub policies: ::prost::alloc::vec::Vec<Policy>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Route {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// `app\[.namespace[.network]\]`; parts that are left out are those of the route.
+    #[prost(string, tag = "3")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub rules: ::prost::alloc::vec::Vec<RouteRule>,
+    /// Set by the control plane.
+    #[prost(uint64, tag = "5")]
+    pub created_unix_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RouteRule {
+    /// Empty for none.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Any of these; empty means every request.
+    #[prost(message, repeated, tag = "2")]
+    pub matches: ::prost::alloc::vec::Vec<RouteMatch>,
+    #[prost(message, optional, tag = "5")]
+    pub rewrite: ::core::option::Option<Rewrite>,
+    #[prost(message, optional, tag = "6")]
+    pub request: ::core::option::Option<HeaderEdits>,
+    #[prost(message, optional, tag = "7")]
+    pub response: ::core::option::Option<HeaderEdits>,
+    #[prost(message, repeated, tag = "8")]
+    pub mirrors: ::prost::alloc::vec::Vec<Mirror>,
+    #[prost(message, optional, tag = "9")]
+    pub timeouts: ::core::option::Option<RouteTimeouts>,
+    #[prost(message, optional, tag = "10")]
+    pub retry: ::core::option::Option<RouteRetry>,
+    #[prost(message, optional, tag = "11")]
+    pub affinity: ::core::option::Option<Affinity>,
+    #[prost(oneof = "route_rule::Action", tags = "3, 4")]
+    pub action: ::core::option::Option<route_rule::Action>,
+}
+/// Nested message and enum types in `RouteRule`.
+pub mod route_rule {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Action {
+        #[prost(message, tag = "3")]
+        Forward(super::Forward),
+        #[prost(message, tag = "4")]
+        Redirect(super::Redirect),
+    }
+}
+/// Holds for a request if each part that it has holds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RouteMatch {
+    #[prost(message, optional, tag = "1")]
+    pub path: ::core::option::Option<PathMatch>,
+    /// Empty for any.
+    #[prost(string, tag = "2")]
+    pub method: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub grpc: ::core::option::Option<GrpcMatch>,
+    #[prost(message, repeated, tag = "4")]
+    pub headers: ::prost::alloc::vec::Vec<NamedMatch>,
+    #[prost(message, repeated, tag = "5")]
+    pub query: ::prost::alloc::vec::Vec<NamedMatch>,
+    /// As in rules of policies; empty means every caller.
+    #[prost(string, repeated, tag = "6")]
+    pub from: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TextMatch {
+    #[prost(oneof = "text_match::Text", tags = "1, 2")]
+    pub text: ::core::option::Option<text_match::Text>,
+}
+/// Nested message and enum types in `TextMatch`.
+pub mod text_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Text {
+        #[prost(string, tag = "1")]
+        Exact(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Regex(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathMatch {
+    #[prost(oneof = "path_match::Path", tags = "1, 2, 3")]
+    pub path: ::core::option::Option<path_match::Path>,
+}
+/// Nested message and enum types in `PathMatch`.
+pub mod path_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Path {
+        #[prost(string, tag = "1")]
+        Exact(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Prefix(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Regex(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamedMatch {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub value: ::core::option::Option<TextMatch>,
+}
+/// A part that is missing is any.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrpcMatch {
+    #[prost(message, optional, tag = "1")]
+    pub service: ::core::option::Option<TextMatch>,
+    #[prost(message, optional, tag = "2")]
+    pub method: ::core::option::Option<TextMatch>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeaderEdits {
+    #[prost(string, repeated, tag = "1")]
+    pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "2")]
+    pub set: ::prost::alloc::vec::Vec<HeaderValue>,
+    #[prost(message, repeated, tag = "3")]
+    pub add: ::prost::alloc::vec::Vec<HeaderValue>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeaderValue {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathEdit {
+    #[prost(oneof = "path_edit::Path", tags = "1, 2")]
+    pub path: ::core::option::Option<path_edit::Path>,
+}
+/// Nested message and enum types in `PathEdit`.
+pub mod path_edit {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Path {
+        #[prost(string, tag = "1")]
+        Full(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Prefix(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rewrite {
+    #[prost(string, optional, tag = "1")]
+    pub host: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "2")]
+    pub path: ::core::option::Option<PathEdit>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Forward {
+    #[prost(message, repeated, tag = "1")]
+    pub backends: ::prost::alloc::vec::Vec<Backend>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Backend {
+    /// As `Route.service`.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub weight: u32,
+    #[prost(message, optional, tag = "3")]
+    pub request: ::core::option::Option<HeaderEdits>,
+    #[prost(message, optional, tag = "4")]
+    pub response: ::core::option::Option<HeaderEdits>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Redirect {
+    #[prost(string, optional, tag = "1")]
+    pub scheme: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "2")]
+    pub host: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "3")]
+    pub port: ::core::option::Option<u32>,
+    #[prost(message, optional, tag = "4")]
+    pub path: ::core::option::Option<PathEdit>,
+    #[prost(uint32, tag = "5")]
+    pub status: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Mirror {
+    /// As `Route.service`.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub share_millionths: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouteTimeouts {
+    #[prost(uint64, optional, tag = "1")]
+    pub request_ns: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    pub attempt_ns: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub idle_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouteRetry {
+    /// Most attempts after the first.
+    #[prost(uint32, tag = "1")]
+    pub attempts: u32,
+    #[prost(uint32, repeated, tag = "2")]
+    pub statuses: ::prost::alloc::vec::Vec<u32>,
+    /// Their numbers.
+    #[prost(uint32, repeated, tag = "3")]
+    pub grpc_statuses: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, tag = "4")]
+    pub backoff_ns: u64,
+    #[prost(uint64, tag = "5")]
+    pub longest_backoff_ns: u64,
+    #[prost(bool, tag = "6")]
+    pub idempotent: bool,
+    #[prost(uint32, tag = "7")]
+    pub budget_percent: u32,
+    #[prost(uint32, tag = "8")]
+    pub budget_min_per_second: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Affinity {
+    #[prost(oneof = "affinity::By", tags = "1, 2")]
+    pub by: ::core::option::Option<affinity::By>,
+}
+/// Nested message and enum types in `Affinity`.
+pub mod affinity {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum By {
+        /// Name of a header field.
+        #[prost(string, tag = "1")]
+        Header(::prost::alloc::string::String),
+        #[prost(message, tag = "2")]
+        Cookie(super::AffinityCookie),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AffinityCookie {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Missing where it lives as long as the client's session.
+    #[prost(uint64, optional, tag = "2")]
+    pub ttl_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObjectId {
+    #[prost(enumeration = "ObjectKind", tag = "1")]
+    pub kind: i32,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique among those of its kind in the namespace.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Object {
+    #[prost(oneof = "object::Object", tags = "1, 2")]
+    pub object: ::core::option::Option<object::Object>,
+}
+/// Nested message and enum types in `Object`.
+pub mod object {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Object {
+        #[prost(message, tag = "1")]
+        Policy(super::Policy),
+        #[prost(message, tag = "2")]
+        Route(super::Route),
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ObjectKind {
+    Unspecified = 0,
+    Policy = 1,
+    Route = 2,
+}
+impl ObjectKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OBJECT_KIND_UNSPECIFIED",
+            Self::Policy => "OBJECT_KIND_POLICY",
+            Self::Route => "OBJECT_KIND_ROUTE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OBJECT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "OBJECT_KIND_POLICY" => Some(Self::Policy),
+            "OBJECT_KIND_ROUTE" => Some(Self::Route),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -518,41 +818,35 @@ pub struct RemoveJoinRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ApplyPoliciesRequest {
+pub struct ApplyObjectsRequest {
     #[prost(message, repeated, tag = "1")]
-    pub policies: ::prost::alloc::vec::Vec<Policy>,
+    pub objects: ::prost::alloc::vec::Vec<Object>,
     /// Checks and compares only.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
-    /// How long to wait until every connected sidecar concerned has applied the change.
+    /// How long to wait until every sidecar concerned has applied the change.
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct DeletePoliciesRequest {
+pub struct DeleteObjectsRequest {
     #[prost(message, repeated, tag = "1")]
-    pub names: ::prost::alloc::vec::Vec<PolicyName>,
+    pub ids: ::prost::alloc::vec::Vec<ObjectId>,
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PolicyName {
-    #[prost(string, tag = "1")]
-    pub namespace: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub name: ::prost::alloc::string::String,
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ChangePoliciesResponse {
+pub struct ChangeObjectsResponse {
     /// In the order of the request.
     #[prost(message, repeated, tag = "1")]
-    pub changes: ::prost::alloc::vec::Vec<PolicyChange>,
+    pub changes: ::prost::alloc::vec::Vec<ObjectChange>,
     /// Revision that holds the outcome.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
-    /// Connected sidecars of services that the policies protect, or protected before.
+    /// Sidecars that the objects concern, or concerned before: of services that policies protect, and
+    /// those that call a service with routes.
     #[prost(uint32, tag = "3")]
     pub sidecars: u32,
     /// Those of them that have not applied the revision yet, as instance.app.namespace.
@@ -560,14 +854,14 @@ pub struct ChangePoliciesResponse {
     pub lagging: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PolicyChange {
+pub struct ObjectChange {
     #[prost(message, optional, tag = "1")]
-    pub name: ::core::option::Option<PolicyName>,
-    #[prost(enumeration = "policy_change::Outcome", tag = "2")]
+    pub id: ::core::option::Option<ObjectId>,
+    #[prost(enumeration = "object_change::Outcome", tag = "2")]
     pub outcome: i32,
 }
-/// Nested message and enum types in `PolicyChange`.
-pub mod policy_change {
+/// Nested message and enum types in `ObjectChange`.
+pub mod object_change {
     #[derive(
         Clone,
         Copy,
@@ -586,7 +880,7 @@ pub mod policy_change {
         Changed = 2,
         Unchanged = 3,
         Deleted = 4,
-        /// There is no such policy to delete.
+        /// There is no such object to delete.
         Absent = 5,
     }
     impl Outcome {
@@ -619,20 +913,25 @@ pub mod policy_change {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListPoliciesRequest {
+pub struct ListObjectsRequest {
+    #[prost(enumeration = "ObjectKind", tag = "1")]
+    pub kind: i32,
     /// Only of this namespace; empty for every one.
-    #[prost(string, tag = "1")]
+    #[prost(string, tag = "2")]
     pub namespace: ::prost::alloc::string::String,
     /// Only of this name; empty for every one.
-    #[prost(string, tag = "2")]
+    #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListPoliciesResponse {
+pub struct ListObjectsResponse {
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]
-    pub policies: ::prost::alloc::vec::Vec<Policy>,
+    pub objects: ::prost::alloc::vec::Vec<Object>,
+    /// The network of the control plane.
+    #[prost(string, tag = "3")]
+    pub network: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListActorTypesRequest {
@@ -1319,12 +1618,12 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "RemoveJoin"));
             self.inner.unary(req, path, codec).await
         }
-        /// Creates or replaces policies: all of them or, when one is refused, none.
-        pub async fn apply_policies(
+        /// Creates or replaces objects: all of them or, when one is refused, none.
+        pub async fn apply_objects(
             &mut self,
-            request: impl tonic::IntoRequest<super::ApplyPoliciesRequest>,
+            request: impl tonic::IntoRequest<super::ApplyObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Response<super::ChangeObjectsResponse>,
             tonic::Status,
         > {
             self.inner
@@ -1337,18 +1636,18 @@ pub mod admin_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/tollway.v1.Admin/ApplyPolicies",
+                "/tollway.v1.Admin/ApplyObjects",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("tollway.v1.Admin", "ApplyPolicies"));
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ApplyObjects"));
             self.inner.unary(req, path, codec).await
         }
-        pub async fn list_policies(
+        pub async fn list_objects(
             &mut self,
-            request: impl tonic::IntoRequest<super::ListPoliciesRequest>,
+            request: impl tonic::IntoRequest<super::ListObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Response<super::ListObjectsResponse>,
             tonic::Status,
         > {
             self.inner
@@ -1361,19 +1660,19 @@ pub mod admin_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/tollway.v1.Admin/ListPolicies",
+                "/tollway.v1.Admin/ListObjects",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("tollway.v1.Admin", "ListPolicies"));
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListObjects"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes policies, all at once; the answer names missing ones.
-        pub async fn delete_policies(
+        /// Removes objects, all at once; the answer names missing ones.
+        pub async fn delete_objects(
             &mut self,
-            request: impl tonic::IntoRequest<super::DeletePoliciesRequest>,
+            request: impl tonic::IntoRequest<super::DeleteObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Response<super::ChangeObjectsResponse>,
             tonic::Status,
         > {
             self.inner
@@ -1386,11 +1685,11 @@ pub mod admin_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/tollway.v1.Admin/DeletePolicies",
+                "/tollway.v1.Admin/DeleteObjects",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("tollway.v1.Admin", "DeletePolicies"));
+                .insert(GrpcMethod::new("tollway.v1.Admin", "DeleteObjects"));
             self.inner.unary(req, path, codec).await
         }
         /// Which apps may host which actor types.
@@ -1686,27 +1985,27 @@ pub mod admin_server {
             tonic::Response<super::RemoveJoinResponse>,
             tonic::Status,
         >;
-        /// Creates or replaces policies: all of them or, when one is refused, none.
-        async fn apply_policies(
+        /// Creates or replaces objects: all of them or, when one is refused, none.
+        async fn apply_objects(
             &self,
-            request: tonic::Request<super::ApplyPoliciesRequest>,
+            request: tonic::Request<super::ApplyObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Response<super::ChangeObjectsResponse>,
             tonic::Status,
         >;
-        async fn list_policies(
+        async fn list_objects(
             &self,
-            request: tonic::Request<super::ListPoliciesRequest>,
+            request: tonic::Request<super::ListObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Response<super::ListObjectsResponse>,
             tonic::Status,
         >;
-        /// Removes policies, all at once; the answer names missing ones.
-        async fn delete_policies(
+        /// Removes objects, all at once; the answer names missing ones.
+        async fn delete_objects(
             &self,
-            request: tonic::Request<super::DeletePoliciesRequest>,
+            request: tonic::Request<super::DeleteObjectsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Response<super::ChangeObjectsResponse>,
             tonic::Status,
         >;
         /// Which apps may host which actor types.
@@ -2456,25 +2755,25 @@ pub mod admin_server {
                     };
                     Box::pin(fut)
                 }
-                "/tollway.v1.Admin/ApplyPolicies" => {
+                "/tollway.v1.Admin/ApplyObjects" => {
                     #[allow(non_camel_case_types)]
-                    struct ApplyPoliciesSvc<T: Admin>(pub Arc<T>);
+                    struct ApplyObjectsSvc<T: Admin>(pub Arc<T>);
                     impl<
                         T: Admin,
-                    > tonic::server::UnaryService<super::ApplyPoliciesRequest>
-                    for ApplyPoliciesSvc<T> {
-                        type Response = super::ChangePoliciesResponse;
+                    > tonic::server::UnaryService<super::ApplyObjectsRequest>
+                    for ApplyObjectsSvc<T> {
+                        type Response = super::ChangeObjectsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::ApplyPoliciesRequest>,
+                            request: tonic::Request<super::ApplyObjectsRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Admin>::apply_policies(&inner, request).await
+                                <T as Admin>::apply_objects(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -2485,7 +2784,7 @@ pub mod admin_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = ApplyPoliciesSvc(inner);
+                        let method = ApplyObjectsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2501,25 +2800,23 @@ pub mod admin_server {
                     };
                     Box::pin(fut)
                 }
-                "/tollway.v1.Admin/ListPolicies" => {
+                "/tollway.v1.Admin/ListObjects" => {
                     #[allow(non_camel_case_types)]
-                    struct ListPoliciesSvc<T: Admin>(pub Arc<T>);
-                    impl<
-                        T: Admin,
-                    > tonic::server::UnaryService<super::ListPoliciesRequest>
-                    for ListPoliciesSvc<T> {
-                        type Response = super::ListPoliciesResponse;
+                    struct ListObjectsSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ListObjectsRequest>
+                    for ListObjectsSvc<T> {
+                        type Response = super::ListObjectsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::ListPoliciesRequest>,
+                            request: tonic::Request<super::ListObjectsRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Admin>::list_policies(&inner, request).await
+                                <T as Admin>::list_objects(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -2530,7 +2827,7 @@ pub mod admin_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = ListPoliciesSvc(inner);
+                        let method = ListObjectsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2546,25 +2843,25 @@ pub mod admin_server {
                     };
                     Box::pin(fut)
                 }
-                "/tollway.v1.Admin/DeletePolicies" => {
+                "/tollway.v1.Admin/DeleteObjects" => {
                     #[allow(non_camel_case_types)]
-                    struct DeletePoliciesSvc<T: Admin>(pub Arc<T>);
+                    struct DeleteObjectsSvc<T: Admin>(pub Arc<T>);
                     impl<
                         T: Admin,
-                    > tonic::server::UnaryService<super::DeletePoliciesRequest>
-                    for DeletePoliciesSvc<T> {
-                        type Response = super::ChangePoliciesResponse;
+                    > tonic::server::UnaryService<super::DeleteObjectsRequest>
+                    for DeleteObjectsSvc<T> {
+                        type Response = super::ChangeObjectsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::DeletePoliciesRequest>,
+                            request: tonic::Request<super::DeleteObjectsRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Admin>::delete_policies(&inner, request).await
+                                <T as Admin>::delete_objects(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -2575,7 +2872,7 @@ pub mod admin_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = DeletePoliciesSvc(inner);
+                        let method = DeleteObjectsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -3071,6 +3368,9 @@ pub struct ServiceUpdate {
     pub service: ::core::option::Option<ServiceName>,
     #[prost(uint64, tag = "2")]
     pub revision: u64,
+    /// What the watcher does with requests for the service; they replace those held.
+    #[prost(message, repeated, tag = "6")]
+    pub routes: ::prost::alloc::vec::Vec<Route>,
     #[prost(oneof = "service_update::State", tags = "3, 4, 5")]
     pub state: ::core::option::Option<service_update::State>,
 }

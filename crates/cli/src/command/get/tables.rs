@@ -1,0 +1,142 @@
+//! Objects as tables. Pure.
+
+use tollway_identity::span;
+use tollway_model::{NetworkName, Object, ObjectKind, Policy, PolicyScope, Route};
+
+use crate::command::moment::Moment;
+
+/// A heading, and on which side its column is flush.
+type Column = (&'static str, Side);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Left,
+    Right,
+}
+
+const POLICIES: [Column; 4] = [
+    ("POLICY", Side::Left),
+    ("PROTECTS", Side::Left),
+    ("ALLOW", Side::Right),
+    ("DENY", Side::Right),
+];
+
+const ROUTES: [Column; 5] = [
+    ("ROUTE", Side::Left),
+    ("SERVICE", Side::Left),
+    ("CALLERS", Side::Left),
+    ("RULES", Side::Right),
+    ("AGE", Side::Right),
+];
+
+/// The table of the objects of one kind, in `network`.
+pub(super) fn of_objects(
+    kind: ObjectKind,
+    objects: &[Object],
+    network: &NetworkName,
+    now_unix_ms: u64,
+) -> String {
+    let row = |object: &Object| match object {
+        Object::Policy(policy) => policy_row(policy),
+        Object::Route(route) => route_row(route, network, now_unix_ms),
+    };
+    let columns: &[Column] = match kind {
+        ObjectKind::Policy => &POLICIES,
+        ObjectKind::Route => &ROUTES,
+    };
+    table(columns, objects.iter().map(row).collect())
+}
+
+/// What it protects, and how many rules it has; `-` where it has no such list.
+fn policy_row(policy: &Policy) -> Vec<String> {
+    let protects = match policy.scope() {
+        PolicyScope::Network => "*.*".to_owned(),
+        PolicyScope::Namespace(namespace) => format!("*.{namespace}"),
+        PolicyScope::App(namespace, app) => format!("{app}.{namespace}"),
+    };
+    let count = |count: usize| count.to_string();
+    let allow = policy.allow.as_ref().map_or("-".to_owned(), |rules| count(rules.len()));
+    let deny = if policy.deny.is_empty() { "-".to_owned() } else { count(policy.deny.len()) };
+    vec![policy.name.to_string(), protects, allow, deny]
+}
+
+/// Which calls it is for, and how many rules it has.
+fn route_row(route: &Route, network: &NetworkName, now_unix_ms: u64) -> Vec<String> {
+    let scope = route.scope(network);
+    let mut service = format!("{}.{}", scope.service.app, scope.service.namespace);
+    if scope.service.network != *network {
+        service += &format!(".{}", scope.service.network);
+    }
+    let callers = scope.callers.map_or("*.*".to_owned(), |namespace| format!("*.{namespace}"));
+    let age = match Moment::of(route.created_unix_ms, now_unix_ms) {
+        Moment::Ago(age) => span(age),
+        Moment::In(_) | Moment::Never => "-".to_owned(),
+    };
+    vec![route.name.to_string(), service, callers, route.rules.len().to_string(), age]
+}
+
+/// Each column is as wide as its widest entry.
+fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(headings).chain(rows).collect();
+    let width = |at: usize| {
+        let widths = rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count());
+        widths.max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(columns.iter().zip(&widths));
+        let cells = cells.map(|(cell, ((_, side), width))| match side {
+            Side::Left => format!("{cell:<width$}"),
+            Side::Right => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollway_config::manifest;
+    use tollway_model::Label;
+
+    use super::*;
+
+    fn route(name: &str, service: &str, created_unix_ms: u64) -> Object {
+        let text = format!(
+            "{{apiVersion: tollway/v1, kind: Route, metadata: {{name: {name}, namespace: shop}}, \
+             spec: {{service: {service}, rules: [{{backends: [{{service: a}}]}}]}}}}"
+        );
+        match manifest::read(&text, "r.yaml").unwrap().remove(0) {
+            Object::Route(route) => {
+                Object::Route(Arc::new(Route { created_unix_ms, ..Route::clone(&route) }))
+            }
+            other @ Object::Policy(_) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_table_of_routes_has_their_services_and_callers() {
+        let west = Label::new("west").unwrap();
+        let routes = [
+            route("a", "stock", 40_000),
+            route("much-longer", "stock.warehouse", 100_000),
+            route("far", "stock.shop.east", 0),
+        ];
+        let shown = of_objects(ObjectKind::Route, &routes, &west, 100_000);
+        let expected = "\
+ROUTE             SERVICE          CALLERS  RULES    AGE
+shop/a            stock.shop       *.*          1  1 min
+shop/much-longer  stock.warehouse  *.shop       1   0 ms
+shop/far          stock.shop.east  *.shop       1      -
+";
+        assert_eq!(shown, expected);
+        let none = of_objects(ObjectKind::Policy, &[], &west, 0);
+        assert_eq!(none, "POLICY  PROTECTS  ALLOW  DENY\n");
+    }
+}

@@ -1,0 +1,226 @@
+mod generate;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const POLICY: &str = r#"
+apiVersion: tollway/v1
+kind: Policy
+metadata:
+  name: stock-readers
+  namespace: shop
+spec:
+  target:
+    app: stock
+  allow:
+    - from: [web, "*.reports", "*.*.east", spiffe://old.example/ns/shop/web]
+      methods: [GET, HEAD]
+      paths: [/items/**, "/users/{id}/orders"]
+  deny:
+    - paths: [/items/secret/**]
+"#;
+
+const ROUTE: &str = r#"
+apiVersion: tollway/v1
+kind: Route
+metadata: {name: stock, namespace: shop}
+spec:
+  service: stock
+  rules:
+    - name: canary
+      matches:
+        - path: {prefix: /items}
+          method: GET
+          headers: [{name: x-canary, value: "1"}, {name: x-user, regex: "a.*"}]
+          query: [{name: v, value: 2}]
+          from: [web, "*.reports"]
+      backends:
+        - {service: stock-v2, weight: 9, requestHeaders: {set: {x-v: "2"}}}
+        - service: stock.shop.east
+      rewrite: {host: stock.example, path: {prefix: /v2}}
+      requestHeaders: {remove: [a], set: {b: "1"}, add: {c: ["2", "3"], d: "4"}}
+      responseHeaders: {add: {x-by: mesh}}
+      mirrors: [{service: shadow, percent: 0.5}, {service: copy}]
+      timeouts: {request: 5s, attempt: 1s500ms, idle: 30s}
+      retry: {attempts: 3, statuses: [503], grpcStatuses: [UNAVAILABLE], backoff: 50ms, longestBackoff: 2s, idempotent: true, budget: {percent: 30}}
+      affinity: {cookie: {name: user, ttl: 1h}}
+    - matches:
+        - grpc: {service: shop.v1.Stock, method: {regex: "Get.*"}}
+        - path: {regex: "/a/[0-9]+"}
+      backends: [{service: stock}]
+      retry: {}
+      affinity: {header: x-user}
+    - redirect: {scheme: https, host: new.example, port: 8443, path: {full: /x}}
+"#;
+
+fn parse(text: &str) -> Result<Vec<Object>, String> {
+    read(text, "p.yaml").map_err(|error| error.to_string())
+}
+
+fn route_of(text: &str) -> tollway_model::Route {
+    match &parse(text).unwrap()[..] {
+        [Object::Route(route)] => tollway_model::Route::clone(route),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_printed_can_be_read_again() {
+    let mut text = format!("{POLICY}---{ROUTE}");
+    for (namespace, spec) in [
+        ("shop", "{target: {app: \"*\"}, allow: []}"),
+        ("tollway", "{target: {app: \"*\", namespace: \"*\"}, deny: [{from: [\"*.*.*\"]}]}"),
+        ("default", "{target: {app: \"7\"}, allow: [{}], deny: [{methods: [\"NO\"]}]}"),
+    ] {
+        text += &format!(
+            "---\napiVersion: tollway/v1\nkind: Policy\n\
+             metadata: {{name: \"123\", namespace: {namespace}}}\nspec: {spec}\n"
+        );
+    }
+    let objects = parse(&text).unwrap();
+    assert_eq!(objects.len(), 5);
+    let printed = to_yaml(&objects).unwrap();
+    assert_eq!(parse(&printed).unwrap(), objects, "{printed}");
+    for object in &objects {
+        let json = serde_json::to_string(&Manifest::from(object)).unwrap();
+        assert_eq!(parse(&json).unwrap(), std::slice::from_ref(object), "JSON is YAML");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_route_is_printed_so_that_it_can_be_read_again(route in generate::route()) {
+        let object = Object::Route(Arc::new(route));
+        let printed = to_yaml([&object]).unwrap();
+        prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
+        let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
+    }
+}
+
+#[test]
+fn the_namespace_is_default_unless_given() {
+    let text = POLICY.replace("  namespace: shop\n", "");
+    assert_eq!(parse(&text).unwrap()[0].name().to_string(), "default/stock-readers");
+}
+
+#[test]
+fn a_route_is_read_with_what_is_left_out() {
+    use tollway_model::route::*;
+    let route = route_of(ROUTE);
+    let [first, second, third] = &route.rules[..] else { panic!("{route:?}") };
+    let RouteAction::Forward(backends) = &first.action else { panic!("{first:?}") };
+    assert_eq!((backends[0].weight, backends[1].weight), (9, 1));
+    assert_eq!(backends[1].service.to_string(), "stock.shop.east");
+    assert_eq!(first.matches[0].query[0].value, TextMatch::Exact("2".to_owned()));
+    assert_eq!((first.mirrors[0].share, first.mirrors[1].share), (5_000, WHOLE_SHARE));
+    assert_eq!(first.request.add.len(), 3);
+    assert_eq!(first.timeouts.attempt, Some(std::time::Duration::from_millis(1500)));
+    let retry = second.retry.as_ref().unwrap();
+    assert_eq!((retry.attempts, &retry.statuses[..]), (2, &[502, 503, 504][..]));
+    assert_eq!((&retry.grpc_statuses[..], retry.idempotent), (&[14][..], false));
+    assert_eq!((retry.backoff.as_millis(), retry.longest_backoff.as_millis()), (25, 1000));
+    assert_eq!(retry.budget, RetryBudget::DEFAULT);
+    let budget = first.retry.as_ref().unwrap().budget;
+    assert_eq!((budget.percent, budget.min_per_second), (30, 1));
+    let RouteAction::Redirect(redirect) = &third.action else { panic!("{third:?}") };
+    assert_eq!(redirect.status, 302);
+
+    // With one list of statuses the other is empty, and a long first pause needs no longest one.
+    let text = ROUTE.replace("retry: {}", "retry: {statuses: [500], backoff: 3s}");
+    let retry = route_of(&text).rules[1].retry.clone().unwrap();
+    assert_eq!((retry.statuses, retry.grpc_statuses), (vec![500], vec![]));
+    assert_eq!(retry.longest_backoff.as_secs(), 3);
+}
+
+#[track_caller]
+fn check_refused(example: &str, before: &str, after: &str, message: &str) {
+    assert!(example.contains(before), "{before}");
+    let text = parse(&example.replacen(before, after, 1)).unwrap_err();
+    assert!(text.contains(message), "{text}");
+}
+
+#[test]
+fn mistakes_of_a_policy_are_reported_with_their_position() {
+    let check = |before, after, message| check_refused(POLICY, before, after, message);
+    check("    app: stock", "    apps: stock", "p.yaml:9:5: unknown field `apps`");
+    check("tollway/v1", "tollway/v2", "p.yaml:2:13: unknown value `tollway/v2`");
+    check(
+        "kind: Policy",
+        "kind: Polcy",
+        "p.yaml:3:7: unknown value `Polcy`; did you mean `Policy`?",
+    );
+    check("[GET, HEAD]", "[GET, \"A B\"]", "p.yaml:12:22: `A B` is not a method");
+    check("/items/**", "/it*ems", "p.yaml:13:15: the path `/it*ems`");
+    check("[GET, HEAD]", "[]", "an empty list matches nothing");
+    check("\"*.reports\"", "\"*\"", "leave `from` out");
+    check("name: stock-readers", "name: a b", "holds the character ' '");
+    check("app: stock", "app: sto/ck", "p.yaml:5:3: policy shop/stock-readers: `target.app`");
+    check("spec:", "specs:", "p.yaml:7:1: unknown field `specs`; did you mean `spec`?");
+    check("kind: Policy\n", "", "`kind` is missing before `spec`");
+    check("metadata:\n  name: stock-readers\n  namespace: shop\n", "", "`metadata` is missing");
+}
+
+#[test]
+fn mistakes_of_a_route_are_reported_with_their_position() {
+    let check = |before, after, message| check_refused(ROUTE, before, after, message);
+    check("kind: Route", "kind: Rout", "p.yaml:3:7: unknown value `Rout`; did you mean `Route`?");
+    check(
+        "method: GET",
+        "methods: GET",
+        "p.yaml:11:11: unknown field `methods`; did you mean `method`?",
+    );
+    check("prefix: /items", "prefx: /items", "unknown value `prefx`; did you mean `prefix`?");
+    check(
+        "prefix: /items",
+        "prefix: items",
+        "p.yaml:8:7: route shop/stock: the path `items` does not begin with `/`",
+    );
+    check(
+        "prefix: /items",
+        "prefix: /items, exact: /x",
+        "a further field here excludes the one before; keep one",
+    );
+    check(
+        "value: \"1\"",
+        "value: \"1\", regex: x",
+        "`x-canary` has both `value` and `regex`; keep one",
+    );
+    check(", value: \"1\"", "", "`x-canary` needs `value` or `regex`");
+    check(
+        "[0-9]+",
+        "[0-9",
+        "p.yaml:25:7: route shop/stock: the regular expression `/a/[0-9` is not valid",
+    );
+    check("[UNAVAILABLE]", "[UNAVALABLE]", "did you mean `UNAVAILABLE`?");
+    check("percent: 0.5", "percent: 101", "101 is not a percentage from 0 to 100");
+    check("percent: 0.5", "percent: 0.00001", "has more than four decimals");
+    check("request: 5s", "request: 5", "`5` is not a time; write for example 250ms, 5s or 1m30s");
+    check("port: 8443", "port: 0", "p.yaml:31:");
+    check("weight: 9", "weight: 1000001", "p.yaml:8:7: route shop/stock: the weight 1000001");
+    check("set: {b: \"1\"}", "set: {host: \"1\"}", "`host` is set by Tollway");
+    check(
+        "    - redirect:",
+        "    - backends: [{service: a}]\n      redirect:",
+        "p.yaml:31:7: route shop/stock: a rule has `backends` and `redirect`",
+    );
+    check(
+        "backends: [{service: stock}]\n",
+        "\n",
+        "p.yaml:25:7: route shop/stock: a rule has neither",
+    );
+    check("d: \"4\"", "d: []", "an empty list of values");
+    check("d: \"4\"", "d: {x: y}", "a text or a list of texts");
+    check("service: stock\n  rules", "service: a.b.c.d\n  rules", "has 4 parts");
+}
+
+#[test]
+fn a_policy_protects_its_own_namespace() {
+    let check = |after, message| check_refused(POLICY, "app: stock", after, message);
+    check("app: stock\n    namespace: other", "protects its own");
+    check("app: stock\n    namespace: \"*\"", "any namespace");
+    check("app: \"*\"\n    namespace: \"*\"", "belongs to the namespace `tollway`");
+    let same = POLICY.replace("app: stock", "app: stock\n    namespace: shop");
+    assert!(parse(&same).is_ok());
+}

@@ -1,0 +1,245 @@
+//! Routes of every form.
+
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use tollway_model::route::*;
+use tollway_model::{Label, ObjectName, Route, ServiceRef};
+
+fn label() -> impl Strategy<Value = Label> {
+    "[a-zA-Z0-9_-]{1,8}".prop_map(|text| Label::new(&text).unwrap())
+}
+
+fn service() -> impl Strategy<Value = ServiceRef> {
+    let parts = (label(), option::of((label(), option::of(label()))));
+    parts.prop_map(|(app, rest)| match rest {
+        None => ServiceRef { app, namespace: None, network: None },
+        Some((namespace, network)) => ServiceRef { app, namespace: Some(namespace), network },
+    })
+}
+
+/// Texts that YAML could take for something else.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ -~]{0,12}",
+        "[a-z\u{e9}\u{4e16}: #'\"-]{1,8}",
+        Just("1".to_owned()),
+        Just("1e3".to_owned()),
+        Just("null".to_owned()),
+        Just("yes".to_owned()),
+        Just("~".to_owned()),
+        Just("0x10".to_owned()),
+        Just(" ".to_owned()),
+    ]
+}
+
+fn path() -> impl Strategy<Value = String> {
+    "/[a-zA-Z0-9._~:@!$&'()*+,;=%/-]{0,12}"
+}
+
+fn text_match() -> impl Strategy<Value = TextMatch> {
+    prop_oneof![text().prop_map(TextMatch::Exact), "[a-z]{1,3}[.][*+]".prop_map(TextMatch::Regex)]
+}
+
+/// Entries whose names differ.
+fn named(prefix: &'static str) -> impl Strategy<Value = Vec<NamedMatch>> {
+    vec(text_match(), 0..3).prop_map(move |values| {
+        let entry = |(n, value)| NamedMatch { name: format!("{prefix}{n}"), value };
+        (0..).zip(values).map(|(n, value): (i32, _)| entry((n, value))).collect()
+    })
+}
+
+fn path_match() -> impl Strategy<Value = PathMatch> {
+    prop_oneof![
+        path().prop_map(PathMatch::Exact),
+        path().prop_map(PathMatch::Prefix),
+        "/[a-z]{1,3}[.][*+]".prop_map(PathMatch::Regex),
+    ]
+}
+
+fn grpc_match() -> impl Strategy<Value = GrpcMatch> {
+    let part = || {
+        prop_oneof![
+            "[a-zA-Z][a-zA-Z0-9._]{0,8}".prop_map(TextMatch::Exact),
+            "[a-z]{1,3}[.][*+]".prop_map(TextMatch::Regex)
+        ]
+    };
+    prop_oneof![
+        (part(), option::of(part()))
+            .prop_map(|(service, method)| GrpcMatch { service: Some(service), method }),
+        part().prop_map(|method| GrpcMatch { service: None, method: Some(method) }),
+    ]
+}
+
+fn route_match() -> impl Strategy<Value = RouteMatch> {
+    let target = prop_oneof![
+        (option::of(path_match()), option::of("[A-Z]{1,6}"))
+            .prop_map(|(path, method)| (path, method, None)),
+        grpc_match().prop_map(|grpc| (None, None, Some(grpc))),
+    ];
+    let from = prop_oneof!["[a-z]{1,5}", Just("*.shop".to_owned()), Just("*.*.east".to_owned())];
+    (target, named("x-"), named("q"), vec(from, 0..3)).prop_map(
+        |((path, method, grpc), headers, query, from)| RouteMatch {
+            path,
+            method: method.map(|text| text.parse().unwrap()),
+            grpc,
+            headers,
+            query,
+            from: from.iter().map(|text| text.parse().unwrap()).collect(),
+        },
+    )
+}
+
+fn header_edits() -> impl Strategy<Value = HeaderEdits> {
+    let value = || text().prop_filter("a control character", |text| !text.contains('\u{7f}'));
+    let fields = |prefix: &'static str, values: Vec<String>| {
+        let field = |(n, value): (usize, String)| (format!("{prefix}{}", n / 2), value);
+        values.into_iter().enumerate().map(field).collect::<Vec<_>>()
+    };
+    (vec("x-r[a-z]{1,4}", 0..2), option::of(value()), vec(value(), 0..4)).prop_map(
+        move |(remove, set, add)| HeaderEdits {
+            remove,
+            set: fields("x-s", set.into_iter().collect()),
+            add: fields("x-a", add),
+        },
+    )
+}
+
+fn backend() -> impl Strategy<Value = Backend> {
+    (service(), 0..=WEIGHT_LIMIT, header_edits(), header_edits()).prop_map(
+        |(service, weight, request, response)| Backend { service, weight, request, response },
+    )
+}
+
+fn time() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        (0..86_400_000_u64).prop_map(Duration::from_millis),
+        (0..86_400_000_000_000_u64).prop_map(Duration::from_nanos),
+        (0..=24_u64).prop_map(|hours| Duration::from_secs(hours * 3600)),
+    ]
+}
+
+fn timeouts() -> impl Strategy<Value = RouteTimeouts> {
+    (option::of(time()), option::of(time()), option::of(time())).prop_map(
+        |(request, attempt, idle)| {
+            let longest = request.filter(|time| !time.is_zero());
+            let attempt = attempt.map(|time| longest.map_or(time, |longest| time.min(longest)));
+            RouteTimeouts { request, attempt, idle }
+        },
+    )
+}
+
+fn retry() -> impl Strategy<Value = RouteRetry> {
+    let budget = prop_oneof![
+        Just(RetryBudget::DEFAULT),
+        (0..=100_u32, any::<u32>())
+            .prop_map(|(percent, min_per_second)| RetryBudget { percent, min_per_second }),
+    ];
+    let lists = (vec(400..600_u16, 0..3), vec(1..=16_u8, 0..3));
+    (0..=RETRIES_LIMIT, lists, time(), time(), any::<bool>(), budget).prop_map(
+        |(attempts, (statuses, grpc_statuses), one, other, idempotent, budget)| RouteRetry {
+            attempts,
+            statuses,
+            grpc_statuses,
+            backoff: one.min(other),
+            longest_backoff: one.max(other),
+            idempotent,
+            budget,
+        },
+    )
+}
+
+fn affinity() -> impl Strategy<Value = Affinity> {
+    prop_oneof![
+        "[a-z-]{1,8}".prop_map(Affinity::Header),
+        ("[a-z-]{1,8}", option::of(time())).prop_map(|(name, ttl)| Affinity::Cookie { name, ttl }),
+    ]
+}
+
+fn path_edit() -> impl Strategy<Value = PathEdit> {
+    prop_oneof![path().prop_map(PathEdit::Full), path().prop_map(PathEdit::Prefix)]
+}
+
+fn host() -> impl Strategy<Value = String> {
+    "[a-z0-9]{1,6}([.][a-z0-9]{1,6}){0,2}"
+}
+
+/// A replaced prefix needs one in every match.
+fn fitted(edit: Option<PathEdit>, matches: &mut Vec<RouteMatch>) -> Option<PathEdit> {
+    if matches!(edit, Some(PathEdit::Prefix(_))) {
+        if matches.is_empty() {
+            matches.push(RouteMatch::default());
+        }
+        for of in matches {
+            (of.path, of.grpc) = (Some(PathMatch::Prefix("/a".to_owned())), None);
+        }
+    }
+    edit
+}
+
+fn forward() -> impl Strategy<Value = RouteRule> {
+    let mirror =
+        (service(), 0..=WHOLE_SHARE).prop_map(|(service, share)| Mirror { service, share });
+    let whole = service().prop_map(|service| Mirror { service, share: WHOLE_SHARE });
+    (
+        vec(route_match(), 0..3),
+        vec(backend(), 1..3),
+        (option::of(host()), option::of(path_edit())),
+        (header_edits(), header_edits()),
+        vec(prop_oneof![mirror, whole], 0..3),
+        (timeouts(), option::of(retry()), option::of(affinity())),
+    )
+        .prop_map(|(mut matches, backends, (host, path), edits, mirrors, rest)| {
+            let rewrite = Rewrite { host, path: fitted(path, &mut matches) };
+            let ((request, response), (timeouts, retry, affinity)) = (edits, rest);
+            RouteRule {
+                name: None,
+                matches,
+                action: RouteAction::Forward(backends),
+                rewrite,
+                request,
+                response,
+                mirrors,
+                timeouts,
+                retry,
+                affinity,
+            }
+        })
+}
+
+fn redirect() -> impl Strategy<Value = RouteRule> {
+    let scheme = option::of(prop_oneof![Just("http".to_owned()), Just("https".to_owned())]);
+    let status = prop_oneof![Just(301), Just(302), Just(303), Just(307), Just(308)];
+    let to =
+        (scheme, option::of(host()), option::of(1..=u16::MAX), option::of(path_edit()), status);
+    (vec(route_match(), 0..3), to, header_edits()).prop_map(
+        |(mut matches, (scheme, host, port, path, status), response)| {
+            let path = fitted(path, &mut matches);
+            let redirect = Redirect { scheme, host, port, path, status };
+            RouteRule {
+                matches,
+                action: RouteAction::Redirect(redirect),
+                response,
+                ..RouteRule::forward(Vec::new())
+            }
+        },
+    )
+}
+
+pub(super) fn route() -> impl Strategy<Value = Route> {
+    let rules = vec((any::<bool>(), prop_oneof![3 => forward(), 1 => redirect()]), 1..4);
+    (label(), label(), service(), rules).prop_map(|(namespace, name, service, rules)| {
+        let named = |(n, (has_name, rule)): (usize, (bool, RouteRule))| RouteRule {
+            name: has_name.then(|| Label::new(&format!("{n}")).unwrap()),
+            ..rule
+        };
+        Route {
+            name: ObjectName { namespace, name },
+            service,
+            rules: rules.into_iter().enumerate().map(named).collect(),
+            created_unix_ms: 0,
+        }
+    })
+}

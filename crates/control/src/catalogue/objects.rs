@@ -1,0 +1,164 @@
+//! What the operator of this network has applied: objects by name and by scope.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message as _;
+use tollway_model::{
+    Label, NetworkName, Object, ObjectId, ObjectKind, ObjectName, ObjectScope, Policy, PolicyScope,
+    PolicyTarget, Route, RouteScope, ServiceName,
+};
+use tollway_wire::v1;
+
+use super::RecordError;
+
+/// A stored object.
+#[derive(PartialEq, Debug)]
+pub(crate) struct Stored {
+    pub(crate) object: Object,
+    /// As it travels.
+    pub(crate) wire: v1::Object,
+    pub(crate) scope: ObjectScope,
+    /// The transaction that last changed it.
+    pub(crate) revision: u64,
+}
+
+impl Stored {
+    pub(super) fn read(
+        value: &[u8],
+        revision: u64,
+        network: &NetworkName,
+    ) -> Result<Self, RecordError> {
+        let wire = v1::Object::decode(value)?;
+        let object = tollway_wire::object(&wire)?;
+        Ok(Self { scope: object.scope(network), object, wire, revision })
+    }
+}
+
+/// Stands for a policy that cannot be read, of a later version perhaps. What it protected is not
+/// known either, so it closes its whole namespace: nothing may open by a mistake.
+fn closed(name: &ObjectName) -> Policy {
+    let policy =
+        |target| Policy { name: name.clone(), target, allow: Some(Vec::new()), deny: Vec::new() };
+    let namespace = policy(PolicyTarget::Namespace);
+    // The mesh's own namespace has no other policies than those for the network.
+    if namespace.check().is_ok() { namespace } else { policy(PolicyTarget::Network) }
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Objects {
+    by_id: BTreeMap<ObjectId, Arc<Stored>>,
+    by_scope: BTreeMap<ObjectScope, BTreeMap<ObjectName, Arc<Stored>>>,
+    /// Revisions of those that cannot be read and have no effect.
+    unreadable: BTreeMap<ObjectId, u64>,
+}
+
+impl Objects {
+    /// Returns the scope that it has, and that which it had.
+    pub(super) fn put(&mut self, stored: Stored) -> Vec<ObjectScope> {
+        let id = stored.object.id();
+        let mut scopes = self.remove(&id);
+        let stored = Arc::new(stored);
+        if !scopes.contains(&stored.scope) {
+            scopes.push(stored.scope.clone());
+        }
+        let of_scope = self.by_scope.entry(stored.scope.clone()).or_default();
+        of_scope.insert(id.name.clone(), stored.clone());
+        self.by_id.insert(id, stored);
+        scopes
+    }
+
+    /// What is stored of `id` cannot be read. A policy then closes what it may have protected; a route
+    /// has no effect. Returns the scope that it has, and that which it had.
+    pub(super) fn put_unreadable(
+        &mut self,
+        id: &ObjectId,
+        revision: u64,
+        network: &NetworkName,
+    ) -> Vec<ObjectScope> {
+        match id.kind {
+            ObjectKind::Policy => {
+                let object = Object::Policy(Arc::new(closed(&id.name)));
+                let (wire, scope) = ((&object).into(), object.scope(network));
+                self.put(Stored { object, wire, scope, revision })
+            }
+            ObjectKind::Route => {
+                let scopes = self.remove(id);
+                self.unreadable.insert(id.clone(), revision);
+                scopes
+            }
+        }
+    }
+
+    /// Returns the scope that it had; none if it was not there.
+    pub(super) fn remove(&mut self, id: &ObjectId) -> Vec<ObjectScope> {
+        self.unreadable.remove(id);
+        let Some(stored) = self.by_id.remove(id) else { return Vec::new() };
+        if let Some(others) = self.by_scope.get_mut(&stored.scope) {
+            others.remove(&id.name);
+            if others.is_empty() {
+                self.by_scope.remove(&stored.scope);
+            }
+        }
+        vec![stored.scope.clone()]
+    }
+
+    pub(crate) fn get(&self, id: &ObjectId) -> Option<&Arc<Stored>> {
+        self.by_id.get(id)
+    }
+
+    /// The transaction that last changed it, even if it cannot be read; `None` if it is not there.
+    pub(crate) fn revision(&self, id: &ObjectId) -> Option<u64> {
+        let readable = self.by_id.get(id).map(|stored| stored.revision);
+        readable.or_else(|| self.unreadable.get(id).copied())
+    }
+
+    /// Those of a kind that can be read, in the order of names.
+    pub(crate) fn of_kind(&self, kind: ObjectKind) -> impl Iterator<Item = &Arc<Stored>> {
+        self.by_id.iter().filter(move |(id, _)| id.kind == kind).map(|(_, stored)| stored)
+    }
+
+    /// Those of exactly this scope, in the order of names.
+    pub(crate) fn of_scope(&self, scope: &ObjectScope) -> impl Iterator<Item = &Arc<Stored>> {
+        self.by_scope.get(scope).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub(super) fn scopes(&self) -> &BTreeMap<ObjectScope, BTreeMap<ObjectName, Arc<Stored>>> {
+        &self.by_scope
+    }
+
+    pub(super) fn has_scope(&self, scope: &ObjectScope) -> bool {
+        self.by_scope.contains_key(scope)
+    }
+
+    /// The policies that protect a service, always in the same order.
+    pub(crate) fn policies_of(&self, service: &ServiceName) -> Vec<Arc<Stored>> {
+        let scopes = PolicyScope::of_service(service).map(ObjectScope::Policy);
+        scopes.iter().flat_map(|scope| self.of_scope(scope)).cloned().collect()
+    }
+
+    /// The routes that hold for callers of a namespace: those of this namespace, or, where it has
+    /// none of its own, those of the service's.
+    pub(crate) fn routes_of(&self, service: &ServiceName, callers: &Label) -> Arc<[Arc<Route>]> {
+        let scope = |callers| ObjectScope::Route(RouteScope { service: service.clone(), callers });
+        let own = scope(Some(callers.clone()));
+        let holding = if self.has_scope(&own) { own } else { scope(None) };
+        let route = |stored: &Arc<Stored>| match &stored.object {
+            Object::Route(route) => Some(route.clone()),
+            Object::Policy(_) => None,
+        };
+        self.of_scope(&holding).filter_map(route).collect()
+    }
+
+    /// Whether routes of `scope` hold for callers of a namespace, or would if there were any.
+    pub(crate) fn holds_for(&self, scope: &RouteScope, callers: &Label) -> bool {
+        match &scope.callers {
+            Some(namespace) => namespace == callers,
+            None => {
+                let own =
+                    RouteScope { callers: Some(callers.clone()), service: scope.service.clone() };
+                !self.has_scope(&ObjectScope::Route(own))
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+use std::net::SocketAddr;
+
+use std::time::Duration;
+
+use prost::Message as _;
+use tollway_model::{AppProtocol, ObjectId, ObjectKind, ObjectName, TrustDomain, Workload};
+use tollway_wire::v1;
+
+use super::*;
+use crate::catalogue::Home;
+use crate::key::Key;
+use crate::options::EgressMode;
+use crate::stored;
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn name(text: &str) -> ServiceName {
+    ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
+}
+
+fn hub() -> Arc<Hub> {
+    Hub::new(Catalogue::new(
+        Home {
+            network: label("west"),
+            trust_domain: TrustDomain::new("west.tollway").unwrap(),
+            root: Vec::new(),
+            egress: EgressMode::Direct,
+            listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
+            peer_addresses: Arc::from([]),
+        },
+        0,
+    ))
+}
+
+fn put(hub: &Hub, key: &Key, value: &[u8], revision: u64) {
+    hub.change(|catalogue| {
+        let subjects = catalogue.put(key, value, revision).unwrap();
+        catalogue.advance(revision);
+        subjects
+    });
+}
+
+fn put_workload(hub: &Hub, app: &str, port: u16, revision: u64) {
+    let service = name(app);
+    let workload = Workload {
+        service: service.clone(),
+        instance: label("a"),
+        address: ([10, 0, 0, 1], port).into(),
+        protocol: AppProtocol::Http,
+        ready: true,
+    };
+    let key =
+        Key::Workload { namespace: service.namespace, app: service.app, instance: label("a") };
+    put(hub, &key, &v1::Workload::from(&workload).encode_to_vec(), revision);
+}
+
+fn taken(watcher: &Watcher) -> Vec<String> {
+    let updates = watcher.take(100);
+    let mut names: Vec<_> = updates.services.iter().map(|u| u.service.to_string()).collect();
+    names.sort();
+    names
+}
+
+async fn wakes(watcher: &Watcher) -> bool {
+    tokio::time::timeout(Duration::from_millis(50), watcher.changed()).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_watcher_wakes_for_its_subscriptions_only() {
+    let hub = hub();
+    let watcher = hub.watch_subscribed();
+    watcher.subscribe(vec![name("stock")]).unwrap();
+    assert!(wakes(&watcher).await);
+    assert_eq!(taken(&watcher), ["stock.default.west"]);
+    put_workload(&hub, "orders", 1, 1);
+    assert!(!wakes(&watcher).await);
+    put_workload(&hub, "stock", 1, 2);
+    assert!(wakes(&watcher).await);
+    assert_eq!(taken(&watcher), ["stock.default.west"]);
+    assert_eq!(taken(&watcher), [""; 0]);
+    watcher.unsubscribe(&[name("stock")]);
+    put_workload(&hub, "stock", 2, 3);
+    assert!(!wakes(&watcher).await);
+    assert_eq!(taken(&watcher), [""; 0]);
+}
+
+#[tokio::test]
+async fn many_changes_of_one_service_are_one_update() {
+    let hub = hub();
+    let watcher = hub.watch_subscribed();
+    watcher.subscribe(vec![name("stock")]).unwrap();
+    for port in 1..=1_000 {
+        put_workload(&hub, "stock", port, port.into());
+    }
+    let updates = watcher.take(100);
+    assert_eq!(updates.revision, Revision(1_000));
+    assert_eq!(updates.services.len(), 1);
+}
+
+#[tokio::test]
+async fn a_change_of_a_network_concerns_those_who_call_its_services() {
+    let hub = hub();
+    let (east, north) = (hub.watch_subscribed(), hub.watch_subscribed());
+    east.subscribe(vec![name("stock.default.east"), name("stock")]).unwrap();
+    north.subscribe(vec![name("stock.default.north")]).unwrap();
+    taken(&east);
+    taken(&north);
+    assert!(wakes(&east).await && wakes(&north).await);
+    let link = stored::PeerLink { reachable: true, ..Default::default() };
+    put(&hub, &Key::PeerLink { network: label("east") }, &link.encode_to_vec(), 1);
+    assert!(wakes(&east).await);
+    assert!(!wakes(&north).await);
+    assert_eq!(taken(&east), ["stock.default.east"]);
+}
+
+#[tokio::test]
+async fn what_is_taken_in_pieces_is_whole() {
+    let hub = hub();
+    let watcher = hub.watch_subscribed();
+    let names: Vec<_> = (0..25).map(|n| name(&format!("app-{n}"))).collect();
+    watcher.subscribe(names).unwrap();
+    let mut sizes = Vec::new();
+    loop {
+        let updates = watcher.take(10);
+        sizes.push(updates.services.len());
+        if !updates.more {
+            break;
+        }
+    }
+    assert_eq!(sizes, [10, 10, 5]);
+}
+
+#[test]
+fn subscriptions_are_limited_and_those_held_stay() {
+    let hub = hub();
+    let watcher = hub.watch_subscribed();
+    let names = |count: usize| (0..count).map(|n| name(&format!("app-{n}"))).collect::<Vec<_>>();
+    watcher.subscribe(names(SUBSCRIPTIONS_PER_STREAM_LIMIT)).unwrap();
+    assert_eq!(watcher.subscribe(vec![name("more")]), Err(NotFollowed::TooMany));
+    assert_eq!(watcher.subscribe(names(1)), Ok(()));
+    watcher.unsubscribe(&names(1));
+    assert_eq!(watcher.subscribe(vec![name("more")]), Ok(()));
+}
+
+#[test]
+fn a_watcher_that_leaves_leaves_nothing_behind() {
+    let hub = hub();
+    let watcher = hub.watch_subscribed();
+    watcher.subscribe(vec![name("stock")]).unwrap();
+    watcher.acknowledge(Revision(7));
+    watcher.acknowledge(Revision(3));
+    assert_eq!(hub.applied_everywhere(), Some(Revision(7)));
+    drop(watcher);
+    assert_eq!(hub.applied_everywhere(), None);
+    let inner = hub.lock();
+    assert!(inner.interest.is_empty() && inner.watchers.is_empty());
+}
+
+fn route_id(id: &str) -> ObjectId {
+    let (namespace, name) = id.split_once('/').unwrap();
+    ObjectId { kind: ObjectKind::Route, name: ObjectName::new(namespace, name).unwrap() }
+}
+
+/// Stores the route `namespace/name` for a service.
+fn put_route(hub: &Hub, id: &str, service: &str, revision: u64) {
+    let id = route_id(id);
+    let redirect = v1::Redirect { status: 302, ..v1::Redirect::default() };
+    let rule = v1::RouteRule {
+        action: Some(v1::route_rule::Action::Redirect(redirect)),
+        ..v1::RouteRule::default()
+    };
+    let route = v1::Route {
+        namespace: id.name.namespace.to_string(),
+        name: id.name.name.to_string(),
+        service: service.into(),
+        rules: vec![rule],
+        created_unix_ms: revision,
+    };
+    let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
+    put(hub, &Key::Object(id), &object.encode_to_vec(), revision);
+}
+
+fn delete_route(hub: &Hub, id: &str, revision: u64) {
+    hub.change(|catalogue| {
+        let subjects = catalogue.delete(&Key::Object(route_id(id)), revision);
+        catalogue.advance(revision);
+        subjects
+    });
+}
+
+/// The routes in every update that the watcher has not read, as `service: names`.
+fn routes(watcher: &Watcher) -> Vec<String> {
+    let print = |update: &ServiceUpdate| {
+        let names: Vec<_> = update.routes.iter().map(|route| route.name.to_string()).collect();
+        format!("{}: {}", update.service, names.join(" "))
+    };
+    let mut updates: Vec<_> = watcher.take(100).services.iter().map(print).collect();
+    updates.sort();
+    updates
+}
+
+/// Sidecars in the namespaces `shop` and `audit` that follow `stock.shop`.
+fn followers(hub: &Arc<Hub>) -> [Watcher; 2] {
+    ["web.shop", "web.audit"].map(|of| {
+        let watcher = hub.watch_of(name(of), label("a"));
+        watcher.subscribe(vec![name("stock.shop"), name("other.shop")]).unwrap();
+        routes(&watcher);
+        watcher
+    })
+}
+
+#[tokio::test]
+async fn a_route_wakes_those_that_follow_its_service_and_for_which_it_holds() {
+    let hub = hub();
+    let [own, foreign] = followers(&hub);
+    assert!(wakes(&own).await && wakes(&foreign).await);
+    put_route(&hub, "shop/r", "stock", 1);
+    assert!(wakes(&own).await && wakes(&foreign).await);
+    assert_eq!(routes(&own), ["stock.shop.west: shop/r"]);
+    assert_eq!(routes(&foreign), ["stock.shop.west: shop/r"]);
+    put_route(&hub, "shop/unrelated", "nobody-follows", 2);
+    assert!(!wakes(&own).await);
+
+    // Routes of the callers' namespace hold in place of those of the service.
+    put_route(&hub, "audit/mine", "stock.shop", 3);
+    assert!(wakes(&foreign).await);
+    assert_eq!(routes(&foreign), ["stock.shop.west: audit/mine"]);
+    assert!(!wakes(&own).await);
+    put_route(&hub, "shop/second", "stock", 4);
+    assert!(wakes(&own).await);
+    assert_eq!(routes(&own), ["stock.shop.west: shop/r shop/second"]);
+    assert!(!wakes(&foreign).await);
+    delete_route(&hub, "audit/mine", 5);
+    assert!(wakes(&foreign).await);
+    assert_eq!(routes(&foreign), ["stock.shop.west: shop/r shop/second"]);
+}
+
+#[tokio::test]
+async fn a_route_that_is_now_for_another_service_has_left_the_first() {
+    let hub = hub();
+    let [own, _] = followers(&hub);
+    put_route(&hub, "shop/r", "stock", 1);
+    routes(&own);
+    put_route(&hub, "shop/r", "other", 2);
+    assert_eq!(routes(&own), ["other.shop.west: shop/r", "stock.shop.west: "]);
+}
+
+#[tokio::test]
+async fn routes_are_for_services_of_other_networks_and_without_workloads_too() {
+    let hub = hub();
+    let watcher = hub.watch_of(name("web.shop"), label("a"));
+    watcher.subscribe(vec![name("stock.shop.east")]).unwrap();
+    assert_eq!(routes(&watcher), ["stock.shop.east: "]);
+    put_route(&hub, "shop/r", "stock.shop.east", 1);
+    assert_eq!(routes(&watcher), ["stock.shop.east: shop/r"]);
+    // It is a route of the caller's operator: callers of other namespaces have none.
+    let other = hub.watch_of(name("web.audit"), label("a"));
+    other.subscribe(vec![name("stock.shop.east")]).unwrap();
+    assert_eq!(routes(&other), ["stock.shop.east: "]);
+    // A watcher without callers has no routes.
+    let gateway = hub.watch_subscribed();
+    gateway.subscribe(vec![name("stock.shop.east")]).unwrap();
+    assert_eq!(routes(&gateway), ["stock.shop.east: "]);
+}
+
+#[test]
+fn a_watcher_that_resumes_gets_routes_that_changed_meanwhile() {
+    let hub = hub();
+    put_route(&hub, "shop/r", "stock", 1);
+    put_route(&hub, "audit/mine", "stock.shop", 2);
+    let resumed = |of: &str, known| {
+        let watcher = hub.watch_of(name(of), label("a"));
+        watcher.resume(vec![name("stock.shop")], Revision(known)).unwrap();
+        routes(&watcher)
+    };
+    assert_eq!(resumed("web.shop", 0), ["stock.shop.west: shop/r"]);
+    assert_eq!(resumed("web.shop", 1), [""; 0]);
+    assert_eq!(resumed("web.audit", 1), ["stock.shop.west: audit/mine"]);
+    assert_eq!(resumed("web.audit", 2), [""; 0]);
+    delete_route(&hub, "audit/mine", 3);
+    delete_route(&hub, "shop/r", 4);
+    assert_eq!(resumed("web.shop", 3), ["stock.shop.west: "]);
+    assert_eq!(resumed("web.audit", 2), ["stock.shop.west: "]);
+    assert_eq!(resumed("web.audit", 4), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_wait_for_routes_counts_those_for_which_they_hold() {
+    let hub = hub();
+    let [own, foreign] = followers(&hub);
+    let stranger = hub.watch_of(name("orders.shop"), label("b"));
+    put_route(&hub, "shop/r", "stock", 1);
+    let applied = async |callers: Option<&str>, revision| {
+        let callers = callers.map(label);
+        let scope = RouteScope { service: name("stock.shop"), callers };
+        let scopes = BTreeSet::from([ObjectScope::Route(scope)]);
+        hub.applied(&scopes, revision, Duration::ZERO).await
+    };
+    let lagging = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(applied(None, 1).await, (2, lagging(&["a.web.audit", "a.web.shop"])));
+    own.acknowledge(Revision(1));
+    assert_eq!(applied(None, 1).await, (2, lagging(&["a.web.audit"])));
+    foreign.acknowledge(Revision(1));
+    assert_eq!(applied(None, 1).await, (2, lagging(&[])));
+    put_route(&hub, "audit/mine", "stock.shop", 2);
+    assert_eq!(applied(Some("audit"), 2).await, (1, lagging(&["a.web.audit"])));
+    assert_eq!(applied(None, 1).await, (1, lagging(&[])), "audit has routes of its own");
+    drop(stranger);
+}
