@@ -12,6 +12,7 @@ use crate::command::apply::{ApplyArgs, DeleteArgs};
 use crate::command::call::CallArgs;
 use crate::command::check::CheckArgs;
 use crate::command::demo::DemoArgs;
+use crate::command::diff::DiffArgs;
 use crate::command::echo::EchoArgs;
 use crate::command::fabric::FabricArgs;
 use crate::command::get::GetArgs;
@@ -26,8 +27,8 @@ use crate::command::state::StateArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
-    actors, apply, call, check, control, demo, echo, fabric, front, gateway, get, identity, join,
-    lab, load, local_control, neighbours, run as run_command, sidecar, state, store, token,
+    actors, apply, call, check, control, demo, diff, echo, fabric, front, gateway, get, identity,
+    join, lab, load, local_control, neighbours, run as run_command, sidecar, state, store, token,
 };
 use crate::part::PartArgs;
 
@@ -79,6 +80,8 @@ pub(crate) enum Command {
     Store(StoreArgs),
     /// Create or change policies and routes: who may call what, and how.
     Apply(ApplyArgs),
+    /// Show what `apply` would change; exit code 1 if anything.
+    Diff(DiffArgs),
     /// Show the state of a control plane.
     Get(GetArgs),
     /// Run pre-flight checks.
@@ -148,6 +151,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Join(args) => join::run(args)?,
         Command::Actors(args) => actors::run(args)?,
         Command::Apply(args) => apply::apply(&args)?,
+        Command::Diff(args) => return diff::run(&args),
         Command::Get(args) => get::run(&args)?,
         Command::Delete(args) => apply::delete(&args)?,
         Command::Neighbours(args) => neighbours::run(&args)?,

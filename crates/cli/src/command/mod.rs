@@ -9,6 +9,7 @@ pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod echo;
 pub(crate) mod fabric;
 pub(crate) mod front;
