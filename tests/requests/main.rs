@@ -11,6 +11,7 @@ mod front;
 mod grpc;
 mod listeners;
 mod metrics;
+mod objects;
 mod policy;
 mod tracing;
 mod transport;

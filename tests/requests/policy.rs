@@ -308,8 +308,8 @@ fn mistakes_in_a_file_change_nothing() {
     let files = folder.path().to_str().unwrap();
     let reported = mesh.east.done(&["apply", "-f", files, "--json"], "");
     let reported: serde_json::Value = serde_json::from_str(&reported).unwrap();
-    assert_eq!(reported["policies"][1]["policy"], "default/other");
-    assert_eq!(reported["policies"][1]["outcome"], "created");
+    assert_eq!(reported["objects"][1]["name"], "default/other");
+    assert_eq!(reported["objects"][1]["outcome"], "created");
     let reported = mesh.east.done(&["delete", "-f", files], "");
     assert_eq!(reported, "policy default/good deleted\npolicy default/other deleted\n");
 }
