@@ -31,6 +31,9 @@ pub struct CallTrace {
     /// The service, `app.namespace.network`; none if the request names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The rule of a route that sent the request to `name`; none if its service has no routes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<RouteTaken>,
     /// What was known of the service when the request was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
@@ -50,6 +53,17 @@ pub struct CallTrace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     pub times_us: Times,
+}
+
+/// A rule that held for a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RouteTaken {
+    /// The service that the request names, `app.namespace.network`.
+    pub service: String,
+    /// The route, `namespace/name`.
+    pub route: String,
+    /// The rule's name, or its number from 0.
+    pub rule: String,
 }
 
 /// A service in the view of its caller's network.

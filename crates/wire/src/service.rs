@@ -279,9 +279,9 @@ mod tests {
 
     use super::*;
 
-    fn name() -> tollway_model::ServiceName {
+    fn name() -> ServiceName {
         let [namespace, network] = ["shop", "east"].map(|l| Label::new(l).unwrap());
-        tollway_model::ServiceName::parse_in("Stock", &namespace, &network).unwrap()
+        ServiceName::parse_in("Stock", &namespace, &network).unwrap()
     }
 
     fn domain() -> TrustDomain {

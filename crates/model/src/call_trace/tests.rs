@@ -5,6 +5,11 @@ fn whole() -> CallTrace {
         reported_by: "sidecar web.default.west".to_owned(),
         caller: "spiffe://west.tollway/ns/default/web".to_owned(),
         name: Some("stock.shop.east".to_owned()),
+        route: Some(RouteTaken {
+            service: "stock.shop.west".to_owned(),
+            route: "shop/stock".to_owned(),
+            rule: "canary".to_owned(),
+        }),
         service: Some(Service {
             state: ServiceWord::JoinedNetwork,
             protocol: Some("http".to_owned()),
@@ -53,6 +58,8 @@ fn a_trace_is_read_as_it_was_written() {
 #[test]
 fn the_words_of_a_trace_stay() {
     let text = serde_json::to_value(whole()).unwrap();
+    assert_eq!(text["route"]["route"], "shop/stock");
+    assert_eq!(text["route"]["rule"], "canary");
     assert_eq!(text["service"]["state"], "joined_network");
     assert_eq!(text["connection"]["through_gateway"], true);
     assert_eq!(text["admission"]["verdict"], "allowed");

@@ -99,6 +99,7 @@ pub(crate) fn retry_answered(
 pub(super) fn resume(cx: &mut Cx, exchanges: &mut Exchanges, key: ExchangeKey) {
     if let Some(exchange) = exchanges.get_mut(key) {
         exchange.up = UpstreamState::Waiting;
+        exchange.leave_replica();
     }
     exchanges.rewind(key);
     cx.effects.push(Effect::Dispatch(key));

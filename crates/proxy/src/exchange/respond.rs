@@ -61,7 +61,7 @@ pub(crate) fn on_response(
     }
     headers::response(head, origin);
     if let Some(steering) = exchanges.get(key).and_then(|exchange| exchange.steering.as_ref()) {
-        headers::edit(&mut head.fields, steering.response_edits());
+        steering.edit_response(head);
     }
     if is_observed {
         trace::add_call_trace(cx, exchanges, key, head, None);

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tollway_http::ResponseHead;
 use tollway_model::ServiceName;
-use tollway_routing::{BackendTarget, FieldEdit, Rule};
+use tollway_model::call_trace::RouteTaken;
+use tollway_routing::{AffinityHash, BackendTarget, Rule};
 
-use super::{Exchange, ExchangeKey, Exchanges};
+use super::{Destination, Exchange, ExchangeKey, Exchanges};
+use crate::headers;
 use crate::mesh::ServiceRoutes;
 
 impl Exchange {
@@ -14,6 +17,20 @@ impl Exchange {
     pub(super) fn idle_limit(&self, usual: Duration) -> Duration {
         let of_rule = self.steering.as_ref().and_then(|steering| steering.rule.timeouts().idle);
         of_rule.unwrap_or(usual)
+    }
+
+    /// An attempt at the replica of its key has failed: any replica may have it now. Returns whether it
+    /// was for one.
+    pub(crate) fn leave_replica(&mut self) -> bool {
+        let (Some(steering), Destination::Workload(workload)) = (&self.steering, &self.destination)
+        else {
+            return false;
+        };
+        let has_left = steering.rule.affinity().is_some();
+        if has_left {
+            self.destination = Destination::Service(workload.service.clone());
+        }
+        has_left
     }
 
     /// The whole body of a request that was sent, while it is kept for another attempt.
@@ -53,6 +70,10 @@ pub(crate) struct Steering {
     retries: u32,
     /// When the pause before a retry is over.
     pub(super) resume_at: Option<Instant>,
+    /// The key by which its requests go to one replica; `None` without one, and after a failed attempt.
+    pub(super) affinity: Option<AffinityHash>,
+    /// A cookie that is set in the response, so that the next requests have the key.
+    cookie: Option<Box<[u8]>>,
     /// When the attempt under way has taken too long; `None` without a limit.
     pub(super) attempt_ends: Option<Instant>,
 }
@@ -64,8 +85,37 @@ impl Steering {
         rule: Arc<Rule>,
         backend: usize,
     ) -> Self {
-        let (retries, attempt_ends, resume_at) = (0, None, None);
-        Self { service, routes, rule, backend, retries, resume_at, attempt_ends }
+        Self {
+            service,
+            routes,
+            rule,
+            backend,
+            retries: 0,
+            resume_at: None,
+            affinity: None,
+            cookie: None,
+            attempt_ends: None,
+        }
+    }
+
+    /// The requests of a key go to one replica. `cookie` is set in the response if there is one.
+    pub(crate) fn with_affinity(self, key: AffinityHash, cookie: Option<Vec<u8>>) -> Self {
+        Self { affinity: Some(key), cookie: cookie.map(Vec::into_boxed_slice), ..self }
+    }
+
+    /// The key by which a replica is to be chosen. It is given once.
+    pub(crate) fn take_affinity(&mut self) -> Option<AffinityHash> {
+        self.affinity.take()
+    }
+
+    /// The rule, as a call trace names it.
+    pub(super) fn taken(&self) -> RouteTaken {
+        let name = self.rule.name();
+        RouteTaken {
+            service: self.service.to_string(),
+            route: name.route.to_string(),
+            rule: name.rule.to_string(),
+        }
     }
 
     /// Of a copy of a request: nothing is changed in its response, which is dropped.
@@ -101,8 +151,11 @@ impl Steering {
         self.rule.backend(self.backend)
     }
 
-    /// Changes of the response.
-    pub(super) fn response_edits(&self) -> &[FieldEdit] {
-        self.backend().map_or(&[], |backend| &backend.response)
+    /// Changes a response of the backend as the rule has it.
+    pub(super) fn edit_response(&self, head: &mut ResponseHead) {
+        headers::edit(&mut head.fields, self.backend().map_or(&[], |backend| &backend.response));
+        if let Some(cookie) = &self.cookie {
+            head.fields.push(b"set-cookie", cookie);
+        }
     }
 }

@@ -139,6 +139,7 @@ fn call_trace(
     let exchange = exchanges.get_mut(key)?;
     let (started, attempts) = (exchange.started, exchange.attempts);
     let name = exchange.destination.service().cloned();
+    let route = exchange.steering.as_ref().map(|steering| steering.taken());
     let part = exchange.caller_part()?;
     let times_us = part.times(started, Instant::now());
     let failure = failure.map(|code| Failure {
@@ -158,6 +159,7 @@ fn call_trace(
         caller: cx.identity.clone(),
         service,
         name: name.as_ref().map(ServiceName::to_string),
+        route,
         connection,
         admission,
         attempts,

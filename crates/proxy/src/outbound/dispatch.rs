@@ -8,7 +8,9 @@ use tollway_model::ServiceName;
 use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Destination, ExchangeKey, Exchanges, UpstreamState, describe, fail};
+use crate::exchange::{
+    Destination, Exchange, ExchangeKey, Exchanges, UpstreamState, describe, fail,
+};
 use crate::inbound::{AppQueue, concurrency, fairness};
 use crate::outbound::{send, steer};
 use crate::protocol::{http1_server, relay};
@@ -164,7 +166,13 @@ pub(crate) fn fail_waiting(
     let waiting = &mut pools::pool(cx, upstreams, destination).waiting;
     let late = waiting.split_off(first.min(waiting.len()));
     for key in late {
-        if exchanges.is_waiting(key) {
+        if !exchanges.is_waiting(key) {
+            continue;
+        }
+        if exchanges.get_mut(key).is_some_and(Exchange::leave_replica) {
+            pools::pass_over_workload(cx, upstreams, destination);
+            cx.effects.push(Effect::Dispatch(key));
+        } else {
             fail::fail(cx, conns, exchanges, key, error);
         }
     }

@@ -65,6 +65,9 @@ pub(crate) fn on_attempt_failed(
             cause.code.unwrap_or_else(|| access_log::code_of(failure)),
         );
     }
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.leave_replica();
+    }
     exchanges.rewind(key);
     cx.effects.push(Effect::Dispatch(key));
 }

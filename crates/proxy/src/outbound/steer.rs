@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_http::{Fields, RequestHead, ResponseHead};
-use tollway_routing::{RequestFields, Routed, RoutedRequest, Rule, RuleAction};
+use tollway_model::route::Affinity;
+use tollway_routing::{AffinityHash, RequestFields, Routed, RoutedRequest, Rule, RuleAction};
 
 use crate::conn::Connections;
 use crate::cx::Cx;
@@ -104,8 +105,46 @@ fn decide(
     if rule.retry().is_some() {
         routes.note_request(now);
     }
-    exchange.steering = Some(Box::new(Steering::new(of, Arc::clone(routes), rule, backend)));
+    let key = affinity_of(&rule, &head.fields, random);
+    let mut steering = Steering::new(of, Arc::clone(routes), rule, backend);
+    if let Some((key, cookie)) = key {
+        steering = steering.with_affinity(key, cookie);
+    }
+    exchange.steering = Some(Box::new(steering));
     Ok(Decided::Sent)
+}
+
+/// The key by which a request goes to one replica, and the cookie that is to carry it from now on.
+fn affinity_of(
+    rule: &Rule,
+    fields: &Fields,
+    random: u64,
+) -> Option<(AffinityHash, Option<Vec<u8>>)> {
+    match rule.affinity()? {
+        Affinity::Header(name) => {
+            let value = fields.value(name.to_ascii_lowercase().as_bytes())?;
+            Some((AffinityHash::of_key(value), None))
+        }
+        Affinity::Cookie { name, ttl } => {
+            if let Some(value) = cookie(fields, name.as_bytes()) {
+                return Some((AffinityHash::of_key(value), None));
+            }
+            let value = format!("{random:016x}");
+            let mut set = format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax");
+            if let Some(ttl) = ttl {
+                set.push_str(&format!("; Max-Age={}", ttl.as_secs()));
+            }
+            Some((AffinityHash::of_key(value.as_bytes()), Some(set.into_bytes())))
+        }
+    }
+}
+
+/// The value of a cookie (RFC 6265 section 5.4).
+fn cookie<'f>(fields: &'f Fields, name: &'f [u8]) -> Option<&'f [u8]> {
+    let pairs = fields.values(b"cookie").flat_map(|line| line.split(|byte| *byte == b';'));
+    pairs
+        .map(<[u8]>::trim_ascii)
+        .find_map(|pair| pair.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
 fn redirect(routed: &Routed<'_>, head: &RequestHead) -> ResponseHead {

@@ -1,8 +1,10 @@
 //! What is known of a service that is to be called; the first question asks the control plane.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use tollway_model::{AppProtocol, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, Instance, ServiceName, ServiceState};
+use tollway_routing::{AffinityHash, pick_by_key};
 
 use super::workload;
 use crate::cx::Cx;
@@ -63,7 +65,30 @@ pub(crate) fn find_callee(
     {
         return Ok(Callee::Routed(Arc::clone(routes)));
     }
-    Ok(note_callee(exchange, pool)?.then_some(key).into())
+    let is_known = note_callee(exchange, pool)?;
+    if is_known
+        && let Some(of) = exchange.steering.as_mut().and_then(|steering| steering.take_affinity())
+        && let Some(instance) = replica_of(pool, of, cx.now)
+    {
+        let service = exchange.destination.service().cloned();
+        let Some(service) = service else { return Ok(Callee::Found(key)) };
+        let (workload, state) = (Arc::new(WorkloadName { service, instance }), pool.state.clone());
+        exchange.destination = Destination::Workload(Arc::clone(&workload));
+        return find_workload(cx, upstreams, &workload, state.as_ref()).map(Callee::from);
+    }
+    Ok(is_known.then_some(key).into())
+}
+
+/// The replica that takes the requests of a key, among those that can be reached. `None` for a service
+/// of another network: its gateways choose.
+fn replica_of(pool: &Pool, key: AffinityHash, now: Instant) -> Option<Instance> {
+    let Some(ServiceState::Local { endpoints, .. }) = &pool.state else { return None };
+    let usable = endpoints.iter().map(|endpoint| {
+        let is_usable = !pool.is_passed_over(endpoint.address, now);
+        is_usable.then(|| AffinityHash::of_instance(&endpoint.instance))
+    });
+    let chosen = pick_by_key(key, usable)?;
+    endpoints.get(chosen).map(|endpoint| endpoint.instance.clone())
 }
 
 /// Notes which service a request is for. Returns whether the control plane has said where it is.

@@ -284,6 +284,17 @@ pub(crate) fn back_off(
     }
 }
 
+/// A workload could not be reached that was chosen among those of its service: its address is passed
+/// over there.
+pub(crate) fn pass_over_workload(cx: &mut Cx, upstreams: &mut Upstreams, of: &Destination) {
+    let Destination::Workload(workload) = of else { return };
+    let state = upstreams.pools.get(of).and_then(|pool| pool.state.as_ref());
+    let address = state.and_then(|state| workload::endpoint(state, &workload.instance));
+    let address = address.map(|endpoint| endpoint.address);
+    let until = cx.now + cx.config.timeouts.dial_backoff;
+    back_off(cx, upstreams, &Destination::Service(workload.service.clone()), address, until);
+}
+
 /// An HTTP/1.1 upstream has answered: the next request, the pool, or the end.
 pub(crate) fn on_http1_idle(
     cx: &mut Cx,

@@ -1,8 +1,8 @@
 //! Routes of a service, as the caller's sidecar applies them.
 
 use tollway_model::route::{
-    Backend, HeaderEdits, Mirror, NamedMatch, PathEdit, PathMatch, Redirect, RetryBudget, Rewrite,
-    RouteAction, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, TextMatch,
+    Affinity, Backend, HeaderEdits, Mirror, NamedMatch, PathEdit, PathMatch, Redirect, RetryBudget,
+    Rewrite, RouteAction, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, TextMatch,
 };
 use tollway_model::{Caller, ObjectName, Route, ServiceRef, SpiffeId};
 use tollway_routing::RouteSet;
@@ -81,6 +81,31 @@ impl Shop {
         };
         self.caller.send_state(&own, state);
         self.callees.push(callee);
+    }
+
+    /// Starts a replica of the service many, whose app has the name of the replica.
+    fn replica(&mut self, name: &'static str) -> Endpoint {
+        let many = service("many");
+        let app = serve(move |request| state(name, request));
+        let callee = Running::start(
+            many.clone(),
+            self.network.credentials(&many, name, &[]),
+            &[ListenerKind::Inbound],
+            Some(AppTarget::at(app, AppProtocol::Http)),
+            None,
+        );
+        let address = callee.addresses[0];
+        self.callees.push(callee);
+        Endpoint { instance: label(name), address }
+    }
+
+    fn send_replicas(&self, endpoints: &[Endpoint]) {
+        let state = ServiceState::Local {
+            endpoints: endpoints.into(),
+            protocol: AppProtocol::Http,
+            trust_domain: self.network.trust_domain.clone(),
+        };
+        self.caller.send_state(&service("many"), state);
     }
 
     /// Requests for stock are decided by these rules from now on.
@@ -437,4 +462,66 @@ fn an_attempt_that_takes_too_long_is_made_again() {
     assert_eq!(shop.caller.metrics.retries.value(), 2);
     let waited = now() - begun;
     assert!((Duration::from_millis(750)..Duration::from_secs(2)).contains(&waited), "{waited:?}");
+}
+
+#[test]
+fn requests_of_one_key_go_to_one_replica_while_it_is_there() {
+    let mut shop = Shop::new();
+    let names = ["a", "b", "c"];
+    let mut endpoints: Vec<Endpoint> = names.iter().map(|name| shop.replica(name)).collect();
+    shop.send_replicas(&endpoints);
+    let by_header = Affinity::Header("X-User".to_owned());
+    shop.route(vec![RouteRule { affinity: Some(by_header), ..only("many") }]);
+    let replica_of = |shop: &Shop, user: usize| {
+        let answer = shop.get("/", &format!("x-user: user-{user}\r\n"));
+        assert_has(&answer, "HTTP/1.1 200 OK");
+        let line = answer.lines().find(|line| line.starts_with("x-app: ")).unwrap();
+        line.trim_start_matches("x-app: ").to_owned()
+    };
+    let before: Vec<String> = (0..30).map(|user| replica_of(&shop, user)).collect();
+    assert!(names.iter().all(|name| before.iter().any(|of| of == name)), "{before:?}");
+    let again: Vec<String> = (0..30).map(|user| replica_of(&shop, user)).collect();
+    assert_eq!(again, before);
+    endpoints.retain(|endpoint| endpoint.instance.as_str() != "b");
+    shop.send_replicas(&endpoints);
+    for (user, of) in before.iter().enumerate() {
+        let now = replica_of(&shop, user);
+        assert!(now == *of || of == "b", "user {user} moved from {of} to {now}");
+    }
+}
+
+#[test]
+fn a_client_without_the_cookie_of_a_rule_gets_it_and_keeps_its_replica() {
+    let mut shop = Shop::new();
+    let endpoints: Vec<Endpoint> = ["a", "b", "c"].map(|name| shop.replica(name)).into();
+    shop.send_replicas(&endpoints);
+    let ttl = Some(Duration::from_secs(60));
+    let affinity = Some(Affinity::Cookie { name: "user".to_owned(), ttl });
+    shop.route(vec![RouteRule { affinity, ..only("many") }]);
+    for _ in 0..5 {
+        let first = shop.get("/", "cookie: other=1\r\n");
+        let set = first.lines().find(|line| line.starts_with("set-cookie: user=")).unwrap();
+        assert!(set.ends_with("; Path=/; HttpOnly; SameSite=Lax; Max-Age=60"), "{set}");
+        let value = set.split(['=', ';']).nth(1).unwrap();
+        let app = first.lines().find(|line| line.starts_with("x-app: ")).unwrap();
+        for _ in 0..3 {
+            let next = shop.get("/", &format!("cookie: a=b; user={value}\r\n"));
+            assert_has(&next, app);
+            assert!(!next.contains("set-cookie"), "{next}");
+        }
+    }
+}
+
+#[test]
+fn a_key_whose_replica_cannot_be_reached_is_served_by_another() {
+    let mut shop = Shop::new();
+    let gone = Endpoint { instance: label("gone"), address: unused_address() };
+    let endpoints = [shop.replica("a"), gone];
+    shop.send_replicas(&endpoints);
+    let by_header = Affinity::Header("x-user".to_owned());
+    shop.route(vec![RouteRule { affinity: Some(by_header), ..only("many") }]);
+    for user in 0..10 {
+        let answer = shop.get("/", &format!("x-user: user-{user}\r\n"));
+        assert_has(&answer, "HTTP/1.1 200 OK");
+    }
 }

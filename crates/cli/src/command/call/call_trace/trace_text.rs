@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use hyper::StatusCode;
 use tollway_model::call_trace::{
-    Admission, CallTrace, Connection, FailedAttempt, Failure, Service, ServiceWord, Stage, Times,
+    Admission, CallTrace, Connection, FailedAttempt, Failure, RouteTaken, Service, ServiceWord,
+    Stage, Times,
 };
 
 use super::explanation::Explanation;
@@ -30,6 +31,9 @@ pub(super) fn write(explanation: &Explanation) -> String {
 fn write_hops(page: &mut Page, trace: &CallTrace) {
     if let Some(name) = &trace.name {
         page.hop("name", name);
+    }
+    if let Some(RouteTaken { service, route, rule }) = &trace.route {
+        page.hop("route", &format!("{route}, rule {rule}, of {service}"));
     }
     if let Some(service) = &trace.service {
         page.hop("service", &service_text(service));
