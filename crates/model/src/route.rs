@@ -100,7 +100,7 @@ pub enum RouteError {
     RetryStatus { status: u16 },
     #[error("`{status}` is not the number of a gRPC status that reports a failure: 1 to 16")]
     RetryGrpcStatus { status: u8 },
-    #[error("`retry.backoff` is longer than `retry.longest_backoff`")]
+    #[error("`retry.backoff` is longer than `retry.longestBackoff`")]
     Backoff,
     #[error("`retry.budget.percent` is {percent}; at most 100 are accepted")]
     BudgetPercent { percent: u32 },
@@ -512,7 +512,7 @@ fn check_redirect(rule: &RouteRule, redirect: &Redirect) -> Result<(), RouteErro
         ("mirrors", !rule.mirrors.is_empty()),
         ("retry", rule.retry.is_some()),
         ("affinity", rule.affinity.is_some()),
-        ("request", rule.request != HeaderEdits::default()),
+        ("requestHeaders", rule.request != HeaderEdits::default()),
         ("timeouts", rule.timeouts != RouteTimeouts::default()),
     ];
     if let Some((field, _)) = has.into_iter().find(|(_, is_there)| *is_there) {
@@ -652,7 +652,7 @@ fn check_retry(retry: &RouteRetry) -> Result<(), RouteError> {
         return Err(RouteError::Retries { attempts: retry.attempts });
     }
     check_count("retry.statuses", retry.statuses.len(), RETRY_STATUSES_LIMIT)?;
-    check_count("retry.grpc_statuses", retry.grpc_statuses.len(), RETRY_STATUSES_LIMIT)?;
+    check_count("retry.grpcStatuses", retry.grpc_statuses.len(), RETRY_STATUSES_LIMIT)?;
     if let Some(status) = retry.statuses.iter().find(|status| !(400..600).contains(*status)) {
         return Err(RouteError::RetryStatus { status: *status });
     }
@@ -660,7 +660,7 @@ fn check_retry(retry: &RouteRetry) -> Result<(), RouteError> {
         return Err(RouteError::RetryGrpcStatus { status: *status });
     }
     check_time("retry.backoff", retry.backoff)?;
-    check_time("retry.longest_backoff", retry.longest_backoff)?;
+    check_time("retry.longestBackoff", retry.longest_backoff)?;
     if retry.backoff > retry.longest_backoff {
         return Err(RouteError::Backoff);
     }

@@ -225,7 +225,7 @@ fn numbers_and_times_have_bounds() {
     );
     check(
         of(RouteRetry { backoff: second * 2, ..retry() }),
-        "`retry.backoff` is longer than `retry.longest_backoff`",
+        "`retry.backoff` is longer than `retry.longestBackoff`",
     );
     let budget = RetryBudget { percent: 101, min_per_second: 0 };
     check(
