@@ -173,18 +173,20 @@ mod tests {
             let (left, right): (Vec<&str>, Vec<&str>) =
                 (before.iter().map(String::as_str).collect(), after.iter().map(String::as_str).collect());
             let (mut from, mut to) = (left.iter(), right.iter());
-            let mut rebuilt = Vec::new();
+            let mut rebuilt: Vec<&str> = Vec::new();
             for edit in edits(&left, &right) {
                 match edit {
                     Edit::Same => {
-                        rebuilt.extend(from.next());
+                        rebuilt.extend(from.next().copied());
                         to.next();
                     }
-                    Edit::Removed => drop(from.next()),
-                    Edit::Added => rebuilt.extend(to.next()),
+                    Edit::Removed => {
+                        from.next();
+                    }
+                    Edit::Added => rebuilt.extend(to.next().copied()),
                 }
             }
-            proptest::prop_assert_eq!(rebuilt, right.iter().collect::<Vec<_>>());
+            proptest::prop_assert_eq!(rebuilt, right.clone());
             proptest::prop_assert!(from.next().is_none());
         }
     }
