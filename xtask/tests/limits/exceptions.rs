@@ -103,7 +103,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "A text is cut there where it is reported; nothing is refused.",
         &[
             "control::connected::VERSION_BYTES",
-            "control::policy::LAGGING_NAMED_LIMIT",
+            "control::objects::LAGGING_NAMED_LIMIT",
             "proxy::call_trace::HOP_BYTES",
             "proxy::observe::finished::METHOD_BYTES",
             "proxy::observe::finished::PATH_BYTES",
@@ -250,5 +250,15 @@ pub(crate) const OTHER_FIELDS: &[(&str, &str, &[&str])] = &[
         "Of the connections to another network within `mesh_connections`.",
         "routing::spread::SpreadLimits",
         &["least", "most"],
+    ),
+    (
+        "Times of one route, which its author sets; `ROUTE_TIME_LIMIT` bounds them.",
+        "model::route::RouteTimeouts",
+        &["attempt", "idle"],
+    ),
+    (
+        "As above, as they are sent.",
+        "wire::generated::tollway.v1::RouteTimeouts",
+        &["request_ns", "attempt_ns", "idle_ns"],
     ),
 ];
