@@ -11,8 +11,8 @@ use tollway_model::Label;
 use tollway_model::route::RetryBudget;
 use tollway_model::traffic_policy::{Balancing, Outlier, Rate, RateLimit};
 use tollway_routing::{
-    AffinityHash, CallerUses, Candidate, PeakEwma, RATED_CALLERS_LIMIT, RateLimits, ReplicaOutcome,
-    ReplicaRules, Replicas, RetryCounts, Share, choose, pick_by_key,
+    AffinityHash, CallerUses, Candidate, PeakEwma, RATED_CALLERS_LIMIT, RateControl,
+    ReplicaOutcome, ReplicaRules, Replicas, RetryCounts, Share, choose, pick_by_key,
 };
 
 const BLOCKS: usize = 15;
@@ -37,7 +37,7 @@ fn main() {
     let second = Duration::from_secs(1);
     let limit = RateLimit { requests: 1_000_000, per: second, burst: 1_000_000 };
     let rate = Rate { service: Some(limit), caller: Some(limit), callers: Vec::new() };
-    let limits = RateLimits::new(rate, now);
+    let limits = RateControl::new(rate, now);
     let caller = CallerUses::new(RATED_CALLERS_LIMIT, now).of(&0, || Some(limit), now);
     let mut at = now;
     report("rate-limit", TURNS, || {

@@ -34,7 +34,7 @@ pub use policy::{
     AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,
     PolicySet, RequestRefusal,
 };
-pub use rate::{CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateLimits, RateRefusal};
+pub use rate::{CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateControl, RateRefusal};
 pub use resiliency::{
     Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resiliency,
     RetryRule, Rules, Scope, Trip, TripError,

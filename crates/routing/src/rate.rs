@@ -129,12 +129,12 @@ impl CallerUse {
 
 /// The limits of a replica and what has been taken of that for all callers.
 #[derive(Debug)]
-pub struct RateLimits {
+pub struct RateControl {
     rate: Rate,
     service: Meter,
 }
 
-impl RateLimits {
+impl RateControl {
     #[must_use]
     pub fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, service: Meter::new(now) }

@@ -16,7 +16,7 @@ fn service(requests: u32) -> Rate {
 /// Callers of which each sends so many requests a second, for ten seconds; gives what each got.
 fn simulate(rate: Rate, per_second: &[u32]) -> Vec<u32> {
     let start = Instant::now();
-    let limits = RateLimits::new(rate, start);
+    let limits = RateControl::new(rate, start);
     let mut table = CallerUses::new(RATED_CALLERS_LIMIT, start);
     let uses: Vec<_> = (0..per_second.len())
         .map(|caller| table.of(&caller, || limits.rate.caller, start))
@@ -63,7 +63,7 @@ fn a_caller_over_its_own_limit_takes_nothing_of_the_service() {
 fn the_wait_that_is_given_is_the_one_after_which_a_request_is_taken() {
     let start = Instant::now();
     let limit = RateLimit { requests: 3, per: SECOND, burst: 2 };
-    let limits = RateLimits::new(Rate { service: Some(limit), ..Rate::default() }, start);
+    let limits = RateControl::new(Rate { service: Some(limit), ..Rate::default() }, start);
     let caller = CallerUse::new(None, start);
     assert_eq!(limits.take(&caller, start), Ok(()));
     assert_eq!(limits.take(&caller, start), Ok(()));
@@ -80,7 +80,7 @@ fn the_wait_that_is_given_is_the_one_after_which_a_request_is_taken() {
 #[test]
 fn after_a_pause_as_many_come_at_once_as_the_burst() {
     let start = Instant::now();
-    let limits = RateLimits::new(service(100), start);
+    let limits = RateControl::new(service(100), start);
     let caller = CallerUse::new(None, start);
     for round in 0..5 {
         let now = start + round * SECOND;
@@ -94,7 +94,7 @@ fn a_request_that_the_service_refuses_costs_its_caller_nothing() {
     let start = Instant::now();
     let one = RateLimit { requests: 1, per: SECOND, burst: 1 };
     let rate = Rate { service: Some(one), caller: Some(one), ..Rate::default() };
-    let limits = RateLimits::new(rate, start);
+    let limits = RateControl::new(rate, start);
     let [a, b] = [(); 2].map(|()| CallerUse::new(Some(one), start));
     assert_eq!(limits.take(&a, start), Ok(()));
     assert_eq!(limits.take(&b, start).unwrap_err().by, LimitedBy::Service);
@@ -111,7 +111,7 @@ fn the_first_entry_that_names_a_caller_has_its_limit() {
     };
     let callers = vec![entry("web", 1), entry("*.reports", 2), entry("job.reports", 3)];
     let rate = Rate { caller: Some(limit(9)), callers, service: None };
-    let limits = RateLimits::new(rate, Instant::now());
+    let limits = RateControl::new(rate, Instant::now());
     let of = |app: &str, namespace: &str| {
         let spiffe = SpiffeId {
             trust_domain: TrustDomain::default_for(&label("west")),
@@ -130,7 +130,7 @@ fn the_first_entry_that_names_a_caller_has_its_limit() {
 fn identities_that_are_idle_make_way_and_the_rest_is_counted_as_one() {
     let start = Instant::now();
     let one = RateLimit { requests: 1, per: 10 * SECOND, burst: 1 };
-    let limits = RateLimits::new(Rate { caller: Some(one), ..Rate::default() }, start);
+    let limits = RateControl::new(Rate { caller: Some(one), ..Rate::default() }, start);
     let mut table = CallerUses::new(2, start);
     let mut take = |caller: u32, now: Instant| {
         let of = table.of(&caller, || Some(one), now);
@@ -165,7 +165,7 @@ fn a_caller_has_at_most_so_many_requests_under_way() {
 #[test]
 fn threads_that_share_a_limit_take_no_more_than_it() {
     let start = Instant::now();
-    let limits = RateLimits::new(service(100_000), start);
+    let limits = RateControl::new(service(100_000), start);
     let caller = CallerUse::new(None, start);
     let taken = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -194,7 +194,7 @@ proptest::proptest! {
     ) {
         let start = Instant::now();
         let limit = RateLimit { requests, per: SECOND, burst };
-        let limits = RateLimits::new(Rate { service: Some(limit), ..Rate::default() }, start);
+        let limits = RateControl::new(Rate { service: Some(limit), ..Rate::default() }, start);
         let caller = CallerUse::new(None, start);
         let (mut now, mut taken) = (start, Vec::new());
         for pause in pauses {
