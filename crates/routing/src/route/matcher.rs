@@ -72,17 +72,18 @@ pub(super) struct Matcher {
 
 /// Compiles a regular expression that has to hold for the whole of a text.
 pub(super) fn compile(regex: &str) -> Result<Regex, RegexError> {
-    let whole = format!("^(?:{regex})$");
-    let built = RegexBuilder::new(&whole).size_limit(COMPILED_REGEX_BYTES).build();
-    built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => RegexError::TooLarge { regex: regex.to_owned() },
-        // Its text shows the expression over several lines; the last one has the reason.
-        other => {
-            let text = other.to_string();
-            let reason = text.lines().last().unwrap_or_default();
-            let reason = reason.trim().trim_start_matches("error: ").to_owned();
-            RegexError::Invalid { regex: regex.to_owned(), reason }
+    let build = |regex: &str| RegexBuilder::new(regex).size_limit(COMPILED_REGEX_BYTES).build();
+    // By itself first: `a)|(?:b` is one only within other parentheses, and not for the whole text.
+    let built = build(regex).and_then(|_| build(&format!("^(?:{regex})$")));
+    built.map_err(|error| {
+        if matches!(error, regex::Error::CompiledTooBig(_)) {
+            return RegexError::TooLarge { regex: regex.to_owned() };
         }
+        // Its text shows the expression over several lines; the last one has the reason.
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default();
+        let reason = reason.trim().trim_start_matches("error: ").to_owned();
+        RegexError::Invalid { regex: regex.to_owned(), reason }
     })
 }
 
@@ -98,14 +99,6 @@ impl Text {
         match self {
             Self::Exact(own) => **own == *text,
             Self::Regex(regex) => regex.is_match(text),
-        }
-    }
-
-    /// Bytes that are named.
-    fn named(&self) -> usize {
-        match self {
-            Self::Exact(text) => text.len(),
-            Self::Regex(_) => 0,
         }
     }
 }
@@ -141,8 +134,9 @@ impl Path {
         }
     }
 
+    /// The class, and the bytes that are named. Of gRPC the service counts before the method, and a
+    /// service that is named before one of several.
     fn class(&self) -> (PathClass, usize) {
-        let length = |text: &Option<Text>| text.as_ref().map_or(0, Text::named);
         match self {
             Self::Exact(path) => (PathClass::Exact, path.len()),
             Self::Prefix(path) => (PathClass::Prefix, path.len()),
@@ -151,14 +145,17 @@ impl Path {
                 service: Some(Text::Exact(service)),
                 method: Some(Text::Exact(method)),
             } => (PathClass::Exact, service.len() + method.len()),
-            Self::Grpc { service: Some(Text::Exact(service)), method: None } => {
+            // Of two services that hold for one call both names are the same.
+            Self::Grpc { service: Some(Text::Exact(service)), .. } => {
                 (PathClass::Prefix, service.len())
             }
-            // The service counts before the method.
-            Self::Grpc { service, method } => {
-                (PathClass::Regex, length(service) * 4096 + length(method))
-            }
+            Self::Grpc { service: Some(Text::Regex(_)), .. } => (PathClass::Prefix, 1),
+            Self::Grpc { service: None, .. } => (PathClass::Prefix, 0),
         }
+    }
+
+    fn has_grpc_method(&self) -> bool {
+        matches!(self, Self::Grpc { method: Some(_), .. })
     }
 }
 
@@ -185,7 +182,7 @@ impl Matcher {
         Rank {
             path: Reverse(class),
             named: Reverse(named),
-            has_method: Reverse(self.method.is_some()),
+            has_method: Reverse(self.method.is_some() || self.path.has_grpc_method()),
             headers: Reverse(self.headers.len()),
             query: Reverse(self.query.len()),
             has_callers: Reverse(self.has_callers),

@@ -224,6 +224,40 @@ fn calls_of_grpc_are_matched_by_service_and_method() {
 }
 
 #[test]
+fn a_match_of_a_grpc_service_counts_before_one_of_a_method() {
+    let exact = |text: &str| Some(TextMatch::Exact(text.to_owned()));
+    let regex = |text: &str| Some(TextMatch::Regex(text.to_owned()));
+    let of = |service, method| {
+        let grpc = Some(GrpcMatch { service, method });
+        RouteMatch { grpc, ..RouteMatch::default() }
+    };
+    let with_header = RouteMatch { headers: vec![named("a", "1")], ..RouteMatch::default() };
+    // In the order of precedence.
+    let matches = [
+        of(exact("shop.Stock"), exact("Get")),
+        of(exact("shop.Stock"), regex("G.*")),
+        of(exact("shop.Stock"), None),
+        of(regex("shop[.].*"), exact("Get")),
+        of(regex("shop[.].*"), None),
+        of(None, exact("Get")),
+        with_header,
+        RouteMatch::default(),
+    ];
+    let fields = Lines(&[("a", "1")]);
+    for (first, one) in matches.iter().enumerate() {
+        for other in &matches[first + 1..] {
+            let rules = [("other", other), ("one", one)];
+            let rules = rules.map(|(name, of)| rule(name, vec![of.clone()]));
+            let set = only(rules.to_vec());
+            let call =
+                RoutedRequest { is_grpc: true, ..request("POST", "/shop.Stock/Get", &fields) };
+            let decided = set.decide(call).unwrap().rule.name().rule.to_string();
+            assert_eq!(decided, "one", "{one:?} before {other:?}");
+        }
+    }
+}
+
+#[test]
 fn shares_are_those_of_the_weights() {
     let weights = [("a", 1), ("b", 9), ("c", 0), ("d", 90)];
     let backends = weights.iter().map(|(name, weight)| to(name, *weight)).collect();
@@ -363,6 +397,10 @@ fn a_regular_expression_that_cannot_be_used_is_refused_with_its_reason() {
         check_regexes(&route).map_err(|error| error.to_string())
     };
     assert_eq!(checked("/a|/b"), Ok(()));
+    for unbalanced in ["/a)|(?:/b", ")("] {
+        let refused = checked(unbalanced).unwrap_err();
+        assert!(refused.ends_with("unopened group"), "{refused}");
+    }
     assert_eq!(
         checked("/a("),
         Err("the regular expression `/a(` is not valid: unclosed group".to_owned())
