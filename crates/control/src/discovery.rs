@@ -255,13 +255,17 @@ async fn push_subscriptions(
     let mut any = false;
     loop {
         let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
-        if let Some(policies) = &updates.policies {
+        if updates.policies.is_some() || updates.traffic.is_some() {
             let is_all = updates.services.is_empty() && trust.is_none();
             if is_all {
                 *sent = updates.revision;
             }
-            let policies = Some(policies_message(policies));
-            let response = v1::WatchResponse { revision: sent.0, policies, ..Default::default() };
+            let response = v1::WatchResponse {
+                revision: sent.0,
+                policies: updates.policies.as_deref().map(policies_message),
+                traffic: updates.traffic.as_ref().map(Into::into),
+                ..Default::default()
+            };
             outbox.send(response).await?;
             any = true;
         }
@@ -330,6 +334,7 @@ async fn push_network(
                 snapshot_end: snapshot && last,
                 heartbeat: false,
                 policies: None,
+                traffic: None,
             };
             first = false;
             outbox.send(response).await?;
@@ -423,9 +428,12 @@ mod tests {
             revision: u64::MAX,
             state: Some(v1::service_update::State::Local(local)),
             routes: Vec::new(),
+            traffic: None,
         };
         let routes = tollway_wire::OBJECT_BYTES_PER_SCOPE_LIMIT;
-        let largest = (update.encoded_len() + routes).max(PART_BYTES);
+        // Faults and rates are lists, and each is of one traffic policy.
+        let traffic = 2 * tollway_wire::OBJECT_LIMIT_BYTES;
+        let largest = (update.encoded_len() + routes + traffic).max(PART_BYTES);
         let others = 64 << 10;
         assert!(TRUST_BYTES_LIMIT + largest + others <= MESSAGE_LIMIT_BYTES, "{largest}");
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     Instance, Label, ObjectScope, PolicyScope, Revision, RouteScope, ServiceName, ServiceUpdate,
 };
@@ -64,10 +65,11 @@ struct Waiting {
 struct Sidecar {
     service: ServiceName,
     instance: Instance,
-    /// Policies may have changed since the watcher last read.
+    /// Policies, or traffic policies, may have changed since the watcher last read.
     policies_dirty: bool,
     /// What it was sent last.
     policies: Option<Vec<Arc<Stored>>>,
+    traffic: Option<TrafficParts>,
 }
 
 impl Sidecar {
@@ -78,15 +80,23 @@ impl Sidecar {
 
     /// The policies of its service, if they differ from those that it was sent.
     fn changed_policies(&mut self, catalogue: &Catalogue) -> Option<Vec<Arc<Stored>>> {
-        if !std::mem::take(&mut self.policies_dirty) {
-            return None;
-        }
         let present = catalogue.objects().policies_of(&self.service);
         let is_same = self.policies.as_ref().is_some_and(|told| *told == present);
         if is_same {
             return None;
         }
         self.policies = Some(present.clone());
+        Some(present)
+    }
+
+    /// What the traffic policies of its service come to at a replica, if it is other than what it was
+    /// sent.
+    fn changed_traffic(&mut self, catalogue: &Catalogue) -> Option<TrafficParts> {
+        let present = catalogue.objects().traffic_of(&self.service).of_replicas();
+        if self.traffic.as_ref() == Some(&present) {
+            return None;
+        }
+        self.traffic = Some(present.clone());
         Some(present)
     }
 }
@@ -108,6 +118,8 @@ pub(crate) struct Updates {
     pub(crate) services: Vec<ServiceUpdate>,
     /// Every policy of the watcher's own service, when they changed or were never sent.
     pub(crate) policies: Option<Vec<Arc<Stored>>>,
+    /// What the traffic policies of that service come to at a replica, likewise.
+    pub(crate) traffic: Option<TrafficParts>,
     /// More services changed than were requested; read again.
     pub(crate) more: bool,
 }
@@ -209,14 +221,16 @@ impl Hub {
         instance: Instance,
         share: Share,
     ) -> Watcher {
-        let sidecar = Sidecar { service, instance, policies_dirty: true, policies: None };
+        let sidecar =
+            Sidecar { service, instance, policies_dirty: true, policies: None, traffic: None };
         self.enter(false, Some(sidecar), Some(share))
     }
 
     /// The watcher of the sidecar of `app.namespace`, without a share.
     #[cfg(test)]
     pub(crate) fn watch_of(self: &Arc<Self>, service: ServiceName, instance: Instance) -> Watcher {
-        let sidecar = Sidecar { service, instance, policies_dirty: true, policies: None };
+        let sidecar =
+            Sidecar { service, instance, policies_dirty: true, policies: None, traffic: None };
         self.enter(false, Some(sidecar), None)
     }
 
@@ -291,23 +305,32 @@ impl Hub {
     fn lagging(&self, scopes: &BTreeSet<ObjectScope>, revision: u64) -> (u32, Vec<String>) {
         let inner = self.lock();
         let is_protected = |service: &ServiceName| {
-            let own = PolicyScope::of_service(service).map(ObjectScope::Policy);
-            own.iter().any(|scope| scopes.contains(scope))
+            let own = PolicyScope::of_service(service);
+            let scopes_of = |of: fn(PolicyScope) -> ObjectScope| own.clone().map(of);
+            let all = [scopes_of(ObjectScope::Policy), scopes_of(ObjectScope::TrafficPolicy)];
+            all.as_flattened().iter().any(|scope| scopes.contains(scope))
         };
         let routes: Vec<&RouteScope> = scopes
             .iter()
             .filter_map(|scope| match scope {
                 ObjectScope::Route(scope) => Some(scope),
-                ObjectScope::Policy(_) => None,
+                ObjectScope::Policy(_) | ObjectScope::TrafficPolicy(_) => None,
             })
             .collect();
+        let home = &inner.catalogue.home().network;
+        let is_managed = |service: &Arc<ServiceName>| {
+            let own = PolicyScope::of_service(service).map(ObjectScope::TrafficPolicy);
+            service.network == *home && own.iter().any(|scope| scopes.contains(scope))
+        };
         let concerned = inner.watchers.values().filter_map(|waiting| {
             let sidecar = waiting.sidecar.as_ref()?;
             let is_routed = |scope: &&RouteScope| {
                 waiting.subscribed.contains(&scope.service)
                     && inner.catalogue.objects().holds_for(scope, sidecar.namespace())
             };
-            let is_concerned = is_protected(&sidecar.service) || routes.iter().any(is_routed);
+            let is_concerned = is_protected(&sidecar.service)
+                || routes.iter().any(is_routed)
+                || waiting.subscribed.iter().any(is_managed);
             is_concerned.then_some((waiting, sidecar))
         });
         // A sidecar that has just connected again may have two streams: the newer one counts.
@@ -361,6 +384,11 @@ impl Inner {
                 Subject::Trust => self.watchers.values().for_each(|w| w.wake.notify_one()),
                 Subject::Objects(ObjectScope::Policy(scope)) => self.mark_policies(scope),
                 Subject::Objects(ObjectScope::Route(scope)) => self.mark_routes(scope),
+                Subject::Objects(ObjectScope::TrafficPolicy(scope)) => {
+                    self.mark_policies(scope);
+                    let home = self.catalogue.home().network.clone();
+                    self.mark_services_where(|name| name.network == home && scope.covers(name));
+                }
             }
         }
         self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
@@ -503,9 +531,14 @@ impl Watcher {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, .. } = &mut *inner;
         let mut services = Vec::new();
-        let (mut policies, mut more) = (None, false);
+        let (mut policies, mut traffic, mut more) = (None, None, false);
         if let Some(waiting) = watchers.get_mut(&self.id) {
-            policies = waiting.sidecar.as_mut().and_then(|s| s.changed_policies(catalogue));
+            if let Some(sidecar) = &mut waiting.sidecar
+                && std::mem::take(&mut sidecar.policies_dirty)
+            {
+                policies = sidecar.changed_policies(catalogue);
+                traffic = sidecar.changed_traffic(catalogue);
+            }
             let names: Vec<_> = waiting.dirty.iter().take(limit).cloned().collect();
             let callers = waiting.sidecar.as_ref().map(Sidecar::namespace);
             for name in names {
@@ -517,7 +550,7 @@ impl Watcher {
                 waiting.dirty.shrink_to_fit();
             }
         }
-        Updates { revision: catalogue.revision(), services, policies, more }
+        Updates { revision: catalogue.revision(), services, policies, traffic, more }
     }
 
     /// The stream has applied everything up to `revision`.

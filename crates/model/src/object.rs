@@ -6,16 +6,18 @@ use std::sync::Arc;
 use crate::name::{Label, NameError, NetworkName, ServiceName};
 use crate::policy::{Policy, PolicyScope};
 use crate::route::{Route, RouteScope};
+use crate::traffic_policy::TrafficPolicy;
 
 /// What kinds of objects there are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
     Policy,
     Route,
+    TrafficPolicy,
 }
 
 impl ObjectKind {
-    pub const ALL: [Self; 2] = [Self::Policy, Self::Route];
+    pub const ALL: [Self; 3] = [Self::Policy, Self::Route, Self::TrafficPolicy];
 
     /// As commands and keys have it.
     #[must_use]
@@ -23,6 +25,7 @@ impl ObjectKind {
         match self {
             Self::Policy => "policy",
             Self::Route => "route",
+            Self::TrafficPolicy => "traffic-policy",
         }
     }
 
@@ -32,6 +35,7 @@ impl ObjectKind {
         match self {
             Self::Policy => "policies",
             Self::Route => "routes",
+            Self::TrafficPolicy => "traffic-policies",
         }
     }
 }
@@ -83,6 +87,7 @@ impl fmt::Display for ObjectId {
 pub enum Object {
     Policy(Arc<Policy>),
     Route(Arc<Route>),
+    TrafficPolicy(Arc<TrafficPolicy>),
 }
 
 impl Object {
@@ -91,6 +96,7 @@ impl Object {
         match self {
             Self::Policy(_) => ObjectKind::Policy,
             Self::Route(_) => ObjectKind::Route,
+            Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
         }
     }
 
@@ -99,6 +105,7 @@ impl Object {
         match self {
             Self::Policy(policy) => &policy.name,
             Self::Route(route) => &route.name,
+            Self::TrafficPolicy(policy) => &policy.name,
         }
     }
 
@@ -113,7 +120,8 @@ impl Object {
         match (self, other) {
             (Self::Policy(one), Self::Policy(other)) => one == other,
             (Self::Route(one), Self::Route(other)) => one.is_same(other),
-            (Self::Policy(_) | Self::Route(_), _) => false,
+            (Self::TrafficPolicy(one), Self::TrafficPolicy(other)) => one == other,
+            (Self::Policy(_) | Self::Route(_) | Self::TrafficPolicy(_), _) => false,
         }
     }
 
@@ -135,6 +143,7 @@ impl Object {
         match self {
             Self::Policy(policy) => ObjectScope::Policy(policy.scope()),
             Self::Route(route) => ObjectScope::Route(route.scope(network)),
+            Self::TrafficPolicy(policy) => ObjectScope::TrafficPolicy(policy.scope()),
         }
     }
 }
@@ -146,6 +155,8 @@ pub enum ObjectScope {
     Policy(PolicyScope),
     /// Those that call this service.
     Route(RouteScope),
+    /// Those of these services, and those that call them.
+    TrafficPolicy(PolicyScope),
 }
 
 impl ObjectScope {
@@ -154,6 +165,7 @@ impl ObjectScope {
         match self {
             Self::Policy(_) => ObjectKind::Policy,
             Self::Route(_) => ObjectKind::Route,
+            Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
         }
     }
 }
@@ -161,7 +173,7 @@ impl ObjectScope {
 impl fmt::Display for ObjectScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Policy(scope) => scope.fmt(f),
+            Self::Policy(scope) | Self::TrafficPolicy(scope) => scope.fmt(f),
             Self::Route(scope) => scope.fmt(f),
         }
     }
@@ -279,6 +291,18 @@ mod tests {
         let shown = policy.scope(&west);
         assert_eq!(shown.to_string(), "every service of the namespace shop");
         assert_eq!((shown.kind(), policy.kind()), (ObjectKind::Policy, ObjectKind::Policy));
+        let traffic = Object::TrafficPolicy(Arc::new(TrafficPolicy {
+            name: ObjectName::new("shop", "r").unwrap(),
+            target: crate::traffic_policy::TrafficTarget::App(Label::new("stock").unwrap()),
+            parts: crate::traffic_policy::TrafficParts::default(),
+        }));
+        assert_eq!(traffic.id().to_string(), "traffic-policy shop/r");
+        assert!(traffic.is_same(&traffic) && !traffic.is_same(&policy));
+        let shown = traffic.scope(&west);
+        assert_eq!(
+            (shown.to_string(), shown.kind()),
+            ("the service stock.shop".into(), traffic.kind())
+        );
     }
 
     #[test]

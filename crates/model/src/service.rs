@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
 use crate::route::Route;
+use crate::traffic_policy::TrafficParts;
 
 /// The number of a served state; it only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -127,4 +128,6 @@ pub struct ServiceUpdate {
     pub state: ServiceState,
     /// What the caller's sidecar does with requests for the service; empty where nothing is said.
     pub routes: Arc<[Arc<Route>]>,
+    /// How the caller's sidecar balances calls of the service and keeps them from what fails.
+    pub traffic: Arc<TrafficParts>,
 }

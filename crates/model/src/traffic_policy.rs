@@ -273,10 +273,45 @@ impl TrafficParts {
         }
     }
 
+    /// Checks each part; none has to be there.
+    ///
+    /// # Errors
+    /// As [`TrafficPolicy::check`].
+    pub fn check(&self) -> Result<(), TrafficPolicyError> {
+        if let Some(Balancing::PeakEwma { decay }) = self.balancing {
+            check_positive("balancing.decay", decay, TRAFFIC_TIME_LIMIT)?;
+        }
+        check_time("slowStart", self.slow_start.unwrap_or_default(), TRAFFIC_TIME_LIMIT)?;
+        if let Some(outlier) = &self.outlier {
+            check_outlier(outlier)?;
+        }
+        check_percent("panicPercent", self.panic_percent.unwrap_or_default())?;
+        check_count("faults", self.faults.len(), TRAFFIC_ENTRIES_LIMIT)?;
+        self.faults.iter().try_for_each(check_fault)?;
+        if let Some(rate) = &self.rate {
+            check_rate(rate)?;
+        }
+        if self.concurrency_per_caller == Some(0) {
+            return Err(TrafficPolicyError::Zero { field: "concurrencyPerCaller" });
+        }
+        if let Some(Shedding { target, interval }) = self.shedding {
+            check_positive("shedding.target", target, TRAFFIC_TIME_LIMIT)?;
+            check_positive("shedding.interval", interval, TRAFFIC_TIME_LIMIT)?;
+        }
+        Ok(())
+    }
+
     /// Those that hold at the sidecars of callers.
     #[must_use]
-    pub fn of_callers(&self) -> Self {
-        Self { rate: None, concurrency_per_caller: None, shedding: None, ..self.clone() }
+    pub fn of_callers(self) -> Self {
+        Self { rate: None, concurrency_per_caller: None, shedding: None, ..self }
+    }
+
+    /// Those that hold at the sidecar of each replica.
+    #[must_use]
+    pub fn of_replicas(self) -> Self {
+        let Self { rate, concurrency_per_caller, shedding, .. } = self;
+        Self { rate, concurrency_per_caller, shedding, ..Self::default() }
     }
 }
 
@@ -310,31 +345,10 @@ impl TrafficPolicy {
     /// # Errors
     /// [`TrafficPolicyError`] for the first rule of the format that is broken.
     pub fn check(&self) -> Result<(), TrafficPolicyError> {
-        let parts = &self.parts;
-        if *parts == TrafficParts::default() {
+        if self.parts == TrafficParts::default() {
             return Err(TrafficPolicyError::NoParts);
         }
-        if let Some(Balancing::PeakEwma { decay }) = parts.balancing {
-            check_positive("balancing.decay", decay, TRAFFIC_TIME_LIMIT)?;
-        }
-        check_time("slowStart", parts.slow_start.unwrap_or_default(), TRAFFIC_TIME_LIMIT)?;
-        if let Some(outlier) = &parts.outlier {
-            check_outlier(outlier)?;
-        }
-        check_percent("panicPercent", parts.panic_percent.unwrap_or_default())?;
-        check_count("faults", parts.faults.len(), TRAFFIC_ENTRIES_LIMIT)?;
-        parts.faults.iter().try_for_each(check_fault)?;
-        if let Some(rate) = &parts.rate {
-            check_rate(rate)?;
-        }
-        if parts.concurrency_per_caller == Some(0) {
-            return Err(TrafficPolicyError::Zero { field: "concurrencyPerCaller" });
-        }
-        if let Some(Shedding { target, interval }) = parts.shedding {
-            check_positive("shedding.target", target, TRAFFIC_TIME_LIMIT)?;
-            check_positive("shedding.interval", interval, TRAFFIC_TIME_LIMIT)?;
-        }
-        Ok(())
+        self.parts.check()
     }
 }
 

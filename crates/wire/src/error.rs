@@ -3,6 +3,7 @@
 use thiserror::Error;
 use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::route::RouteError;
+use tollway_model::traffic_policy::TrafficPolicyError;
 use tollway_model::{NameError, ObjectId, PatternError, PolicyError};
 
 /// A field of a message that violates the protocol.
@@ -32,6 +33,12 @@ pub enum ConvertError {
     Route { object: ObjectId, source: RouteError },
     #[error("a match is not valid")]
     RoutePattern { source: PatternError },
+    #[error("the {object} is not valid")]
+    TrafficPolicy { object: ObjectId, source: TrafficPolicyError },
+    #[error("the parts of traffic policies are not valid")]
+    TrafficParts { source: TrafficPolicyError },
+    #[error("a caller is not valid")]
+    Caller { source: PatternError },
     #[error("the {object} cannot be read")]
     InObject { object: ObjectId, source: Box<ConvertError> },
     #[error("the {object} has {bytes} bytes; at most {limit} are accepted: split it")]

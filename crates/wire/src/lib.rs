@@ -15,6 +15,7 @@ mod policy;
 mod reminders;
 mod route;
 mod service;
+mod traffic_policy;
 
 pub use error::ConvertError;
 pub use failure::{clock_unix_ms_of, code_of, with_clock, with_code};
@@ -47,8 +48,9 @@ pub use reminders::{
 pub use route::route;
 pub use service::{
     NetworkState, NetworkUpdate, network_update, protocol, service_routes, service_state,
-    service_update, workload,
+    service_traffic, service_update, workload,
 };
+pub use traffic_policy::{own_traffic, traffic_policy};
 
 /// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.
 pub const DAPR_DESCRIPTORS: &[u8] = include_bytes!("generated/dapr.descriptors");

@@ -2,13 +2,14 @@
 
 use tollway_model::{Object, ObjectId, ObjectKind, ObjectName};
 
-use crate::{ConvertError, OBJECT_LIMIT_BYTES, policy, route, v1};
+use crate::{ConvertError, OBJECT_LIMIT_BYTES, policy, route, traffic_policy, v1};
 
 impl From<ObjectKind> for v1::ObjectKind {
     fn from(kind: ObjectKind) -> Self {
         match kind {
             ObjectKind::Policy => Self::Policy,
             ObjectKind::Route => Self::Route,
+            ObjectKind::TrafficPolicy => Self::TrafficPolicy,
         }
     }
 }
@@ -28,6 +29,7 @@ impl From<&Object> for v1::Object {
         let object = match object {
             Object::Policy(policy) => v1::object::Object::Policy((&**policy).into()),
             Object::Route(route) => v1::object::Object::Route((&**route).into()),
+            Object::TrafficPolicy(policy) => v1::object::Object::TrafficPolicy((&**policy).into()),
         };
         Self { object: Some(object) }
     }
@@ -41,6 +43,9 @@ pub fn object(object: &v1::Object) -> Result<Object, ConvertError> {
     match object.object.as_ref() {
         Some(v1::object::Object::Policy(of)) => policy(of).map(|read| Object::Policy(read.into())),
         Some(v1::object::Object::Route(of)) => route(of).map(|read| Object::Route(read.into())),
+        Some(v1::object::Object::TrafficPolicy(of)) => {
+            traffic_policy(of).map(|read| Object::TrafficPolicy(read.into()))
+        }
         None => Err(ConvertError::Missing { field: "object" }),
     }
 }
@@ -54,6 +59,7 @@ pub fn object_kind(value: i32) -> Result<ObjectKind, ConvertError> {
     match v1::ObjectKind::try_from(value) {
         Ok(v1::ObjectKind::Policy) => Ok(ObjectKind::Policy),
         Ok(v1::ObjectKind::Route) => Ok(ObjectKind::Route),
+        Ok(v1::ObjectKind::TrafficPolicy) => Ok(ObjectKind::TrafficPolicy),
         Ok(v1::ObjectKind::Unspecified) => Err(ConvertError::Missing { field }),
         Err(_) => Err(ConvertError::Unknown { field, value }),
     }
@@ -71,7 +77,7 @@ pub fn object_id(id: &v1::ObjectId) -> Result<ObjectId, ConvertError> {
 pub fn set_created(object: &mut v1::Object, unix_ms: u64) {
     match &mut object.object {
         Some(v1::object::Object::Route(route)) => route.created_unix_ms = unix_ms,
-        Some(v1::object::Object::Policy(_)) | None => {}
+        Some(v1::object::Object::Policy(_) | v1::object::Object::TrafficPolicy(_)) | None => {}
     }
 }
 
@@ -130,16 +136,23 @@ mod tests {
             rules: vec![rule],
             created_unix_ms: 0,
         };
+        let traffic = v1::TrafficPolicy {
+            namespace: "shop".into(),
+            name: "t".into(),
+            target: Some(v1::traffic_policy::Target::AllApps(true)),
+            parts: Some(v1::TrafficParts { panic_percent: Some(1), ..Default::default() }),
+        };
         for (of, id) in [
             (v1::object::Object::Policy(policy), "policy shop/p"),
             (v1::object::Object::Route(route), "route shop/r"),
+            (v1::object::Object::TrafficPolicy(traffic), "traffic-policy shop/t"),
         ] {
             let mut sent = v1::Object { object: Some(of) };
             let read = object(&sent).unwrap();
             assert_eq!(read.id().to_string(), id);
             assert_eq!(v1::Object::from(&read), sent);
             set_created(&mut sent, 7);
-            assert_eq!(sent == v1::Object::from(&read), read.kind() == ObjectKind::Policy);
+            assert_eq!(sent == v1::Object::from(&read), read.kind() != ObjectKind::Route);
         }
         let empty = object(&v1::Object { object: None });
         assert_eq!(empty, Err(ConvertError::Missing { field: "object" }));

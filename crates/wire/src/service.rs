@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     AppProtocol, Endpoint, NetworkName, Remote, Revision, Route, ServiceName, ServiceState,
     ServiceUpdate, TrustDomain, UnavailableReason, Workload,
@@ -69,6 +70,8 @@ impl From<&ServiceUpdate> for v1::ServiceUpdate {
             revision: update.revision.0,
             state: Some((&update.state).into()),
             routes: update.routes.iter().map(|route| (&**route).into()).collect(),
+            traffic: (*update.traffic != TrafficParts::default())
+                .then(|| (&*update.traffic).into()),
         }
     }
 }
@@ -163,11 +166,12 @@ pub fn workload(workload: &v1::Workload) -> Result<Workload, ConvertError> {
 /// Reads an update of a service as a whole.
 ///
 /// # Errors
-/// As [`service_state`] and [`service_routes`].
+/// As [`service_state`], [`service_routes`] and [`service_traffic`].
 pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, ConvertError> {
     let (service, state) = service_state(update)?;
     let routes = service_routes(update)?;
-    Ok(ServiceUpdate { service, revision: Revision(update.revision), state, routes })
+    let traffic = service_traffic(update)?;
+    Ok(ServiceUpdate { service, revision: Revision(update.revision), state, routes, traffic })
 }
 
 /// Reads the new state of a service. An available service has at least one endpoint, or at least
@@ -194,6 +198,15 @@ pub fn service_state(
 /// [`ConvertError`] for the first that cannot be read, of a later version perhaps.
 pub fn service_routes(update: &v1::ServiceUpdate) -> Result<Arc<[Arc<Route>]>, ConvertError> {
     update.routes.iter().map(|route| crate::route(route).map(Arc::new)).collect()
+}
+
+/// Reads what the traffic policies of a service come to.
+///
+/// # Errors
+/// [`ConvertError`] if a part cannot be read, of a later version perhaps.
+pub fn service_traffic(update: &v1::ServiceUpdate) -> Result<Arc<TrafficParts>, ConvertError> {
+    let parts = update.traffic.as_ref().map(crate::traffic_policy::checked_parts).transpose()?;
+    Ok(parts.map(Arc::new).unwrap_or_default())
 }
 
 fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
@@ -335,13 +348,20 @@ mod tests {
             created_unix_ms: 7,
         };
         let state = states().swap_remove(0);
-        let update =
-            ServiceUpdate { service: name(), revision: Revision(7), state, routes: Arc::default() };
+        let update = ServiceUpdate {
+            service: name(),
+            revision: Revision(7),
+            state,
+            routes: Arc::default(),
+            traffic: Arc::default(),
+        };
         let sent = v1::ServiceUpdate {
             routes: vec![route("b"), route("a")],
+            traffic: Some(v1::TrafficParts { panic_percent: Some(7), ..Default::default() }),
             ..v1::ServiceUpdate::from(&update)
         };
         let read = service_update(&sent).unwrap();
+        assert_eq!(read.traffic.panic_percent, Some(7));
         let names: Vec<_> = read.routes.iter().map(|route| route.name.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
         assert_eq!(v1::ServiceUpdate::from(&read), sent);
@@ -359,6 +379,7 @@ mod tests {
                 revision: Revision(7),
                 state,
                 routes: Arc::default(),
+                traffic: Arc::default(),
             };
             assert_eq!(service_update(&v1::ServiceUpdate::from(&update)), Ok(update));
         }
@@ -395,8 +416,13 @@ mod tests {
     /// Breaks one field of a well-formed update and returns the reason of the refusal.
     fn refusal(at: usize, break_it: impl FnOnce(&mut v1::service_update::State)) -> String {
         let state = states().swap_remove(at);
-        let update =
-            ServiceUpdate { service: name(), revision: Revision(7), state, routes: Arc::default() };
+        let update = ServiceUpdate {
+            service: name(),
+            revision: Revision(7),
+            state,
+            routes: Arc::default(),
+            traffic: Arc::default(),
+        };
         let mut sent = v1::ServiceUpdate::from(&update);
         break_it(sent.state.as_mut().unwrap());
         service_update(&sent).unwrap_err().to_string()

@@ -17,7 +17,7 @@ const LAGGING_SHOWN: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct ApplyArgs {
-    /// File or directory with policies and routes; `-` reads standard input. Can be given several times.
+    /// File or directory with policies, routes and the like; `-` reads standard input. Can be given several times.
     #[arg(short = 'f', long = "file", value_name = "FILE|DIR|-", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -27,7 +27,7 @@ const NO_FILE: &str = "/dev/null";
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
-    /// File or directory with policies and routes; `-` reads standard input. Can be given several times.
+    /// File or directory with policies, routes and the like; `-` reads standard input. Can be given several times.
     #[arg(short = 'f', long = "file", value_name = "FILE|DIR|-", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -49,6 +49,9 @@ enum What {
     /// Routes: what callers' sidecars do with requests for a service.
     #[value(alias = "route")]
     Routes,
+    /// Traffic policies: how calls share replicas and meet failures.
+    #[value(alias = "traffic-policy")]
+    TrafficPolicies,
 }
 
 impl GetArgs {
@@ -64,6 +67,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
             What::Services => services(args, output).await,
             What::Policies => objects(args, ObjectKind::Policy, output).await,
             What::Routes => objects(args, ObjectKind::Route, output).await,
+            What::TrafficPolicies => objects(args, ObjectKind::TrafficPolicy, output).await,
         }
     })?
 }

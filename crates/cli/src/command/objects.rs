@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Policy,
     #[value(alias = "routes")]
     Route,
+    #[value(alias = "traffic-policies")]
+    TrafficPolicy,
 }
 
 impl From<Kind> for ObjectKind {
@@ -26,6 +28,7 @@ impl From<Kind> for ObjectKind {
         match kind {
             Kind::Policy => Self::Policy,
             Kind::Route => Self::Route,
+            Kind::TrafficPolicy => Self::TrafficPolicy,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod policy;
 mod route;
+mod traffic_policy;
 mod values;
 
 use std::fmt;
@@ -33,6 +34,7 @@ pub struct Manifest {
 enum Spec {
     Policy(policy::Spec),
     Route(route::Spec),
+    TrafficPolicy(traffic_policy::Spec),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -45,6 +47,7 @@ enum ApiVersion {
 enum Kind {
     Policy,
     Route,
+    TrafficPolicy,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,6 +104,11 @@ impl Document {
                 ObjectKind::Route,
                 spec.into_route(name.clone()).map(|route| Object::Route(Arc::new(route))),
             ),
+            Spec::TrafficPolicy(spec) => (
+                ObjectKind::TrafficPolicy,
+                spec.into_traffic_policy(name.clone())
+                    .map(|policy| Object::TrafficPolicy(Arc::new(policy))),
+            ),
         };
         read.map_err(|problem| {
             let at = problem.at.unwrap_or(self.at);
@@ -152,6 +160,9 @@ impl<'de> Visitor<'de> for DocumentVisitor {
                 Field::Spec => match kind {
                     Some(Kind::Policy) => spec = Some(Spec::Policy(map.next_value()?)),
                     Some(Kind::Route) => spec = Some(Spec::Route(map.next_value()?)),
+                    Some(Kind::TrafficPolicy) => {
+                        spec = Some(Spec::TrafficPolicy(map.next_value()?));
+                    }
                     None => {
                         return Err(A::Error::custom("`kind` is missing before `spec`"));
                     }
@@ -171,6 +182,9 @@ impl From<&Object> for Manifest {
         let (kind, spec) = match object {
             Object::Policy(policy) => (Kind::Policy, Spec::Policy((&**policy).into())),
             Object::Route(route) => (Kind::Route, Spec::Route((&**route).into())),
+            Object::TrafficPolicy(policy) => {
+                (Kind::TrafficPolicy, Spec::TrafficPolicy((&**policy).into()))
+            }
         };
         let ObjectName { namespace, name } = object.name().clone();
         let metadata = Metadata { name: Text(name), namespace: Text(namespace) };

@@ -1,7 +1,7 @@
 //! The `spec` of a route. Names are those of the Gateway API where the meaning is the same; instead of
 //! a list of filters there is a field for each.
 
-mod fields;
+pub(super) mod fields;
 
 use std::num::NonZeroU16;
 use std::time::Duration;

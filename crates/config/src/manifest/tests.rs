@@ -90,12 +90,94 @@ fn what_is_printed_can_be_read_again() {
 
 proptest! {
     #[test]
+    fn every_traffic_policy_is_printed_so_that_it_can_be_read_again(
+        policy in generate::traffic_policy(),
+    ) {
+        let object = Object::TrafficPolicy(Arc::new(policy));
+        let printed = to_yaml([&object]).unwrap();
+        prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
+        let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
+    }
+
+    #[test]
     fn every_route_is_printed_so_that_it_can_be_read_again(route in generate::route()) {
         let object = Object::Route(Arc::new(route));
         let printed = to_yaml([&object]).unwrap();
         prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
         let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
         prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
+    }
+}
+
+fn traffic(spec: &str) -> Result<tollway_model::traffic_policy::TrafficParts, String> {
+    let text = format!(
+        "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: t, namespace: shop}}\n\
+         spec: {{target: {{app: stock}}, {spec}}}\n"
+    );
+    match &parse(&text)?[..] {
+        [Object::TrafficPolicy(policy)] => Ok(policy.parts.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_traffic_policy_is_read_with_what_is_left_out() {
+    use tollway_model::traffic_policy::*;
+    let second = std::time::Duration::from_secs(1);
+    let parts = traffic(
+        "balancing: {peakEwma: {}}, slowStart: 30s, outlier: {successRate: {deviations: 2.5}}, \
+         faults: [{delay: {time: 1s, percent: 0.5}, abort: {}}], shedding: {}, \
+         rate: {service: {requests: 1000}, callers: [{from: [web], requests: 7, per: 1m}]}",
+    )
+    .unwrap();
+    let expected = TrafficParts {
+        balancing: Some(Balancing::PeakEwma { decay: Balancing::DECAY }),
+        slow_start: Some(30 * second),
+        outlier: Some(Outlier {
+            success_rate: Some(SuccessRate { deviations: 2500, ..SuccessRate::DEFAULT }),
+            ..Outlier::DEFAULT
+        }),
+        faults: vec![Fault {
+            from: Vec::new(),
+            delay: Some(DelayFault { time: second, share: 5_000 }),
+            abort: Some(AbortFault { status: 503, grpc_status: 14, share: 1_000_000 }),
+        }],
+        rate: Some(Rate {
+            service: Some(RateLimit { requests: 1000, per: second, burst: 100 }),
+            caller: None,
+            callers: vec![CallerRate {
+                from: vec!["web".parse().unwrap()],
+                limit: RateLimit { requests: 7, per: 60 * second, burst: 1 },
+            }],
+        }),
+        shedding: Some(Shedding::DEFAULT),
+        ..TrafficParts::default()
+    };
+    assert_eq!(parts, expected);
+    let balancing = traffic("balancing: leastRequests").unwrap().balancing;
+    assert_eq!(balancing, Some(Balancing::LeastRequests));
+    let long = traffic("outlier: {ejection: 10m}").unwrap().outlier.unwrap();
+    assert_eq!(long.longest_ejection, long.ejection);
+}
+
+#[test]
+fn a_traffic_policy_that_cannot_hold_is_refused_with_its_name() {
+    for (spec, expected) in [
+        (
+            "panicPercent: 101",
+            "traffic-policy shop/t: `panicPercent` is 101; at most 100 are accepted",
+        ),
+        (
+            "outlier: {successRate: {deviations: 1.9999}}",
+            "1.9999 is not a number from 0 on with at most three decimals",
+        ),
+        ("faults: [{from: []}]", "an empty list matches nothing; leave it out to match any"),
+        ("rate: {callers: [{requests: 1}]}", "from"),
+        ("outliers: {}", "outliers"),
+    ] {
+        let refused = traffic(spec).unwrap_err();
+        assert!(refused.starts_with("p.yaml:") && refused.contains(expected), "{refused}");
     }
 }
 

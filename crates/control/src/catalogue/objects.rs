@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message as _;
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     Label, NetworkName, Object, ObjectId, ObjectKind, ObjectName, ObjectScope, Policy, PolicyScope,
-    PolicyTarget, Route, RouteScope, ServiceName,
+    PolicyTarget, Route, RouteScope, ServiceName, TrafficPolicy,
 };
 use tollway_wire::v1;
 
@@ -68,8 +69,8 @@ impl Objects {
         scopes
     }
 
-    /// What is stored of `id` cannot be read. A policy then closes what it may have protected; a route
-    /// has no effect. Returns the scope that it has, and that which it had.
+    /// What is stored of `id` cannot be read. A policy then closes what it may have protected; an
+    /// object of another kind has no effect. Returns the scope that it has, and that which it had.
     pub(super) fn put_unreadable(
         &mut self,
         id: &ObjectId,
@@ -82,7 +83,7 @@ impl Objects {
                 let (wire, scope) = ((&object).into(), object.scope(network));
                 self.put(Stored { object, wire, scope, revision })
             }
-            ObjectKind::Route => {
+            ObjectKind::Route | ObjectKind::TrafficPolicy => {
                 let scopes = self.remove(id);
                 self.unreadable.insert(id.clone(), revision);
                 scopes
@@ -145,9 +146,20 @@ impl Objects {
         let holding = if self.has_scope(&own) { own } else { scope(None) };
         let route = |stored: &Arc<Stored>| match &stored.object {
             Object::Route(route) => Some(route.clone()),
-            Object::Policy(_) => None,
+            Object::Policy(_) | Object::TrafficPolicy(_) => None,
         };
         self.of_scope(&holding).filter_map(route).collect()
+    }
+
+    /// What the traffic policies come to for a service of this network.
+    pub(crate) fn traffic_of(&self, service: &ServiceName) -> TrafficParts {
+        let scopes = PolicyScope::of_service(service).map(ObjectScope::TrafficPolicy);
+        let stored = scopes.iter().flat_map(|scope| self.of_scope(scope));
+        let policies = stored.filter_map(|stored| match &stored.object {
+            Object::TrafficPolicy(policy) => Some(&**policy),
+            Object::Policy(_) | Object::Route(_) => None,
+        });
+        TrafficPolicy::combine(service, policies)
     }
 
     /// Whether routes of `scope` hold for callers of a namespace, or would if there were any.

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Endpoint, Instance, Label, NetworkName, ObjectScope, Remote, RouteScope, ServiceName,
-    ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    Endpoint, Instance, Label, NetworkName, ObjectScope, PolicyScope, Remote, RouteScope,
+    ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
@@ -33,7 +34,17 @@ impl Catalogue {
             revision: self.revision(),
             state: self.state(name),
             routes: callers.map(routes).unwrap_or_default(),
+            traffic: callers.map(|_| self.traffic_of_callers(name)).unwrap_or_default(),
         }
+    }
+
+    /// What holds at the callers of a service. A service of another network has none: what callers here
+    /// do with it is not for its operator to decide, and policies are for services of the own network.
+    fn traffic_of_callers(&self, name: &ServiceName) -> Arc<TrafficParts> {
+        if name.network != self.home.network {
+            return Arc::default();
+        }
+        Arc::new(self.objects.traffic_of(name).of_callers())
     }
 
     fn local_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
@@ -84,8 +95,8 @@ impl Catalogue {
         Ok(ServiceState::Remote { remote, protocol: aggregate.protocol, trust_domain })
     }
 
-    /// Whether the state of `name`, or its routes for callers of a namespace, may differ from what they
-    /// were at `revision`.
+    /// Whether the state of `name`, or its routes and traffic policies for callers of a namespace, may
+    /// differ from what they were at `revision`.
     pub(crate) fn changed_after(
         &self,
         name: &ServiceName,
@@ -100,11 +111,17 @@ impl Catalogue {
             let scope = RouteScope { service: name.clone(), callers };
             at(&Subject::Objects(ObjectScope::Route(scope)))
         };
+        let traffic = || {
+            let scopes = PolicyScope::of_service(name).map(ObjectScope::TrafficPolicy);
+            scopes.into_iter().any(|scope| at(&Subject::Objects(scope)))
+        };
         let foreign = name.network != self.home.network;
         at(&Subject::Service(name.clone()))
             || (foreign && at(&Subject::Network(name.network.clone())))
             || (foreign && self.home.egress == EgressMode::Gateway && at(&Subject::Gateways))
-            || callers.is_some_and(|callers| routes(Some(callers.clone())) || routes(None))
+            || callers.is_some_and(|callers| {
+                routes(Some(callers.clone())) || routes(None) || (!foreign && traffic())
+            })
     }
 
     /// Whether differences from `revision` are known: not from before the floor, and not from a

@@ -309,3 +309,111 @@ async fn a_wait_for_routes_counts_those_for_which_they_hold() {
     assert_eq!(applied(None, 1).await, (1, lagging(&[])), "audit has routes of its own");
     drop(stranger);
 }
+
+fn traffic_id(name: &str) -> ObjectId {
+    ObjectId { kind: ObjectKind::TrafficPolicy, name: ObjectName::new("shop", name).unwrap() }
+}
+
+/// Stores a traffic policy of the namespace `shop` with a part that holds at callers and one that
+/// holds at replicas.
+fn put_traffic(hub: &Hub, id: &str, app: Option<&str>, number: u32, revision: u64) {
+    let target = match app {
+        Some(app) => v1::traffic_policy::Target::App(app.into()),
+        None => v1::traffic_policy::Target::AllApps(true),
+    };
+    let parts = v1::TrafficParts {
+        panic_percent: Some(number),
+        concurrency_per_caller: Some(number),
+        ..v1::TrafficParts::default()
+    };
+    let policy = v1::TrafficPolicy {
+        namespace: "shop".into(),
+        name: id.into(),
+        target: Some(target),
+        parts: Some(parts),
+    };
+    let object = v1::Object { object: Some(v1::object::Object::TrafficPolicy(policy)) };
+    put(hub, &Key::Object(traffic_id(id)), &object.encode_to_vec(), revision);
+}
+
+fn delete_traffic(hub: &Hub, id: &str, revision: u64) {
+    hub.change(|catalogue| {
+        let subjects = catalogue.delete(&Key::Object(traffic_id(id)), revision);
+        catalogue.advance(revision);
+        subjects
+    });
+}
+
+/// The parts at callers in every update that the watcher has not read, as `service: number`, and the
+/// part at its own replica if it is news.
+fn traffic(watcher: &Watcher) -> (Vec<String>, Option<Option<u32>>) {
+    let updates = watcher.take(100);
+    let print = |update: &ServiceUpdate| {
+        assert_eq!(update.traffic.concurrency_per_caller, None, "it holds at replicas alone");
+        format!("{}: {}", update.service, update.traffic.panic_percent.unwrap_or_default())
+    };
+    let mut services: Vec<_> = updates.services.iter().map(print).collect();
+    services.sort();
+    let own = updates.traffic.map(|own| {
+        assert_eq!(own.panic_percent, None, "it holds at callers alone");
+        own.concurrency_per_caller
+    });
+    (services, own)
+}
+
+#[tokio::test]
+async fn a_traffic_policy_reaches_the_callers_of_its_services_and_their_replicas() {
+    let hub = hub();
+    let replica = hub.watch_of(name("stock.shop"), label("a"));
+    let caller = hub.watch_of(name("web.audit"), label("a"));
+    caller.subscribe(vec![name("stock.shop"), name("stock.shop.east")]).unwrap();
+    assert_eq!(traffic(&replica), (vec![], Some(None)), "it is sent that there is none");
+    traffic(&caller);
+    assert!(wakes(&caller).await && !wakes(&replica).await);
+    put_traffic(&hub, "general", None, 1, 1);
+    assert!(wakes(&replica).await && wakes(&caller).await);
+    assert_eq!(traffic(&replica), (vec![], Some(Some(1))));
+    // A service of another network is not of this namespace.
+    assert_eq!(traffic(&caller), (vec!["stock.shop.west: 1".into()], None));
+    put_traffic(&hub, "own", Some("stock"), 2, 2);
+    assert_eq!(traffic(&replica), (vec![], Some(Some(2))));
+    assert_eq!(traffic(&caller), (vec!["stock.shop.west: 2".into()], None));
+    put_traffic(&hub, "other", Some("other"), 3, 3);
+    assert_eq!((traffic(&replica), traffic(&caller)), ((vec![], None), (vec![], None)));
+    delete_traffic(&hub, "own", 4);
+    assert_eq!(traffic(&replica), (vec![], Some(Some(1))));
+    assert_eq!(traffic(&caller), (vec!["stock.shop.west: 1".into()], None));
+    delete_traffic(&hub, "general", 5);
+    assert_eq!(traffic(&replica), (vec![], Some(None)));
+    assert_eq!(traffic(&caller), (vec!["stock.shop.west: 0".into()], None));
+}
+
+#[test]
+fn a_watcher_that_resumes_gets_traffic_policies_that_changed_meanwhile() {
+    let hub = hub();
+    put_traffic(&hub, "general", None, 1, 1);
+    put_traffic(&hub, "own", Some("stock"), 2, 2);
+    let resumed = |known| {
+        let watcher = hub.watch_of(name("web.audit"), label("a"));
+        watcher.resume(vec![name("stock.shop")], Revision(known)).unwrap();
+        traffic(&watcher).0
+    };
+    assert_eq!(resumed(1), ["stock.shop.west: 2"]);
+    assert_eq!(resumed(2), [""; 0]);
+    delete_traffic(&hub, "own", 3);
+    assert_eq!(resumed(2), ["stock.shop.west: 1"]);
+    assert_eq!(resumed(3), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_wait_for_a_traffic_policy_counts_callers_and_replicas() {
+    let hub = hub();
+    let [caller, _other] = followers(&hub);
+    let _replica = hub.watch_of(name("stock.shop"), label("r"));
+    put_traffic(&hub, "own", Some("stock"), 1, 1);
+    let scope = PolicyScope::App(label("shop"), label("stock"));
+    let scopes = BTreeSet::from([ObjectScope::TrafficPolicy(scope)]);
+    caller.acknowledge(Revision(1));
+    let (count, lagging) = hub.applied(&scopes, 1, Duration::ZERO).await;
+    assert_eq!((count, lagging), (3, vec!["a.web.audit".to_owned(), "r.stock.shop".to_owned()]));
+}

@@ -246,7 +246,10 @@ fn a_policy_for_one_service_replaces_the_general_one_part_by_part() {
 }
 
 #[test]
-fn what_callers_get_has_no_limits_of_the_replica() {
+fn callers_and_replicas_get_the_parts_that_hold_there() {
+    let replicas = full().of_replicas();
+    assert_eq!(replicas.clone().of_callers(), TrafficParts::default());
+    assert_eq!(replicas.or(&full().of_callers()), full());
     let callers = full().of_callers();
     let of_replica = (callers.rate, callers.concurrency_per_caller, callers.shedding);
     assert_eq!(of_replica, (None, None, None));

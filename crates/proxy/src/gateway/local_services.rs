@@ -121,7 +121,13 @@ mod tests {
                 endpoints,
             },
         };
-        ServiceUpdate { service: stock(), revision: Revision(1), state, routes: Arc::default() }
+        ServiceUpdate {
+            service: stock(),
+            revision: Revision(1),
+            state,
+            routes: Arc::default(),
+            traffic: Arc::default(),
+        }
     }
 
     #[test]

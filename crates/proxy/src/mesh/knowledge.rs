@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     NetworkName, Policy, Revision, Route, ServiceName, ServiceState, ServiceUpdate,
     UnavailableReason,
@@ -19,13 +20,15 @@ pub(super) struct Knowledge {
     services: HashMap<ServiceName, Known>,
     networks: HashMap<NetworkName, NetworkState>,
     policies: Option<Vec<Policy>>,
+    /// What the traffic policies of the own service come to.
+    own_traffic: Arc<TrafficParts>,
     /// The routes that were passed on, of services that have any.
     routes: HashMap<ServiceName, Arc<[Arc<Route>]>>,
     /// Counts the sets of policies and of routes that were passed on.
     change_number: u64,
     /// What the full state that is under way has mentioned.
     snapshot: Option<Mentioned>,
-    /// Services whose routes could not be read, and were not reported yet.
+    /// Services whose routes or traffic policies could not be read, and were not reported yet.
     unread: Vec<(ServiceName, ConvertError)>,
 }
 
@@ -34,7 +37,8 @@ pub(super) struct Knowledge {
 struct Known {
     state: ServiceState,
     routes: Arc<[Arc<Route>]>,
-    /// Why the routes that were sent last could not be read; `routes` are then older.
+    traffic: Arc<TrafficParts>,
+    /// Why routes or traffic policies that were sent last could not be read; those here are then older.
     unread: Option<ConvertError>,
 }
 
@@ -94,6 +98,22 @@ impl Knowledge {
         Ok(Some((self.change_number, self.policies.insert(policies))))
     }
 
+    /// Takes in what the traffic policies of the own service come to, if it is other than before.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when a part cannot be read: those of before hold then.
+    pub(super) fn take_own_traffic(
+        &mut self,
+        response: &v1::WatchResponse,
+    ) -> Result<Option<Arc<TrafficParts>>, ConvertError> {
+        let stated = tollway_wire::own_traffic(response)?;
+        let Some(parts) = stated.filter(|parts| *parts != *self.own_traffic) else {
+            return Ok(None);
+        };
+        self.own_traffic = Arc::new(parts);
+        Ok(Some(Arc::clone(&self.own_traffic)))
+    }
+
     /// The number of the policies or routes passed on last; 0 when there were none.
     pub(super) fn change_number(&self) -> u64 {
         self.change_number
@@ -119,14 +139,14 @@ impl Knowledge {
             if let Some(mentioned) = &mut self.snapshot {
                 mentioned.services.insert(service.clone());
             }
-            let routes = tollway_wire::service_routes(update);
-            let (known, is_news) = self.known(&service, state, routes);
+            let (known, is_news) = self.known(&service, state, update);
             if is_news {
                 delta.services.push(ServiceUpdate {
                     service: service.clone(),
                     revision: Revision(update.revision),
                     state: known.state.clone(),
                     routes: known.routes.clone(),
+                    traffic: known.traffic.clone(),
                 });
             }
             self.services.insert(service, known);
@@ -151,29 +171,36 @@ impl Knowledge {
         Ok(delta)
     }
 
-    /// What is known of a service once it was taken in, and whether that is new. Routes of a later
-    /// version leave those that hold.
+    /// What is known of a service once it was taken in, and whether that is new. Routes and
+    /// traffic policies of a later version leave those that hold.
     fn known(
         &mut self,
         service: &ServiceName,
         state: ServiceState,
-        routes: Result<Arc<[Arc<Route>]>, ConvertError>,
+        update: &v1::ServiceUpdate,
     ) -> (Known, bool) {
         let before = self.services.get(service);
-        let (routes, unread) = match routes {
-            Ok(routes) => (routes, None),
-            Err(why) => (before.map_or_else(Arc::default, |of| of.routes.clone()), Some(why)),
-        };
-        let is_news = before.is_none_or(|of| of.state != state || of.routes != routes);
+        let mut unread = None;
+        let routes = tollway_wire::service_routes(update).unwrap_or_else(|why| {
+            unread = Some(why);
+            before.map_or_else(Arc::default, |of| of.routes.clone())
+        });
+        let traffic = tollway_wire::service_traffic(update).unwrap_or_else(|why| {
+            unread = Some(why);
+            before.map_or_else(Arc::default, |of| of.traffic.clone())
+        });
+        let is_same =
+            |of: &Known| of.state == state && of.routes == routes && of.traffic == traffic;
+        let is_news = !before.is_some_and(is_same);
         if let Some(why) = &unread
             && before.is_none_or(|of| of.unread.as_ref() != Some(why))
         {
             self.unread.push((service.clone(), why.clone()));
         }
-        (Known { state, routes, unread }, is_news)
+        (Known { state, routes, traffic, unread }, is_news)
     }
 
-    /// Services whose routes could not be read, each once for one reason.
+    /// Services whose routes or traffic policies could not be read, each once for one reason.
     pub(super) fn take_unread(&mut self) -> Vec<(ServiceName, ConvertError)> {
         std::mem::take(&mut self.unread)
     }
@@ -197,7 +224,13 @@ impl Knowledge {
         for service in services {
             self.services.remove(&service);
             let state = ServiceState::Unavailable(UnavailableReason::UnknownService);
-            delta.services.push(ServiceUpdate { service, revision, state, routes: Arc::default() });
+            delta.services.push(ServiceUpdate {
+                service,
+                revision,
+                state,
+                routes: Arc::default(),
+                traffic: Arc::default(),
+            });
         }
         let gone = |name: &&NetworkName| !mentioned.networks.contains(*name);
         let networks: Vec<_> = self.networks.keys().filter(gone).cloned().collect();
@@ -232,6 +265,7 @@ mod tests {
             revision: Revision(1),
             state,
             routes: Arc::default(),
+            traffic: Arc::default(),
         })
             .into()
     }
@@ -343,6 +377,44 @@ mod tests {
         assert_eq!(take(&later), (vec![vec!["a".into()]], vec![]));
         assert_eq!(take(&with_routes("stock", &["b"])), (vec![vec!["b".into()]], vec![]));
         assert_eq!(take(&later), (vec![], reported));
+    }
+
+    fn parts(percent: u32) -> Option<v1::TrafficParts> {
+        Some(v1::TrafficParts { panic_percent: Some(percent), ..v1::TrafficParts::default() })
+    }
+
+    #[test]
+    fn changed_traffic_policies_alone_are_news_and_unread_ones_leave_those_that_hold() {
+        let mut knowledge = Knowledge::default();
+        let mut take = |traffic| {
+            let update = v1::ServiceUpdate { traffic, ..local("stock", 1) };
+            let delta = knowledge.take(&response(3, vec![update])).unwrap();
+            let percents = delta.services.iter().map(|of| of.traffic.panic_percent).collect();
+            let percents: Vec<Option<u32>> = percents;
+            (percents, knowledge.take_unread().len())
+        };
+        assert_eq!(take(parts(1)), (vec![Some(1)], 0));
+        assert_eq!(take(parts(1)), (vec![], 0));
+        assert_eq!(take(parts(101)), (vec![], 1), "no such percentage");
+        assert_eq!(take(parts(101)), (vec![], 0), "it is reported once");
+        assert_eq!(take(parts(2)), (vec![Some(2)], 0));
+        assert_eq!(take(None), (vec![None], 0));
+    }
+
+    #[test]
+    fn traffic_policies_of_the_own_service_are_passed_on_when_they_change() {
+        let mut knowledge = Knowledge::default();
+        let mut take = |traffic| {
+            let response = v1::WatchResponse { traffic, ..v1::WatchResponse::default() };
+            let taken = knowledge.take_own_traffic(&response);
+            taken.map(|parts| parts.map(|parts| parts.panic_percent)).map_err(|_| ())
+        };
+        assert_eq!(take(Some(v1::TrafficParts::default())), Ok(None), "there were none");
+        assert_eq!(take(parts(1)), Ok(Some(Some(1))));
+        assert_eq!(take(None), Ok(None), "nothing is stated");
+        assert_eq!(take(parts(101)), Err(()));
+        assert_eq!(take(parts(1)), Ok(None));
+        assert_eq!(take(Some(v1::TrafficParts::default())), Ok(Some(None)));
     }
 
     #[test]

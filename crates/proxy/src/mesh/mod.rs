@@ -26,6 +26,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tollway_identity::{Credentials, Expected, client_config};
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{Instance, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
@@ -51,6 +52,8 @@ pub struct MeshDelta {
     pub networks: Vec<NetworkUpdate>,
     /// Who may call the own service, when that changed; only for sidecars.
     pub policies: Option<PolicyUpdate>,
+    /// What the traffic policies of the own service come to, when that changed; only for sidecars.
+    pub traffic: Option<Arc<TrafficParts>>,
 }
 
 /// How it stands with the control plane.

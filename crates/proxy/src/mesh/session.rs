@@ -249,7 +249,7 @@ impl Watch {
         let mut delta = knowledge.take(response)?;
         for (service, why) in knowledge.take_unread() {
             let reason = chain(&why);
-            error!(%service, reason, "routes cannot be read, of a later version perhaps; those of before hold");
+            error!(%service, reason, "routes or traffic policies cannot be read, of a later version perhaps; those of before hold");
         }
         if let Some((number, policies)) = knowledge.take_policies(response)? {
             info!(policies = policies.len(), "policies changed");
@@ -257,6 +257,16 @@ impl Watch {
             let set = PolicySet::new(self.service.clone(), policies);
             let applied = shared.changes_applied.clone();
             delta.policies = Some(PolicyUpdate::new(set, number, applied));
+        }
+        match knowledge.take_own_traffic(response) {
+            Ok(traffic) => delta.traffic = traffic,
+            Err(why) => {
+                let reason = chain(&why);
+                error!(
+                    reason,
+                    "traffic policies cannot be read, of a later version perhaps; those of before hold"
+                );
+            }
         }
         if self.subscribes {
             // An answer may cross an unsubscription.
@@ -271,8 +281,10 @@ impl Watch {
             }
         }
         let revision = delta.revision;
-        let has_changes =
-            !delta.services.is_empty() || !delta.networks.is_empty() || delta.policies.is_some();
+        let has_changes = !delta.services.is_empty()
+            || !delta.networks.is_empty()
+            || delta.policies.is_some()
+            || delta.traffic.is_some();
         if has_changes {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);

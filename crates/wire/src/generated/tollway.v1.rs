@@ -392,6 +392,154 @@ pub struct AffinityCookie {
     #[prost(uint64, optional, tag = "2")]
     pub ttl_ns: ::core::option::Option<u64>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrafficPolicy {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub parts: ::core::option::Option<TrafficParts>,
+    #[prost(oneof = "traffic_policy::Target", tags = "3, 4")]
+    pub target: ::core::option::Option<traffic_policy::Target>,
+}
+/// Nested message and enum types in `TrafficPolicy`.
+pub mod traffic_policy {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Target {
+        /// A service of the policy's namespace.
+        #[prost(string, tag = "3")]
+        App(::prost::alloc::string::String),
+        /// Every service of the policy's namespace.
+        #[prost(bool, tag = "4")]
+        AllApps(bool),
+    }
+}
+/// A part that is missing is that of the general policy, or the default.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrafficParts {
+    #[prost(message, optional, tag = "1")]
+    pub balancing: ::core::option::Option<Balancing>,
+    #[prost(uint64, optional, tag = "2")]
+    pub slow_start_ns: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "3")]
+    pub outlier: ::core::option::Option<Outlier>,
+    #[prost(uint32, optional, tag = "4")]
+    pub panic_percent: ::core::option::Option<u32>,
+    #[prost(message, repeated, tag = "5")]
+    pub faults: ::prost::alloc::vec::Vec<Fault>,
+    #[prost(message, optional, tag = "6")]
+    pub rate: ::core::option::Option<Rate>,
+    #[prost(uint32, optional, tag = "7")]
+    pub concurrency_per_caller: ::core::option::Option<u32>,
+    #[prost(message, optional, tag = "8")]
+    pub shedding: ::core::option::Option<Shedding>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Balancing {
+    #[prost(oneof = "balancing::By", tags = "1, 2")]
+    pub by: ::core::option::Option<balancing::By>,
+}
+/// Nested message and enum types in `Balancing`.
+pub mod balancing {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum By {
+        #[prost(bool, tag = "1")]
+        LeastRequests(bool),
+        #[prost(message, tag = "2")]
+        PeakEwma(super::PeakEwma),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeakEwma {
+    #[prost(uint64, tag = "1")]
+    pub decay_ns: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Outlier {
+    /// 0 for never.
+    #[prost(uint32, tag = "1")]
+    pub consecutive_failures: u32,
+    #[prost(message, optional, tag = "2")]
+    pub success_rate: ::core::option::Option<SuccessRate>,
+    #[prost(uint64, tag = "3")]
+    pub ejection_ns: u64,
+    #[prost(uint64, tag = "4")]
+    pub longest_ejection_ns: u64,
+    #[prost(uint32, tag = "5")]
+    pub max_ejected_percent: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SuccessRate {
+    #[prost(uint64, tag = "1")]
+    pub interval_ns: u64,
+    #[prost(uint32, tag = "2")]
+    pub min_requests: u32,
+    #[prost(uint32, tag = "3")]
+    pub min_replicas: u32,
+    #[prost(uint32, tag = "4")]
+    pub deviations_thousandths: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fault {
+    /// As in rules of policies; empty means every caller.
+    #[prost(string, repeated, tag = "1")]
+    pub from: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "2")]
+    pub delay: ::core::option::Option<DelayFault>,
+    #[prost(message, optional, tag = "3")]
+    pub abort: ::core::option::Option<AbortFault>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DelayFault {
+    #[prost(uint64, tag = "1")]
+    pub time_ns: u64,
+    #[prost(uint32, tag = "2")]
+    pub share_millionths: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AbortFault {
+    #[prost(uint32, tag = "1")]
+    pub status: u32,
+    /// Its number.
+    #[prost(uint32, tag = "2")]
+    pub grpc_status: u32,
+    #[prost(uint32, tag = "3")]
+    pub share_millionths: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Rate {
+    #[prost(message, optional, tag = "1")]
+    pub service: ::core::option::Option<RateLimit>,
+    #[prost(message, optional, tag = "2")]
+    pub caller: ::core::option::Option<RateLimit>,
+    #[prost(message, repeated, tag = "3")]
+    pub callers: ::prost::alloc::vec::Vec<CallerRate>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RateLimit {
+    #[prost(uint32, tag = "1")]
+    pub requests: u32,
+    #[prost(uint64, tag = "2")]
+    pub per_ns: u64,
+    #[prost(uint32, tag = "3")]
+    pub burst: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallerRate {
+    #[prost(string, repeated, tag = "1")]
+    pub from: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "2")]
+    pub limit: ::core::option::Option<RateLimit>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Shedding {
+    #[prost(uint64, tag = "1")]
+    pub target_ns: u64,
+    #[prost(uint64, tag = "2")]
+    pub interval_ns: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ObjectId {
     #[prost(enumeration = "ObjectKind", tag = "1")]
@@ -404,7 +552,7 @@ pub struct ObjectId {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Object {
-    #[prost(oneof = "object::Object", tags = "1, 2")]
+    #[prost(oneof = "object::Object", tags = "1, 2, 3")]
     pub object: ::core::option::Option<object::Object>,
 }
 /// Nested message and enum types in `Object`.
@@ -415,6 +563,8 @@ pub mod object {
         Policy(super::Policy),
         #[prost(message, tag = "2")]
         Route(super::Route),
+        #[prost(message, tag = "3")]
+        TrafficPolicy(super::TrafficPolicy),
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -423,6 +573,7 @@ pub enum ObjectKind {
     Unspecified = 0,
     Policy = 1,
     Route = 2,
+    TrafficPolicy = 3,
 }
 impl ObjectKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -434,6 +585,7 @@ impl ObjectKind {
             Self::Unspecified => "OBJECT_KIND_UNSPECIFIED",
             Self::Policy => "OBJECT_KIND_POLICY",
             Self::Route => "OBJECT_KIND_ROUTE",
+            Self::TrafficPolicy => "OBJECT_KIND_TRAFFIC_POLICY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -442,6 +594,7 @@ impl ObjectKind {
             "OBJECT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "OBJECT_KIND_POLICY" => Some(Self::Policy),
             "OBJECT_KIND_ROUTE" => Some(Self::Route),
+            "OBJECT_KIND_TRAFFIC_POLICY" => Some(Self::TrafficPolicy),
             _ => None,
         }
     }
@@ -3361,6 +3514,10 @@ pub struct WatchResponse {
     /// the first response with SCOPE_SUBSCRIBED, and whenever they changed.
     #[prost(message, optional, tag = "8")]
     pub policies: ::core::option::Option<Policies>,
+    /// Of the traffic policies of the watcher's own service those parts that hold at it; they replace
+    /// those held. Present as `policies` are.
+    #[prost(message, optional, tag = "9")]
+    pub traffic: ::core::option::Option<TrafficParts>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceUpdate {
@@ -3371,6 +3528,10 @@ pub struct ServiceUpdate {
     /// What the watcher does with requests for the service; they replace those held.
     #[prost(message, repeated, tag = "6")]
     pub routes: ::prost::alloc::vec::Vec<Route>,
+    /// Of the traffic policies of the service those parts that hold at its callers; missing if there are
+    /// none.
+    #[prost(message, optional, tag = "7")]
+    pub traffic: ::core::option::Option<TrafficParts>,
     #[prost(oneof = "service_update::State", tags = "3, 4, 5")]
     pub state: ::core::option::Option<service_update::State>,
 }

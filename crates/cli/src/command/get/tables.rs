@@ -1,7 +1,8 @@
 //! Objects as tables. Pure.
 
 use tollway_identity::span;
-use tollway_model::{NetworkName, Object, ObjectKind, Policy, PolicyScope, Route};
+use tollway_model::traffic_policy::TrafficParts;
+use tollway_model::{NetworkName, Object, ObjectKind, Policy, PolicyScope, Route, TrafficPolicy};
 
 use crate::command::moment::Moment;
 
@@ -29,6 +30,9 @@ const ROUTES: [Column; 5] = [
     ("AGE", Side::Right),
 ];
 
+const TRAFFIC_POLICIES: [Column; 3] =
+    [("TRAFFIC POLICY", Side::Left), ("SERVICES", Side::Left), ("PARTS", Side::Left)];
+
 /// The table of the objects of one kind, in `network`.
 pub(super) fn of_objects(
     kind: ObjectKind,
@@ -39,25 +43,59 @@ pub(super) fn of_objects(
     let row = |object: &Object| match object {
         Object::Policy(policy) => policy_row(policy),
         Object::Route(route) => route_row(route, network, now_unix_ms),
+        Object::TrafficPolicy(policy) => traffic_row(policy),
     };
     let columns: &[Column] = match kind {
         ObjectKind::Policy => &POLICIES,
         ObjectKind::Route => &ROUTES,
+        ObjectKind::TrafficPolicy => &TRAFFIC_POLICIES,
     };
     table(columns, objects.iter().map(row).collect())
 }
 
 /// What it protects, and how many rules it has; `-` where it has no such list.
 fn policy_row(policy: &Policy) -> Vec<String> {
-    let protects = match policy.scope() {
-        PolicyScope::Network => "*.*".to_owned(),
-        PolicyScope::Namespace(namespace) => format!("*.{namespace}"),
-        PolicyScope::App(namespace, app) => format!("{app}.{namespace}"),
-    };
+    let protects = services(policy.scope());
     let count = |count: usize| count.to_string();
     let allow = policy.allow.as_ref().map_or("-".to_owned(), |rules| count(rules.len()));
     let deny = if policy.deny.is_empty() { "-".to_owned() } else { count(policy.deny.len()) };
     vec![policy.name.to_string(), protects, allow, deny]
+}
+
+/// The services of a scope, as a pattern.
+fn services(scope: PolicyScope) -> String {
+    match scope {
+        PolicyScope::Network => "*.*".to_owned(),
+        PolicyScope::Namespace(namespace) => format!("*.{namespace}"),
+        PolicyScope::App(namespace, app) => format!("{app}.{namespace}"),
+    }
+}
+
+/// Which services it is about, and which parts it has.
+fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
+    let TrafficParts {
+        balancing,
+        slow_start,
+        outlier,
+        panic_percent,
+        faults,
+        rate,
+        concurrency_per_caller,
+        shedding,
+    } = &policy.parts;
+    let parts = [
+        (balancing.is_some(), "balancing"),
+        (slow_start.is_some(), "slowStart"),
+        (outlier.is_some(), "outlier"),
+        (panic_percent.is_some(), "panicPercent"),
+        (!faults.is_empty(), "faults"),
+        (rate.is_some(), "rate"),
+        (concurrency_per_caller.is_some(), "concurrencyPerCaller"),
+        (shedding.is_some(), "shedding"),
+    ];
+    let parts: Vec<&str> =
+        parts.into_iter().filter_map(|(has, name)| has.then_some(name)).collect();
+    vec![policy.name.to_string(), services(policy.scope()), parts.join(",")]
 }
 
 /// Which calls it is for, and how many rules it has.
@@ -116,7 +154,7 @@ mod tests {
             Object::Route(route) => {
                 Object::Route(Arc::new(Route { created_unix_ms, ..Route::clone(&route) }))
             }
-            other @ Object::Policy(_) => panic!("{other:?}"),
+            other @ (Object::Policy(_) | Object::TrafficPolicy(_)) => panic!("{other:?}"),
         }
     }
 

@@ -256,20 +256,20 @@ impl<'de> Visitor<'de> for ValuesVisitor {
 
 /// A share of requests, as a percentage with at most four decimals.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Percent(u32);
+pub(in crate::manifest) struct Percent(u32);
 
 impl Percent {
-    pub(super) fn of_share(millionths: u32) -> Self {
+    pub(in crate::manifest) fn of_share(millionths: u32) -> Self {
         Self(millionths)
     }
 
     /// In parts of [`model::WHOLE_SHARE`].
-    pub(super) fn share(self) -> u32 {
+    pub(in crate::manifest) fn share(self) -> u32 {
         self.0
     }
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(super) fn is_whole(&self) -> bool {
+    pub(in crate::manifest) fn is_whole(&self) -> bool {
         self.0 == model::WHOLE_SHARE
     }
 }
@@ -311,7 +311,7 @@ impl<'de> Deserialize<'de> for Percent {
 
 /// The number of a gRPC status, written by its name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GrpcStatus(pub(super) u8);
+pub(in crate::manifest) struct GrpcStatus(pub(in crate::manifest) u8);
 
 /// In the order of their numbers.
 const GRPC_STATUSES: [&str; 17] = [

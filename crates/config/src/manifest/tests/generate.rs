@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use tollway_model::route::*;
-use tollway_model::{Label, ObjectName, Route, ServiceRef};
+use tollway_model::traffic_policy::*;
+use tollway_model::{CallerPattern, Label, ObjectName, Route, ServiceRef, TrafficPolicy};
 
 fn label() -> impl Strategy<Value = Label> {
     "[a-zA-Z0-9_-]{1,8}".prop_map(|text| Label::new(&text).unwrap())
@@ -241,5 +242,97 @@ pub(super) fn route() -> impl Strategy<Value = Route> {
             rules: rules.into_iter().enumerate().map(named).collect(),
             created_unix_ms: 0,
         }
+    })
+}
+
+fn seconds(most: u64) -> impl Strategy<Value = Duration> {
+    (1..most * 1_000_000_000).prop_map(Duration::from_nanos)
+}
+
+fn callers(least: usize) -> impl Strategy<Value = Vec<CallerPattern>> {
+    let caller = prop_oneof![Just("web"), Just("*.reports"), Just("*.*.east")];
+    vec(caller.prop_map(|text| text.parse().unwrap()), least..3)
+}
+
+fn rate_limit() -> impl Strategy<Value = RateLimit> {
+    (1_u32..1000, 1_u64..3600, 1_u32..2000).prop_map(|(requests, per, burst)| RateLimit {
+        requests,
+        per: Duration::from_secs(per),
+        burst,
+    })
+}
+
+fn balancing() -> impl Strategy<Value = Balancing> {
+    let ewma = seconds(3600).prop_map(|decay| Balancing::PeakEwma { decay });
+    prop_oneof![Just(Balancing::LeastRequests), ewma]
+}
+
+fn outlier() -> impl Strategy<Value = Outlier> {
+    let rate = (seconds(3600), 1_u32..1000, 0_u32..20, 500_u32..=10_000);
+    let rate = rate.prop_map(|(interval, min_requests, min_replicas, deviations)| SuccessRate {
+        interval,
+        min_requests,
+        min_replicas,
+        deviations,
+    });
+    let times = (seconds(1000), seconds(1000));
+    (0_u32..20, option::of(rate), times, 0_u32..=100).prop_map(
+        |(consecutive_failures, success_rate, (ejection, more), max_ejected_percent)| Outlier {
+            consecutive_failures,
+            success_rate,
+            ejection,
+            longest_ejection: ejection + more,
+            max_ejected_percent,
+        },
+    )
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let delay = (seconds(300), 0..=WHOLE_SHARE);
+    let delay = delay.prop_map(|(time, share)| DelayFault { time, share });
+    let abort = (400_u16..600, 1_u8..=16, 0..=WHOLE_SHARE)
+        .prop_map(|(status, grpc_status, share)| AbortFault { status, grpc_status, share });
+    (callers(0), delay, option::of(abort)).prop_map(|(from, delay, abort)| Fault {
+        from,
+        delay: Some(delay),
+        abort,
+    })
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    let entry = (callers(1), rate_limit()).prop_map(|(from, limit)| CallerRate { from, limit });
+    (rate_limit(), option::of(rate_limit()), vec(entry, 0..3))
+        .prop_map(|(service, caller, callers)| Rate { service: Some(service), caller, callers })
+}
+
+/// Valid ones.
+pub(super) fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
+    let at_callers = (
+        option::of(balancing()),
+        option::of(seconds(3600)),
+        option::of(outlier()),
+        option::of(0_u32..=100),
+        vec(fault(), 0..3),
+    );
+    let shedding = (seconds(3600), seconds(3600));
+    let shedding = shedding.prop_map(|(target, interval)| Shedding { target, interval });
+    let at_replicas = (option::of(rate()), option::of(1_u32..1000), option::of(shedding));
+    let parts = (at_callers, at_replicas).prop_map(|(callers, replicas)| {
+        let (balancing, slow_start, outlier, panic_percent, faults) = callers;
+        let (rate, concurrency_per_caller, shedding) = replicas;
+        TrafficParts {
+            balancing,
+            slow_start,
+            outlier,
+            panic_percent: panic_percent.or(Some(50)),
+            faults,
+            rate,
+            concurrency_per_caller,
+            shedding,
+        }
+    });
+    (label(), label(), option::of(label()), parts).prop_map(|(namespace, name, app, parts)| {
+        let target = app.map_or(TrafficTarget::Namespace, TrafficTarget::App);
+        TrafficPolicy { name: ObjectName { namespace, name }, target, parts }
     })
 }

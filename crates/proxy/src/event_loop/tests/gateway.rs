@@ -47,6 +47,7 @@ impl Site {
                 trust_domain: west.trust_domain,
             },
             routes: Arc::default(),
+            traffic: Arc::default(),
         }]));
         Self { gateway, east, stock }
     }
@@ -204,6 +205,7 @@ fn an_address_without_tls_is_passed_over() {
             trust_domain: TrustDomain::default_for(&label("west")),
         },
         routes: Arc::default(),
+        traffic: Arc::default(),
     }]));
     let mut relays = Vec::new();
     while site.stock.waiting() == 0 {

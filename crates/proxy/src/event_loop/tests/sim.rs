@@ -249,8 +249,13 @@ pub(super) fn keep_informed(to: &Running, service: &ServiceName, state: ServiceS
     let is_older = |entry: &Informed| entry.node.0 == to.node.0 && entry.update.service == *service;
     let older = informed.iter().position(is_older).map(|at| informed.remove(at));
     let revision = Revision(simulation.revisions.replace(simulation.revisions.get() + 1));
-    let update =
-        ServiceUpdate { service: service.clone(), revision, state, routes: Arc::default() };
+    let update = ServiceUpdate {
+        service: service.clone(),
+        revision,
+        state,
+        routes: Arc::default(),
+        traffic: Arc::default(),
+    };
     let (commands, around) = (to.commands.clone(), to.around.clone());
     let routes = older.and_then(|entry| entry.routes);
     let entry = Informed { node: to.node, commands, around, update, routes, at: Cell::new(at) };

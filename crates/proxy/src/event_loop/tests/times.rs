@@ -160,6 +160,7 @@ fn a_gateway_keeps_services_without_calls() {
             trust_domain: network.trust_domain,
         },
         routes: Arc::default(),
+        traffic: Arc::default(),
     }]));
     advance(patient().service_idle * 2);
     let config = rustls::ClientConfig::builder()
