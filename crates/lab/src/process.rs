@@ -208,7 +208,8 @@ impl Supervisor {
         command.stdin(Stdio::null()).stdout(log_file(&out)?).stderr(log_file(&err)?);
         let command_line = spec.command_line();
         let lent: Vec<BorrowedFd<'_>> = spec.lend.iter().map(|ns| ns.as_fd()).collect();
-        let confinement = Confinement { namespace: spec.namespace.as_deref(), inherit: &lent };
+        let confinement =
+            Confinement { namespace: spec.namespace.as_deref(), inherit: &lent, cgroup: None };
         let failed = |source| ProcessError::Spawn {
             name: spec.name.clone(),
             program: spec.program.clone(),

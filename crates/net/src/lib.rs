@@ -45,6 +45,7 @@ pub use free_port::free_port;
 pub use heap::let_free_memory_go;
 pub use listener::{AcceptError, Listener, ListenerOptions, has_waiting};
 pub use monotonic::{boot_time, monotonic_ns};
+pub use option::netns_cookie;
 pub use origin::Origin;
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use ports_file::write_ports;

@@ -21,6 +21,9 @@ use crate::descriptors::lower_descriptor_limit;
 /// The first descriptor that is not standard input, output or error.
 const FIRST_OTHER_FD: libc::c_uint = 3;
 
+/// What a process writes into `cgroup.procs` to enter the cgroup itself.
+const OWN_PROCESS: &[u8] = b"0";
+
 /// Where a process is started and what ties it to this one.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Confinement<'a> {
@@ -28,6 +31,9 @@ pub struct Confinement<'a> {
     pub namespace: Option<&'a NetNs>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherit: &'a [BorrowedFd<'a>],
+    /// The file `cgroup.procs`, open for writing, of the cgroup that it is started in; `None` keeps the
+    /// current one.
+    pub cgroup: Option<BorrowedFd<'a>>,
 }
 
 /// Starts `command` in a process group of its own (a terminal's Ctrl-C reaches only us, who stop
@@ -36,9 +42,10 @@ pub struct Confinement<'a> {
 pub fn spawn_confined(mut command: Command, confinement: Confinement<'_>) -> io::Result<Child> {
     let namespace = confinement.namespace.map(|ns| ns.as_fd().as_raw_fd());
     let inherit: Vec<RawFd> = confinement.inherit.iter().map(AsRawFd::as_raw_fd).collect();
+    let cgroup = confinement.cgroup.map(|cgroup| cgroup.as_raw_fd());
     let parent = rustix::process::getpid();
     command.process_group(0);
-    let prepare = move || prepare_confined(parent, namespace, &inherit);
+    let prepare = move || prepare_confined(parent, namespace, &inherit, cgroup);
     // SAFETY: `prepare` runs between fork and exec and makes system calls only: it takes no
     // lock and does not allocate. The descriptors it names are borrowed until after the spawn.
     unsafe { command.pre_exec(prepare) };
@@ -54,7 +61,12 @@ pub fn spawn_detached(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-fn prepare_confined(parent: Pid, namespace: Option<RawFd>, inherit: &[RawFd]) -> io::Result<()> {
+fn prepare_confined(
+    parent: Pid,
+    namespace: Option<RawFd>,
+    inherit: &[RawFd],
+    cgroup: Option<RawFd>,
+) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(parent) {
         // The parent died before the signal was set: no process would ever stop this one.
@@ -65,6 +77,11 @@ fn prepare_confined(parent: Pid, namespace: Option<RawFd>, inherit: &[RawFd]) ->
         // SAFETY: the caller of `spawn_confined` borrows the descriptor until the spawn ends.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+    }
+    if let Some(fd) = cgroup {
+        // SAFETY: as above.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        rustix::io::write(fd, OWN_PROCESS)?;
     }
     if let Some(fd) = namespace {
         // SAFETY: as above.

@@ -121,7 +121,8 @@ fn a_child_is_in_its_namespace_and_dies_with_the_thread_that_started_it() {
         let starter = scope.spawn(|| {
             let mut command = Command::new("sleep");
             command.arg("60");
-            let confinement = Confinement { namespace: Some(&ns), inherit: &[ns.as_fd()] };
+            let confinement =
+                Confinement { namespace: Some(&ns), inherit: &[ns.as_fd()], cgroup: None };
             let child = spawn_confined(command, confinement).unwrap();
             (link_of(&format!("/proc/{}/ns/net", child.id())), child)
         });
