@@ -132,6 +132,18 @@ impl AddressRange {
         in_range(address) || in_range(plain_address(address))
     }
 
+    /// Its first address.
+    #[must_use]
+    pub fn first(&self) -> IpAddr {
+        self.first
+    }
+
+    /// The bits that all its addresses begin with.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
     /// The range of one address.
     #[must_use]
     pub fn one(address: IpAddr) -> Self {

@@ -9,6 +9,7 @@
 mod balance;
 mod distance;
 mod fault;
+pub mod intercept;
 mod method;
 mod outlier;
 mod pick;

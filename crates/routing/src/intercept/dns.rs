@@ -1,0 +1,259 @@
+//! Questions for names and their answers, as DNS has them on the wire (RFC 1035).
+//!
+//! Only what such a question needs is read: the header and one name, which cannot be compressed. All
+//! else is another server's, which gets the question as it came.
+
+use std::net::Ipv4Addr;
+
+use super::NAME_BYTES;
+
+/// Bytes of a message: the most that its length over TCP can say.
+pub const DNS_MESSAGE_BYTES: usize = 65_535;
+/// How long an answer may be kept.
+pub const ANSWER_TTL_S: u32 = 60;
+
+const HEADER_LENGTH: usize = 12;
+/// The name of an answer: that of the question, right behind the header.
+const NAME_OF_QUESTION: [u8; 2] = [0xc0, HEADER_LENGTH as u8];
+const LABEL_LENGTH: usize = 63;
+
+const TYPE_A: u16 = 1;
+const TYPE_ANY: u16 = 255;
+const CLASS_IN: u16 = 1;
+const CLASS_ANY: u16 = 255;
+
+/// Bits of the third byte of a header.
+const IS_ANSWER: u8 = 0x80;
+const OPERATION: u8 = 0x78;
+const IS_TRUNCATED: u8 = 0x02;
+const WANTS_RECURSION: u8 = 0x01;
+/// Of the fourth.
+const HAS_RECURSION: u8 = 0x80;
+
+/// A question for one name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Question {
+    /// As it was asked, without the root's dot.
+    pub name: String,
+    /// Whether the answer may be an address of IPv4.
+    pub wants_ipv4: bool,
+    /// Where it ends in its message.
+    end: usize,
+}
+
+/// What the answer has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Address(Ipv4Addr),
+    /// The name has nothing of the wanted kind.
+    Nothing,
+    NoSuchName,
+    /// It cannot be answered now.
+    Failed,
+}
+
+impl Answer {
+    fn code(self) -> u8 {
+        match self {
+            Self::Address(_) | Self::Nothing => 0,
+            Self::Failed => 2,
+            Self::NoSuchName => 3,
+        }
+    }
+}
+
+/// The question of a message. `None` for what is not one question for a name of readable text.
+#[must_use]
+pub fn read_question(message: &[u8]) -> Option<Question> {
+    let header = message.get(..HEADER_LENGTH)?;
+    let is_question = header[2] & (IS_ANSWER | OPERATION | IS_TRUNCATED) == 0;
+    let questions = u16::from_be_bytes([header[4], header[5]]);
+    if !is_question || questions != 1 {
+        return None;
+    }
+    let (name, at) = read_name(message)?;
+    let [kind_high, kind_low, class_high, class_low] = *message.get(at..)?.first_chunk::<4>()?;
+    let kind = u16::from_be_bytes([kind_high, kind_low]);
+    let class = u16::from_be_bytes([class_high, class_low]);
+    let wants_ipv4 = matches!(kind, TYPE_A | TYPE_ANY) && matches!(class, CLASS_IN | CLASS_ANY);
+    Some(Question { name, wants_ipv4, end: at + 4 })
+}
+
+/// The name behind the header, and where it ends.
+fn read_name(message: &[u8]) -> Option<(String, usize)> {
+    let mut name = String::new();
+    let mut at = HEADER_LENGTH;
+    loop {
+        let length = usize::from(*message.get(at)?);
+        at += 1;
+        if length == 0 {
+            return Some((name, at));
+        }
+        if length > LABEL_LENGTH {
+            return None;
+        }
+        let label = message.get(at..at + length)?;
+        at += length;
+        if !label.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'.') {
+            return None;
+        }
+        if !name.is_empty() {
+            name.push('.');
+        }
+        name.push_str(std::str::from_utf8(label).ok()?);
+        if name.len() > NAME_BYTES {
+            return None;
+        }
+    }
+}
+
+/// The answer to the question of `message`.
+#[must_use]
+pub fn write_answer(message: &[u8], question: &Question, answer: Answer) -> Vec<u8> {
+    let asked = message.get(HEADER_LENGTH..question.end).unwrap_or_default();
+    let mut bytes =
+        header(message, answer.code(), 1, u8::from(matches!(answer, Answer::Address(_))));
+    bytes.extend_from_slice(asked);
+    if let Answer::Address(address) = answer {
+        bytes.extend_from_slice(&NAME_OF_QUESTION);
+        bytes.extend_from_slice(&TYPE_A.to_be_bytes());
+        bytes.extend_from_slice(&CLASS_IN.to_be_bytes());
+        bytes.extend_from_slice(&ANSWER_TTL_S.to_be_bytes());
+        bytes.extend_from_slice(&4_u16.to_be_bytes());
+        bytes.extend_from_slice(&address.octets());
+    }
+    bytes
+}
+
+/// The answer to a message that no server has answered: that it failed. `None` for one without a
+/// header, or that is an answer itself.
+#[must_use]
+pub fn write_failure(message: &[u8]) -> Option<Vec<u8>> {
+    let is_question = message.get(..HEADER_LENGTH)?[2] & IS_ANSWER == 0;
+    is_question.then(|| header(message, Answer::Failed.code(), 0, 0))
+}
+
+/// Whether `answer` can be one to `question`: it has its number, and is an answer.
+#[must_use]
+pub fn is_answer_to(answer: &[u8], question: &[u8]) -> bool {
+    match (answer.get(..HEADER_LENGTH), question.get(..HEADER_LENGTH)) {
+        (Some(answer), Some(question)) => {
+            answer[..2] == question[..2] && answer[2] & IS_ANSWER != 0
+        }
+        _ => false,
+    }
+}
+
+fn header(message: &[u8], code: u8, questions: u8, answers: u8) -> Vec<u8> {
+    let head = message.first_chunk::<3>().copied().unwrap_or_default();
+    let flags = IS_ANSWER | (head[2] & (OPERATION | WANTS_RECURSION));
+    vec![head[0], head[1], flags, HAS_RECURSION | code, 0, questions, 0, answers, 0, 0, 0, 0]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As a resolver asks.
+    fn question(name: &str, kind: u16) -> Vec<u8> {
+        let mut bytes = vec![0x12, 0x34, WANTS_RECURSION, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.').filter(|label| !label.is_empty()) {
+            bytes.push(u8::try_from(label.len()).unwrap());
+            bytes.extend_from_slice(label.as_bytes());
+        }
+        bytes.push(0);
+        bytes.extend_from_slice(&kind.to_be_bytes());
+        bytes.extend_from_slice(&CLASS_IN.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_question_is_read_and_answered() {
+        let message = question("Stock.shop.mesh", TYPE_A);
+        let read = read_question(&message).unwrap();
+        assert_eq!((read.name.as_str(), read.wants_ipv4), ("Stock.shop.mesh", true));
+        let answer = write_answer(&message, &read, Answer::Address(Ipv4Addr::new(240, 1, 2, 3)));
+        assert_eq!(answer[..4], [0x12, 0x34, 0x81, 0x80]);
+        assert_eq!(answer[4..12], [0, 1, 0, 1, 0, 0, 0, 0]);
+        let asked = message.len();
+        assert_eq!(answer[12..asked], message[12..]);
+        assert_eq!(answer[asked..], [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 240, 1, 2, 3]);
+        assert!(is_answer_to(&answer, &message));
+        assert!(!is_answer_to(&message, &message));
+    }
+
+    #[test]
+    fn what_follows_the_question_is_not_in_the_answer() {
+        let mut message = question("a.mesh", 28);
+        let asked = message.len();
+        // EDNS: one further record.
+        message[11] = 1;
+        message.extend_from_slice(&[0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
+        let read = read_question(&message).unwrap();
+        assert!(!read.wants_ipv4);
+        let answer = write_answer(&message, &read, Answer::Nothing);
+        assert_eq!((answer.len(), answer[3], answer[7], answer[11]), (asked, 0x80, 0, 0));
+        let answer = write_answer(&message, &read, Answer::NoSuchName);
+        assert_eq!(answer[3], 0x83);
+    }
+
+    #[test]
+    fn what_is_no_question_for_one_name_is_not_read() {
+        let good = question("a.mesh", TYPE_A);
+        for (at, byte, why) in [
+            (2, 0x80, "an answer"),
+            (2, 0x28, "an update"),
+            (2, 0x02, "truncated"),
+            (5, 0, "no question"),
+            (5, 2, "two questions"),
+            (12, 0xc0, "a pointer"),
+            (12, 64, "a label that is too long"),
+            (13, b'.', "a dot within a label"),
+            (13, 0xff, "no text"),
+            (13, b' ', "a blank"),
+        ] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert_eq!(read_question(&bad), None, "{why}");
+        }
+        for length in 0..good.len() {
+            assert_eq!(read_question(&good[..length]), None, "{length} bytes");
+        }
+        let long = vec!["a".repeat(63); 4].join(".");
+        assert_eq!(read_question(&question(&long, TYPE_A)), None, "255 bytes");
+        assert!(read_question(&question(&long[..253], TYPE_A)).is_some());
+        assert_eq!(read_question(&question("", TYPE_A)).unwrap().name, "", "the root");
+    }
+
+    #[test]
+    fn a_failure_answers_what_cannot_be_read() {
+        let mut message = question("a.mesh", TYPE_A);
+        message[12] = 0xc0;
+        let failure = write_failure(&message).unwrap();
+        assert_eq!(failure, [0x12, 0x34, 0x81, 0x82, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(is_answer_to(&failure, &message));
+        assert_eq!(write_failure(&failure), None, "an answer is not answered");
+        assert_eq!(write_failure(&message[..11]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(message in proptest::collection::vec(any::<u8>(), 0..400)) {
+            if let Some(question) = read_question(&message) {
+                prop_assert!(question.name.len() <= NAME_BYTES);
+                prop_assert!(question.end <= message.len());
+                let answer = write_answer(&message, &question, Answer::NoSuchName);
+                prop_assert_eq!(answer.len(), question.end);
+            }
+            let _ = write_failure(&message);
+        }
+
+        #[test]
+        fn a_name_is_read_as_it_was_asked(labels in proptest::collection::vec("[a-zA-Z0-9_-]{1,20}", 1..6)) {
+            let name = labels.join(".");
+            prop_assert_eq!(read_question(&question(&name, TYPE_A)).unwrap().name, name);
+        }
+    }
+}
