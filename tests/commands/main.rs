@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod dapr_files;
 mod explain;
+mod intercept;
 mod newcomer;
 mod run;
 mod run_file;

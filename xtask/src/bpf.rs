@@ -1,5 +1,5 @@
-//! `cargo xtask bpf`: the programs for the kernel, from their C sources: the forwarder's, and those
-//! that make and count packets for its measurement.
+//! `cargo xtask bpf`: the programs for the kernel, from their C sources: the forwarder's, those that
+//! intercept an app's connections, and those that make and count packets for a measurement.
 //!
 //! Objects are checked in, so that building and using Tollway needs no C compiler. Beside each is a
 //! record: the hashes of the sources and of the object, and the compiler's version, since another
@@ -23,8 +23,11 @@ struct Programs {
     name: &'static str,
 }
 
-const ALL: [Programs; 2] =
-    [Programs { of: "fabric", name: "fabric.bpf" }, Programs { of: "load", name: "packets.bpf" }];
+const ALL: [Programs; 3] = [
+    Programs { of: "fabric", name: "fabric.bpf" },
+    Programs { of: "intercept", name: "intercept.bpf" },
+    Programs { of: "load", name: "packets.bpf" },
+];
 
 /// Folders of kernel headers that depend on the machine, on Debian and Ubuntu; a compiler for BPF
 /// does not search there by itself.

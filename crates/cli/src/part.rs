@@ -204,6 +204,10 @@ fn flag(setting: &Setting) -> Arg {
         Some(text) => arg.default_value(text),
         None => arg,
     };
+    let arg = match setting.bare {
+        Some(text) => arg.num_args(0..=1).require_equals(true).default_missing_value(text),
+        None => arg,
+    };
     arg.value_parser(parser(*setting))
 }
 

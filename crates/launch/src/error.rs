@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 use tollway_config::{FileError, Mistakes};
 use tollway_identity::TokenError;
+use tollway_intercept::InterceptError;
 use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_runtime::SidecarError;
@@ -68,6 +69,9 @@ pub enum LaunchError {
     CannotStart(#[from] CannotStart),
     #[error("{0}")]
     Name(#[from] NameError),
+    /// The connections of the app cannot be led to its sidecar.
+    #[error(transparent)]
+    Intercept(#[from] InterceptError),
     /// The sidecar did not start.
     #[error("{0}")]
     Sidecar(#[source] SidecarError),
@@ -101,6 +105,7 @@ impl LaunchError {
         match self {
             Self::UnusedToken { .. } => Some(ErrorCode::BadConfiguration),
             Self::AppPortTaken(_) => Some(ErrorCode::PortTaken),
+            Self::Intercept(_) => Some(ErrorCode::NotInterceptable),
             Self::CannotStart(_) => Some(ErrorCode::AppNotStarted),
             Self::Folder { .. } => Some(ErrorCode::FileUnusable),
             Self::RunFile(_) => Some(ErrorCode::BadConfiguration),

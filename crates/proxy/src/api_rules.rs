@@ -134,6 +134,7 @@ impl ApiRules {
             | ListenerKind::Tunnel(_)
             | ListenerKind::Inbound
             | ListenerKind::Tcp(_)
+            | ListenerKind::Intercepted
             | ListenerKind::Gateway
             | ListenerKind::GatewayInside
             | ListenerKind::Front => true,

@@ -28,6 +28,7 @@ use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
 use crate::gateway::GatewayRoutes;
+use crate::interception::{Interception, LISTEN};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Drained, Parts, Plane, PlaneKind, PlaneOptions};
@@ -187,6 +188,8 @@ pub struct SidecarOptions {
     /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
     /// to URLs. `None`: it may call nothing there.
     pub external_endpoints: Option<Arc<[String]>>,
+    /// Set where the connections of the app are led to it: it listens for them, too.
+    pub interception: Option<Interception>,
     /// What the app and the sidecar show each other.
     pub tokens: Tokens,
     /// Which web pages may use the ports of the app's side.
@@ -256,6 +259,9 @@ impl Sidecar {
             &ListenerKind::Outbound,
         )?;
         listeners.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
+        if options.interception.is_some() {
+            listeners.bind_all("intercept", &LISTEN, &ListenerKind::Intercepted)?;
+        }
         let inbound = listeners.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
         let advertise = advertised(options.advertise, inbound)?;
         let common = options.common;
@@ -286,6 +292,7 @@ impl Sidecar {
             access,
             resilience: options.resilience,
             external_endpoints: options.external_endpoints,
+            interception: options.interception,
             tokens,
             web_pages: options.web_pages,
             actor_app: Some(Arc::clone(&actor_app)),
@@ -309,6 +316,16 @@ impl Sidecar {
             tokio::spawn(probe.run())
         });
         Ok(Self { plane, probe, advertise, actor_app })
+    }
+
+    /// The addresses of a listener of this name, and of those beside it (`NAME-2`).
+    pub fn ports<'a>(&'a self, listener: &'a str) -> impl Iterator<Item = SocketAddr> + 'a {
+        let is_of = move |name: &str| {
+            let rest = name.strip_prefix(listener);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let ports = self.plane.plane.ports.iter();
+        ports.filter(move |(name, _)| is_of(name)).map(|(_, address)| *address)
     }
 
     /// Where a listener listens, by its name in the ports file.
@@ -473,6 +490,7 @@ struct Role {
     access: Option<Arc<AccessList>>,
     resilience: Option<Arc<Resiliency>>,
     external_endpoints: Option<Arc<[String]>>,
+    interception: Option<Interception>,
     tokens: Tokens,
     web_pages: WebPages,
     /// A sidecar's.
@@ -508,12 +526,14 @@ impl Member {
             access,
             resilience,
             external_endpoints,
+            interception,
             tokens,
             web_pages,
             actor_app,
             dapr_metrics,
             as_daprd,
         } = role;
+        let names = interception.as_ref().map(|interception| Arc::clone(&interception.names));
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
         let app_target = app.as_ref().zip(app_addresses).map(|(app, addresses)| AppTarget {
             addresses,
@@ -532,6 +552,7 @@ impl Member {
             access,
             resilience,
             external_endpoints,
+            interception,
             tokens,
             web_pages,
             actor_app: actor_app.unwrap_or_else(|| Arc::new(ActorApp::new(false))),
@@ -560,6 +581,7 @@ impl Member {
             spans: records.spans,
             lines: records.lines,
             dapr_metrics,
+            names,
             config: live,
         });
         let shown: Arc<dyn AdminFacts> = Arc::clone(&facts) as _;

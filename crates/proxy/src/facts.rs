@@ -11,6 +11,7 @@ use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DaprMetrics, DataPlaneMetrics, LineMetrics, Page};
 
 use crate::dataplane::AppOptions;
+use crate::interception::{NameAnswer, NameTable};
 use crate::mesh::{Announcement, MeshStatus};
 
 /// A running sidecar or gateway, as it is at this moment.
@@ -25,6 +26,8 @@ pub struct Facts {
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
     pub(crate) spans: Arc<SpanMetrics>,
     pub(crate) lines: Arc<LineMetrics>,
+    /// Set where the connections of the app are led here.
+    pub(crate) names: Option<Arc<NameTable>>,
     /// Set in daprd's place.
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
     /// The settings that run.
@@ -71,6 +74,10 @@ impl AdminFacts for Facts {
         let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
         DataPlaneMetrics::add_to(page, &threads);
         add_exports(page, &threads, &self.spans, &self.lines);
+        let counts = self.names.as_ref().map(|names| names.counts()).unwrap_or_default();
+        for (answer, count) in NameAnswer::WORDS.into_iter().zip(counts) {
+            page.family(&names::INTERCEPTED_NAMES).sample(&[("answer", answer)], count);
+        }
         page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
         let status = self.mesh.borrow().clone();
         page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));

@@ -207,6 +207,11 @@ impl Sidecar {
         self.plane.port(listener)
     }
 
+    /// Where a listener and those beside it listen, as [`tollway_proxy::Sidecar::ports`] has it.
+    pub fn ports<'a>(&'a self, listener: &'a str) -> impl Iterator<Item = SocketAddr> + 'a {
+        self.plane.ports(listener)
+    }
+
     /// The client of the control plane.
     #[must_use]
     pub fn mesh(&self) -> Arc<MeshClient> {

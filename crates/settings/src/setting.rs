@@ -37,6 +37,8 @@ pub struct Setting {
     pub alias: Option<&'static str>,
     /// The keys of settings without which it means nothing.
     pub needs: &'static [&'static str],
+    /// The value that its flag gives without one.
+    pub bare: Option<&'static str>,
     /// Whether a part that runs takes over a new value.
     pub is_live: bool,
     /// Whether a list must have a value.
@@ -69,6 +71,7 @@ impl Setting {
             short_flag: None,
             alias: None,
             needs: &[],
+            bare: None,
             is_live: false,
             is_required: false,
             value_name: "",
@@ -121,6 +124,12 @@ impl Setting {
     #[must_use]
     pub fn needs(self, needs: &'static [&'static str]) -> Self {
         Self { needs, ..self }
+    }
+
+    /// The value that the flag alone gives; another one follows it behind `=`.
+    #[must_use]
+    pub fn bare(self, text: &'static str) -> Self {
+        Self { bare: Some(text), ..self }
     }
 
     /// A part that runs takes over a new value.

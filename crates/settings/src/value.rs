@@ -11,10 +11,11 @@ use tollway_config::{AppScheme, request_path};
 use tollway_model::{AddressRange, Label, TrustDomain};
 use tollway_proxy::{FrontTarget, MeshProtocol};
 use tollway_routing::SamplingRatio;
+use tollway_routing::intercept::{Alias, Spared};
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
-use crate::parts::{AppHost, Egress, ReusedKeys};
+use crate::parts::{AppHost, Egress, InterceptMode, ReusedKeys};
 use crate::store_location::StoreLocation;
 use crate::upstream::Upstream;
 
@@ -142,6 +143,8 @@ text_values! {
     FrontTarget: "http://127.0.0.1:8080", pattern("^(http|h2c)://");
     StoreLocation: "etcd://127.0.0.1:2379/tollway/west", any_text();
     Upstream: "5432=db.shop.east", pattern("^[0-9]{1,5}=");
+    Alias: "postgres=db.shop.east", pattern("^[0-9A-Za-z_.-]+=");
+    Spared: "10.0.0.0/8", json_schema!({ "type": ["string", "number"] });
     LogFilter: "info,tollway_proxy=debug", any_text();
     LogTarget: "/var/log/access.log", any_text();
 }
@@ -222,6 +225,10 @@ word_values! {
     MeshProtocol { Http1: "http1", ""; Http2: "http2", ""; }
     TraceProtocol { Grpc: "grpc", ""; Http: "http", ""; }
     AppHost { Service: "service", "The name of the app's service"; Address: "address", "The app's own address"; }
+    InterceptMode {
+        Auto: "auto", "The way that this machine has; without one the app runs as it is";
+        Bpf: "bpf", "Programs of the app's cgroup; without them the app is not started";
+    }
     LogFormat { Text: "text", "For people"; Json: "json", "One JSON object a line"; }
     ReusedKeys {
         Bar: "bar", "The instance renews no more until it is enrolled again";

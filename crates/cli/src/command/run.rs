@@ -12,11 +12,11 @@ use clap::Args;
 use tollway_dapr::Configuration;
 use tollway_launch::local_control::LINGER_MS;
 use tollway_launch::run_file::run_apps;
-use tollway_launch::{Console, LaunchError, Listen, RunOptions, run_app};
+use tollway_launch::{Console, InterceptOptions, LaunchError, Listen, RunOptions, run_app};
 use tollway_proxy::mesh::TokenSource;
 use tollway_proxy::{Limits, Live, LiveOptions, PlaneOptions, Timeouts, live};
 use tollway_settings::reload::watch;
-use tollway_settings::{Flags, Given, Listing, Origin, Run};
+use tollway_settings::{Flags, Given, Intercept, InterceptMode, Listing, Origin, Run};
 use tollway_telemetry::init_terminal_log;
 
 use super::api_tokens::tokens;
@@ -137,11 +137,25 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
             live,
         },
         upstreams: settings.upstreams.iter().map(ToString::to_string).collect(),
+        intercept: intercept_options(settings.intercept),
         tokens: tokens(&settings.api_tokens, settings.access.allow_open_files)?,
         web_pages: settings.web_access.pages(),
         telemetry: telemetry_options(&settings.telemetry)?,
         configuration: Arc::new(configuration),
         stores,
+    })
+}
+
+/// How connections of the app are intercepted, if they are.
+fn intercept_options(settings: Intercept) -> Option<InterceptOptions> {
+    let way = settings.intercept?;
+    Some(InterceptOptions {
+        is_required: way != InterceptMode::Auto,
+        spared: settings.intercept_excludes,
+        mesh_only: settings.intercept_mesh_only,
+        aliases: settings.intercept_hosts,
+        resolvers: settings.intercept_resolvers,
+        closes_port: settings.intercept_inbound,
     })
 }
 

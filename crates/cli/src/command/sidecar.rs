@@ -76,6 +76,7 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,
         external_endpoints: None,
+        interception: None,
         as_daprd: None,
     })
 }

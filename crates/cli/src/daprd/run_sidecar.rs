@@ -259,6 +259,7 @@ fn options(
         },
         dapr_metrics,
         external_endpoints: None,
+        interception: None,
         as_daprd: Some(Arc::new(daprd.as_daprd.clone())),
     }))
 }

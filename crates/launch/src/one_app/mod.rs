@@ -5,6 +5,7 @@
 //! of this process: nothing that ends this process leaves it behind.
 
 pub(crate) mod environment;
+mod intercept;
 mod messages;
 mod options;
 mod plan;
@@ -18,12 +19,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollway_intercept::Interception;
 use tollway_net::process::{Ending, Process};
 use tollway_net::spawn::Confinement;
 use tollway_runtime::Sidecar;
 
 use self::environment::EnvironmentChanges;
-pub use self::options::{Listen, RunOptions};
+pub use self::options::{InterceptOptions, Listen, RunOptions};
 use self::plan::Plan;
 use self::supervise::Supervision;
 use crate::console::Console;
@@ -57,7 +59,9 @@ pub async fn run_app(
         signal = signals.next_request_to_end() => return Ok(Ending::Signal(signal.as_raw()).code()),
     };
     messages::sidecar_ready(console, &plan, &sidecar);
-    let app = start_app(&command, environment::of_app(&plan, &sidecar))?;
+    let interception = intercept::begin(&plan, &sidecar, console).await?;
+    let environment = environment::of_app(&plan, &sidecar);
+    let app = start_app(&command, environment, interception.as_ref())?;
     let supervision = Supervision { plan: Arc::new(plan), app, signals, console, linger };
     // Reloading ends with the app; when it fails, the app runs on.
     tokio::select! {
@@ -70,6 +74,7 @@ pub async fn run_app(
 fn start_app(
     command: &[OsString],
     environment: EnvironmentChanges,
+    interception: Option<&Interception>,
 ) -> Result<Process, LaunchError> {
     let program = command.first().cloned().unwrap_or_default();
     let failed = |source| CannotStart::of(program.to_string_lossy().into_owned(), source);
@@ -82,7 +87,9 @@ fn start_app(
         };
     }
     let guard = start_guard()?;
-    let mut app = Process::spawn(start, Confinement::default()).map_err(failed)?;
+    let cgroup = interception.map(Interception::cgroup_processes);
+    let confinement = Confinement { cgroup, ..Confinement::default() };
+    let mut app = Process::spawn(start, confinement).map_err(failed)?;
     guard_app(&mut app, guard);
     Ok(app)
 }

@@ -10,6 +10,7 @@ use tollway_dapr::Configuration;
 use tollway_model::{AppId, Instance, Label};
 use tollway_proxy::mesh::TokenSource;
 use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens, WebPages};
+use tollway_routing::intercept::{Alias, Spared};
 use tollway_runtime::StateStores;
 
 /// An app and its sidecar.
@@ -34,12 +35,31 @@ pub struct RunOptions {
     pub plane: PlaneOptions,
     /// Loopback ports for TCP services, as `PORT=SERVICE`.
     pub upstreams: Vec<String>,
+    /// Set where the connections of the app are led to its sidecar.
+    pub intercept: Option<InterceptOptions>,
     pub tokens: Tokens,
     pub web_pages: WebPages,
     pub telemetry: TelemetryOptions,
     /// From Dapr's files.
     pub configuration: Arc<Configuration>,
     pub stores: StateStores,
+}
+
+/// How the connections of an app are led to its sidecar.
+#[derive(Debug)]
+pub struct InterceptOptions {
+    /// The app is not started where that cannot be had.
+    pub is_required: bool,
+    /// Left alone, beside loopback.
+    pub spared: Vec<Spared>,
+    /// Connections out of the mesh are not led to the sidecar.
+    pub mesh_only: bool,
+    /// Host names that stand for services.
+    pub aliases: Vec<Alias>,
+    /// Servers for names out of the mesh; without any those of this machine.
+    pub resolvers: Vec<SocketAddr>,
+    /// The port of the app is opened on loopback alone.
+    pub closes_port: bool,
 }
 
 /// The listeners of the sidecar. Port 0 takes a free one.

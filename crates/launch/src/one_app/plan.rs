@@ -11,6 +11,7 @@ use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory};
 use tollway_proxy::{AppOptions, CommonOptions, MeshProtocol, SidecarOptions};
 use tollway_runtime::{MESSAGE_BYTES, StateStores};
 
+use super::intercept::InterceptPlan;
 use super::options::RunOptions;
 use crate::access::{Access, WhenAbsent, local_access};
 use crate::console::Console;
@@ -34,6 +35,7 @@ pub(crate) struct Plan {
     pub(crate) app: Option<(SocketAddr, AppScheme)>,
     pub(super) sidecar: SidecarOptions,
     pub(super) stores: StateStores,
+    pub(super) intercept: Option<InterceptPlan>,
     /// The control plane is the local one.
     pub(super) local: bool,
 }
@@ -70,6 +72,7 @@ impl Plan {
         let scheme = |app: &AppOptions| {
             (app.address, AppScheme { protocol: app.protocol, is_tls: app.is_tls })
         };
+        let intercept = options.intercept.map(InterceptPlan::new);
         let plan = Self {
             app_id,
             namespace,
@@ -96,8 +99,10 @@ impl Plan {
                 telemetry: options.telemetry,
                 dapr_metrics: None,
                 external_endpoints: None,
+                interception: intercept.as_ref().map(InterceptPlan::for_sidecar),
                 as_daprd: None,
             }),
+            intercept,
         };
         Ok(plan)
     }

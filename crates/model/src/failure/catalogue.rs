@@ -119,6 +119,14 @@ catalogue! {
         [CallersSidecar],
         "The rule of a route that holds for the request sends it to a service that is not known, or all of its backends have the weight 0.",
         "Correct the route that the message names, or start the service.";
+    NotIntercepted, "ERR_NOT_INTERCEPTED", Name, NONE,
+        [CallersSidecar],
+        "A connection came to the port at which the sidecar takes intercepted connections, and the kernel has not led it there: some program dialled the port itself, or the sidecar would call itself in a circle. The connection is reset.",
+        "Call the service by its name. The port is for the app that `tollway run --intercept` has started, which does not see it.";
+    UnknownAddress, "ERR_UNKNOWN_ADDRESS", Name, NONE,
+        [CallersSidecar],
+        "The app connects to an address of the range that stands for names of the mesh (240.0.0.0/4), and it stands for none: the app has kept it from an earlier run or from elsewhere, or has asked for thousands of names since. The connection is reset.",
+        "Have the app resolve the name again.";
     DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Connectivity, http(504, DeadlineExceeded),
         [CallersSidecar],
         "The service was not called from here before, and the control plane did not send its endpoints in time (5 s): it is away or overloaded.",
@@ -440,6 +448,10 @@ catalogue! {
         [Terminal],
         "The command after `tollway run … --` is not there (exit code 127) or may not be run (126).",
         "Check its name, your PATH, and that it is a program; a shell's own command needs `sh -c`.";
+    NotInterceptable, "ERR_NOT_INTERCEPTABLE", Start, NONE,
+        [Terminal],
+        "The connections of the app cannot be intercepted here: this process may not load programs into the kernel or make a cgroup, or the kernel is too old for them (Linux 5.8). The message has the reason.",
+        "Run it as root, or with the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and the right to make a cgroup; or leave `--intercept` out and call services through the sidecar's outbound port.";
     Bug, "ERR_BUG", Start, NONE,
         [Terminal],
         "An error in Tollway itself. The message has the place in the code.",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::{PeerIdentity, ServerNameReader};
-use tollway_model::{Instance, NetworkName, ServiceName};
+use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName};
 use tollway_net::Conn;
 
 use super::Listed;
@@ -38,6 +38,8 @@ pub(crate) enum ListenerKind {
     Inbound,
     /// A TCP port that stands for one service.
     Tcp(ServiceName),
+    /// Where the kernel leads the app's connections, until it is known what to.
+    Intercepted,
     /// A gateway's port for other networks: it leads to the own one.
     Gateway,
     /// A gateway's listener for its own network: it leads to joined ones, too.
@@ -492,6 +494,8 @@ pub(crate) struct Relay {
     pub(crate) active: Instant,
     /// Dials that failed for it.
     pub(crate) failed_dials: u32,
+    /// Why it is refused, unless its first bytes show HTTP, in which the refusal is an answer.
+    pub(crate) refusal: Option<ErrorCode>,
     /// Set in a gateway until the callee has shown that it speaks TLS.
     pub(crate) unproven: Option<Box<Unproven>>,
 }
@@ -516,6 +520,7 @@ impl Relay {
             ended: false,
             active: now,
             failed_dials: 0,
+            refusal: None,
             unproven: None,
         }
     }

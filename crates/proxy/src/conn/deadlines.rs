@@ -21,6 +21,8 @@ pub(crate) const SWEEP: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Longest time before the end of a peer's certificate at which its connection is given up.
 const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
+/// Time for the first bytes of an intercepted connection to a service that is away and never was known.
+const FIRST_BYTES_WITHIN: Duration = Duration::from_millis(500);
 /// Streams that were on their way when the end of a connection was announced are taken for this
 /// long.
 const GOAWAY_GRACE: Duration = Duration::from_secs(1);
@@ -37,6 +39,8 @@ pub(crate) enum Expired {
     Hello,
     /// Close both sides of a relay, for this reason.
     Relay(ErrorCode),
+    /// Reset a connection that leads nowhere, for this reason.
+    Refuse(ErrorCode),
     /// A request's head did not come in time.
     Head,
     /// A dial took too long.
@@ -154,6 +158,9 @@ impl Connections {
                 let dead = relay.other.is_none() && waited > timeouts.discovery;
                 if certificate_ended {
                     Expired::Relay(ErrorCode::CertificateExpired)
+                } else if let Some(code) = relay.refusal.filter(|_| waited > FIRST_BYTES_WITHIN) {
+                    cx.metrics.intercepted.silent.add(1);
+                    Expired::Refuse(code)
                 } else if idle > timeouts.stream_idle || dead {
                     Expired::Relay(ErrorCode::TimedOut)
                 } else {
@@ -217,7 +224,8 @@ fn next_examination(
             .min(certificate_left(conn, wall())),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
-            let undialled = left(relay.other.is_none(), timeouts.discovery);
+            let limit = relay.refusal.map_or(timeouts.discovery, |_| FIRST_BYTES_WITHIN);
+            let undialled = left(relay.other.is_none(), limit);
             let silent = timeouts.stream_idle.saturating_sub(idle);
             let certified = certificate_left(conn, wall());
             if relay.other.is_none() { undialled.min(silent) } else { silent.min(certified) }

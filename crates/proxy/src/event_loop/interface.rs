@@ -21,6 +21,7 @@ use crate::app_addresses::AppAddresses;
 use crate::as_daprd::AsDaprd;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
+use crate::interception::Interception;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::{PolicyUpdate, RoutesUpdate};
 use crate::observe::Observer;
@@ -119,6 +120,8 @@ pub(crate) struct LoopConfig {
     /// The names of endpoints outside of the mesh that the app may call through the runtime, in addition
     /// to URLs. `None`: it may call nothing there.
     pub(crate) external_endpoints: Option<Arc<[String]>>,
+    /// Set where the connections of its app are led to it.
+    pub(crate) interception: Option<Interception>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }
@@ -143,6 +146,7 @@ impl LoopConfig {
             dapr_metrics: None,
             as_daprd: None,
             external_endpoints: None,
+            interception: None,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }

@@ -6,6 +6,7 @@ use tollway_http::RequestHead;
 use tollway_identity::{Credentials, SYSTEM_NAMESPACE, TlsError};
 use tollway_model::{ErrorCode, ServiceName};
 use tollway_net::{Conn, ConnError, Tls};
+use tollway_routing::intercept::Learned;
 
 use super::composition::unexpected;
 use super::http::Variant;
@@ -16,7 +17,7 @@ use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, accepted
 use crate::cx::{Cx, Effect};
 use crate::exchange::Exchanges;
 use crate::inbound::{PolicyGate, policy, tcp};
-use crate::outbound::{route, tunnel};
+use crate::outbound::{intercepted, route, tunnel};
 use crate::protocol::{Arrival, actor_turns, trust};
 use crate::tls::{MeshTls, alpn};
 use crate::upstream::pools;
@@ -25,6 +26,8 @@ use crate::upstream::pools;
 pub(crate) struct Sidecar {
     policy: PolicyGate,
     tls: MeshTls,
+    /// What services have declared to which intercepted connections went.
+    learned: Learned,
 }
 
 impl Http<Sidecar> {
@@ -34,7 +37,8 @@ impl Http<Sidecar> {
         services: Box<dyn ProcessServices>,
     ) -> Self {
         let policy = PolicyGate::new(config.access.clone(), config.dapr_metrics.clone());
-        Self::with(Sidecar { policy, tls: MeshTls::new(credentials) }, services)
+        let (tls, learned) = (MeshTls::new(credentials), Learned::default());
+        Self::with(Sidecar { policy, tls, learned }, services)
     }
 
     fn on_credentials(
@@ -112,12 +116,16 @@ impl Variant for Sidecar {
 
     fn on_accepted(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
         let Some(conn) = conns.get(key) else { return };
-        if let Some(ListenerKind::Tcp(service)) = &conn.via {
-            let service = service.clone();
-            let Http { upstreams, variant, .. } = http;
-            tunnel::open_tcp(cx, conns, upstreams, &mut variant.tls, key, service);
-        } else {
-            conns.queue_read(key);
+        let Http { upstreams, variant: Self { tls, learned, .. }, .. } = http;
+        match &conn.via {
+            Some(ListenerKind::Tcp(service)) => {
+                let service = service.clone();
+                tunnel::open_tcp(cx, conns, upstreams, tls, key, service);
+            }
+            Some(ListenerKind::Intercepted) => {
+                intercepted::open(cx, conns, upstreams, tls, learned, key);
+            }
+            _ => conns.queue_read(key),
         }
     }
 
@@ -136,7 +144,8 @@ impl Variant for Sidecar {
         let Http { upstreams, variant, .. } = http;
         match effect {
             Effect::DispatchRaw(conn) => {
-                tunnel::dispatch_raw(cx, conns, upstreams, &mut variant.tls, conn);
+                let Self { tls, learned, .. } = variant;
+                tunnel::dispatch_raw(cx, conns, upstreams, tls, learned, conn);
             }
             Effect::DispatchTcp { down, service } => {
                 tunnel::dispatch_tcp(cx, conns, upstreams, &mut variant.tls, down, service);

@@ -58,6 +58,7 @@ impl<C: Composition> EventLoop<C> {
                     access_log::fail_line(conns, key, code);
                     relay::on_failed(cx, conns, key);
                 }
+                Expired::Refuse(code) => relay::refuse_tcp(cx, conns, key, code),
                 Expired::Retire => retire::retire_http2(cx, conns, key),
                 expired => plane.on_expired(cx, conns, key, expired),
             }

@@ -33,6 +33,7 @@ mod bulk;
 mod distance;
 mod fairness;
 mod gateway;
+mod intercepted;
 mod keepalive;
 mod limits;
 mod listeners;

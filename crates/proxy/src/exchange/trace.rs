@@ -180,6 +180,7 @@ fn may_ask(via: &ListenerKind, remote: Option<SocketAddr>) -> bool {
         ListenerKind::Public
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
+        | ListenerKind::Intercepted
         | ListenerKind::Gateway
         | ListenerKind::GatewayInside
         | ListenerKind::Front => false,

@@ -9,6 +9,7 @@
 )]
 
 pub(crate) mod dispatch;
+pub(crate) mod intercepted;
 pub(crate) mod mirror;
 pub(crate) mod retry;
 pub(crate) mod route;

@@ -257,6 +257,7 @@ fn admit_page(config: &LoopConfig, conns: &Connections, of: &Exchange) -> Result
         | ListenerKind::Tunnel(_)
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
+        | ListenerKind::Intercepted
         | ListenerKind::Gateway
         | ListenerKind::GatewayInside
         | ListenerKind::Front => Ok(()),
@@ -432,6 +433,7 @@ fn outbound_target(
         ListenerKind::Outbound
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
+        | ListenerKind::Intercepted
         | ListenerKind::Gateway
         | ListenerKind::GatewayInside
         | ListenerKind::Front => tollway_routing::AppListener::Outbound,

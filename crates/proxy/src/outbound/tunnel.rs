@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
+use tollway_routing::intercept::Learned;
 
 use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role, access_log};
 use crate::cx::Cx;
 use crate::exchange::Destination;
 use crate::observe::Kind;
-use crate::outbound::dispatch;
+use crate::outbound::{dispatch, intercepted};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::{MeshTls, alpn};
@@ -164,11 +165,15 @@ pub(crate) fn dispatch_raw(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     mesh: &mut MeshTls,
+    learned: &mut Learned,
     key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some(service) = conn.raw_target.take() else { return };
     match (&conn.role, &conn.via) {
+        (Role::Relay(_), Some(ListenerKind::Intercepted)) => {
+            intercepted::serve(cx, conns, upstreams, mesh, learned, key, service);
+        }
         (Role::Relay(_), _) => dispatch_tcp(cx, conns, upstreams, mesh, key, service),
         (_, Some(ListenerKind::Outbound)) => open_tunnel(cx, conns, upstreams, mesh, key, service),
         _ => {}

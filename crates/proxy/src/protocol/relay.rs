@@ -25,6 +25,9 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data:
     let Some(other) = touch(cx, conns, key, data.len()) else {
         let Some(relay) = relay(conns, key) else { return };
         relay.early.extend_from_slice(data);
+        if relay.refusal.take().is_some() {
+            cx.effects.push(Effect::DispatchRaw(key));
+        }
         let is_full = relay.early.len() >= cx.config.limits.pipe_bytes;
         return pause_if(is_full, conns, key);
     };

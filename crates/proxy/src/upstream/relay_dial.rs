@@ -55,7 +55,10 @@ pub(crate) fn on_relay_dial_failed(
         (Some(via), _) if again && via.is_gateway() => {
             cx.effects.push(Effect::RelayElsewhere(down))
         }
-        (Some(ListenerKind::Tcp(_) | ListenerKind::Outbound), Some(service)) if again => {
+        (
+            Some(ListenerKind::Tcp(_) | ListenerKind::Outbound | ListenerKind::Intercepted),
+            Some(service),
+        ) if again => {
             cx.effects.push(Effect::DispatchTcp { down, service });
         }
         _ => {

@@ -16,6 +16,6 @@ pub use front::Front;
 pub use gateway::Gateway;
 pub use member::Member;
 pub use plane::{Log, Plane};
-pub use run::{Access, Run};
+pub use run::{Access, Intercept, InterceptMode, Run};
 pub use sidecar::Sidecar;
 pub use telemetry::Telemetry;

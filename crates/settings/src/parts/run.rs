@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tollway_model::{AppId, Instance, Label};
+use tollway_routing::intercept::{Alias, Spared};
 
 use super::{ApiTokens, App, DaprFiles, Telemetry, WebAccess};
 use crate::serial::part;
@@ -46,6 +47,8 @@ pub struct Run {
     #[setting(form = "PORT=SERVICE", flag = "upstream", live)]
     pub upstreams: Vec<Upstream>,
     #[setting(flatten)]
+    pub intercept: Intercept,
+    #[setting(flatten)]
     pub api_tokens: ApiTokens,
     #[setting(flatten)]
     pub web_access: WebAccess,
@@ -71,6 +74,38 @@ pub struct Run {
 }
 
 part!(Run, "run");
+
+/// How the connections of an app are led to its sidecar.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterceptMode {
+    Auto,
+    Bpf,
+}
+
+/// Interception, for an app that knows nothing of its sidecar.
+#[derive(Clone, PartialEq, Debug, Settings)]
+pub struct Intercept {
+    /// Lead the app's connections to its sidecar: it calls services by their names, such as
+    /// `stock.mesh`, without a proxy or a library.
+    #[setting(form = "MODE", bare = "auto")]
+    pub intercept: Option<InterceptMode>,
+    /// A port, an address or a range of addresses that the app connects to past the sidecar; loopback
+    /// is always left alone. May be repeated.
+    #[setting(form = "PORT|RANGE", flag = "intercept-exclude", needs(&["intercept"]))]
+    pub intercept_excludes: Vec<Spared>,
+    /// Lead only connections to services of the mesh to the sidecar.
+    #[setting(needs(&["intercept"]))]
+    pub intercept_mesh_only: bool,
+    /// A host name that stands for a service, such as `postgres=db.shop.east`. May be repeated.
+    #[setting(form = "NAME=SERVICE", flag = "intercept-host", needs(&["intercept"]))]
+    pub intercept_hosts: Vec<Alias>,
+    /// A server for names out of the mesh [default: those of /etc/resolv.conf]. May be repeated.
+    #[setting(form = "IP:PORT", flag = "intercept-resolver", needs(&["intercept"]))]
+    pub intercept_resolvers: Vec<SocketAddr>,
+    /// Open the app's port on loopback alone, so that only this machine and the mesh reach it.
+    #[setting(needs(&["intercept", "app_port"]))]
+    pub intercept_inbound: bool,
+}
 
 /// The control plane that is joined, if not this user's local one.
 #[derive(Clone, PartialEq, Debug, Settings)]

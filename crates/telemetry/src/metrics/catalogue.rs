@@ -102,6 +102,8 @@ metrics! {
             "Connections to other data planes closed because they answered no keepalive while requests were under way.";
         RELAYED_BYTES: Counter "tollway_relayed_bytes_total" [],
             "Bytes relayed without parsing: by gateways, for TCP services and on upgraded connections.";
+        INTERCEPTED_CONNECTIONS: Counter "tollway_intercepted_connections_total" ["decision"],
+            "Connections that were led here from an app, by what decided where they go.";
         GATEWAY_CONNECTIONS: Counter "tollway_gateway_connections_total" [],
             "Connections that a gateway forwarded.";
         GATEWAY_CONNECTIONS_REFUSED: Counter "tollway_gateway_connections_refused_total" [],
@@ -122,6 +124,8 @@ metrics! {
             "Lines of the access log lost because the queue was full or the write failed.";
     }
     MEMBERS {
+        INTERCEPTED_NAMES: Counter "tollway_intercepted_names_total" ["answer"],
+            "Answers to questions for names of an app whose connections are intercepted.";
         APP_READY: Gauge "tollway_app_ready" [],
             "Whether the app accepts connections; 1 without an app.";
         CONTROL_CONNECTED: Gauge "tollway_control_connected" [],

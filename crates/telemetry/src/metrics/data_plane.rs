@@ -43,6 +43,7 @@ pub struct DataPlaneMetrics {
     pub request_failures: Counter,
     pub requests_cancelled: Counter,
     pub relayed_bytes: Counter,
+    pub intercepted: Intercepted,
     pub gateway_connections: Counter,
     pub gateway_connections_refused: Counter,
     pub gateway_answers_refused: Counter,
@@ -57,6 +58,22 @@ pub struct DataPlaneMetrics {
     outbound_status: ByStatus,
     inbound_duration: Durations,
     outbound_duration: Durations,
+}
+
+/// Connections that were led here from an app, by what decided where they go.
+#[derive(Default, Debug)]
+pub struct Intercepted {
+    /// To a service, by the protocol that it declares.
+    pub declared: Counter,
+    /// To a service that is away, by the protocol that it has declared before.
+    pub learned: Counter,
+    /// To a service that is away, by the first bytes of the app.
+    pub first_bytes: Counter,
+    /// To a service that is away, and the app has sent nothing in time.
+    pub silent: Counter,
+    /// Out of the mesh.
+    pub outside: Counter,
+    pub refused: Counter,
 }
 
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
@@ -113,6 +130,7 @@ impl DataPlaneMetrics {
     pub fn add_to(page: &mut Page, threads: &[&Self]) {
         add_durations(page, threads);
         add_status(page, threads);
+        add_intercepted(page, threads);
         let services: Vec<_> = threads.iter().map(|thread| &thread.services).collect();
         Services::add_to(page, &services);
         let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
@@ -132,6 +150,21 @@ fn add_status(page: &mut Page, threads: &[&DataPlaneMetrics]) {
             let labels = [("direction", direction), ("status", *class)];
             page.family(&names::RESPONSES).sample(&labels, value);
         }
+    }
+}
+
+fn add_intercepted(page: &mut Page, threads: &[&DataPlaneMetrics]) {
+    let decisions: [(&str, CounterOf); 6] = [
+        ("declared", |m| &m.intercepted.declared),
+        ("learned", |m| &m.intercepted.learned),
+        ("first_bytes", |m| &m.intercepted.first_bytes),
+        ("silent", |m| &m.intercepted.silent),
+        ("outside", |m| &m.intercepted.outside),
+        ("refused", |m| &m.intercepted.refused),
+    ];
+    for (decision, of) in decisions {
+        let value: u64 = threads.iter().map(|thread| of(thread).value()).sum();
+        page.family(&names::INTERCEPTED_CONNECTIONS).sample(&[("decision", decision)], value);
     }
 }
 

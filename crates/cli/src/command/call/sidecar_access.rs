@@ -99,6 +99,7 @@ fn options(
         telemetry: TelemetryOptions::default(),
         dapr_metrics: None,
         external_endpoints: None,
+        interception: None,
         as_daprd: None,
     })
 }

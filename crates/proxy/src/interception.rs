@@ -1,0 +1,182 @@
+//! What a sidecar needs to take connections that the kernel leads to it from an app which knows
+//! nothing of it: what each was meant for, and which names addresses stand for.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tollway_model::{NameError, ServiceName};
+use tollway_routing::intercept::{Meaning, MeshNames};
+
+/// Where intercepted connections are taken: loopback, at one free port.
+pub(crate) const LISTEN: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0),
+];
+
+/// Knows what connections were meant for.
+pub trait Origins: Send + Sync + fmt::Debug {
+    /// What the connection from `source` was meant for; it is forgotten here. `None` for one that was
+    /// not led to the sidecar.
+    fn take(&self, source: SocketAddr) -> Option<SocketAddr>;
+}
+
+/// Interception as a sidecar meets it.
+#[derive(Clone, Debug)]
+pub struct Interception {
+    pub origins: Arc<dyn Origins>,
+    pub names: Arc<NameTable>,
+}
+
+/// Where an intercepted connection goes.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Meant {
+    Service(ServiceName),
+    /// Out of the mesh.
+    Outside(SocketAddr),
+    /// Nothing has led it here.
+    Nowhere,
+    /// The address is of the range for names, and stands for none.
+    NoName(Ipv4Addr),
+    /// Its name is none that a service of this network's view can have.
+    BadName(NameError),
+}
+
+impl Interception {
+    /// Decides where the connection from `source` goes; `home` completes short names.
+    pub(crate) fn meant(&self, source: SocketAddr, home: &ServiceName) -> Meant {
+        let Some(address) = self.origins.take(source) else { return Meant::Nowhere };
+        match address.ip() {
+            IpAddr::V4(ip) if MeshNames::is_of_range(ip) => match self.names.service(ip, home) {
+                Some(Ok(service)) => Meant::Service(service),
+                Some(Err(error)) => Meant::BadName(error),
+                None => Meant::NoName(ip),
+            },
+            IpAddr::V4(_) | IpAddr::V6(_) => Meant::Outside(address),
+        }
+    }
+}
+
+/// How a question for a name was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameAnswer {
+    /// From the table: a service.
+    Service,
+    /// From the table: no service has such a name.
+    NoService,
+    /// By another server.
+    Forwarded,
+    /// No server answered, or too many had questions.
+    Failed,
+}
+
+impl NameAnswer {
+    /// In the order of the counts.
+    pub(crate) const WORDS: [&str; 4] = ["service", "no_service", "forwarded", "failed"];
+}
+
+/// The table of names, which the server of names fills and data threads read.
+#[derive(Debug, Default)]
+pub struct NameTable {
+    names: Mutex<MeshNames>,
+    counts: [AtomicU64; NameAnswer::WORDS.len()],
+}
+
+impl NameTable {
+    /// With further names for services: each with its service (`app[.namespace[.network]]`).
+    pub fn new<'a>(aliases: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self { names: Mutex::new(MeshNames::new(aliases)), ..Self::default() }
+    }
+
+    /// What a name is; that of a service gets an address if it has none.
+    pub fn ask(&self, name: &str) -> Meaning {
+        self.names().ask(name)
+    }
+
+    /// The host name that an address stands for.
+    #[must_use]
+    pub fn host(&self, address: Ipv4Addr) -> Option<String> {
+        self.names().host(address).map(str::to_owned)
+    }
+
+    /// Counts an answer.
+    pub fn count(&self, answer: NameAnswer) {
+        self.counts[answer as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The answers so far: of services, of none, forwarded, failed.
+    #[must_use]
+    pub fn counts(&self) -> [u64; NameAnswer::WORDS.len()] {
+        std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed))
+    }
+
+    /// The service that an address stands for.
+    fn service(
+        &self,
+        address: Ipv4Addr,
+        home: &ServiceName,
+    ) -> Option<Result<ServiceName, NameError>> {
+        let names = self.names();
+        names.host(address).map(|host| ServiceName::parse_host(host, home))
+    }
+
+    fn names(&self) -> MutexGuard<'_, MeshNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::Label;
+
+    use super::*;
+
+    /// Every connection is meant for this.
+    #[derive(Debug)]
+    struct All(Option<SocketAddr>);
+
+    impl Origins for All {
+        fn take(&self, _: SocketAddr) -> Option<SocketAddr> {
+            self.0
+        }
+    }
+
+    fn meant(to: Option<&str>, names: NameTable) -> Meant {
+        let label = |text: &str| Label::new(text).unwrap();
+        let home =
+            ServiceName { app: label("web"), namespace: label("shop"), network: label("west") };
+        let origins = Arc::new(All(to.map(|to| to.parse().unwrap())));
+        let interception = Interception { origins, names: Arc::new(names) };
+        interception.meant("127.0.0.1:4711".parse().unwrap(), &home)
+    }
+
+    #[test]
+    fn a_connection_goes_where_its_address_means() {
+        let names = NameTable::new([("postgres", "db.data.east")]);
+        let Meaning::Service(stock) = names.ask("stock.mesh") else { panic!() };
+        let Meaning::Service(db) = names.ask("postgres") else { panic!() };
+        let (stock, db) = (format!("{stock}:80"), format!("{db}:5432"));
+        let service = |meant: Meant| match meant {
+            Meant::Service(service) => service.to_string(),
+            other => format!("{other:?}"),
+        };
+        let tables = || {
+            let names = NameTable::new([("postgres", "db.data.east")]);
+            names.ask("stock.mesh");
+            names.ask("postgres");
+            names
+        };
+        assert_eq!(service(meant(Some(&stock), tables())), "stock.shop.west");
+        assert_eq!(service(meant(Some(&db), tables())), "db.data.east");
+        let outside: SocketAddr = "[2001:db8::1]:443".parse().unwrap();
+        assert_eq!(meant(Some("[2001:db8::1]:443"), tables()), Meant::Outside(outside));
+    }
+
+    #[test]
+    fn what_nothing_has_led_here_goes_nowhere() {
+        assert_eq!(meant(None, NameTable::default()), Meant::Nowhere);
+        let unknown = Ipv4Addr::new(240, 1, 2, 3);
+        assert_eq!(meant(Some("240.1.2.3:80"), NameTable::default()), Meant::NoName(unknown));
+    }
+}

@@ -1,0 +1,151 @@
+//! Connections that the kernel has led here from the app: to a service of the mesh, as HTTP or as
+//! bytes, or on to where they were meant for.
+
+use std::net::SocketAddr;
+
+use tollway_model::{ErrorCode, ServiceName, ServiceState};
+use tollway_routing::intercept::{Evidence, Learned, Recognition, recognise};
+
+use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
+use crate::cx::Cx;
+use crate::interception::Meant;
+use crate::observe::Kind;
+use crate::outbound::{dispatch, tunnel};
+use crate::protocol::relay;
+use crate::request_error::RequestError;
+use crate::tls::MeshTls;
+use crate::upstream::{Upstreams, discover, relay_dial};
+
+/// An accepted connection goes where it was meant to go.
+pub(crate) fn open(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    mesh: &mut MeshTls,
+    learned: &mut Learned,
+    key: ConnKey,
+) {
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return };
+    let source = conn.remote;
+    conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
+    let interception = cx.config.interception.as_ref();
+    let meant = interception.zip(source).map(|(of, source)| of.meant(source, &cx.config.home));
+    match meant.unwrap_or(Meant::Nowhere) {
+        Meant::Service(service) => {
+            conns.queue_read(key);
+            access_log::begin_line(cx, conns, key, Kind::Tcp, Some(service.clone()));
+            serve(cx, conns, upstreams, mesh, learned, key, service);
+        }
+        Meant::Outside(address) => {
+            cx.metrics.intercepted.outside.add(1);
+            conns.queue_read(key);
+            relay_out(cx, conns, key, address);
+        }
+        Meant::Nowhere => refuse(cx, conns, key, ErrorCode::NotIntercepted, &"it"),
+        Meant::NoName(address) => {
+            refuse(cx, conns, key, ErrorCode::UnknownAddress, &address);
+        }
+        Meant::BadName(error) => refuse(cx, conns, key, ErrorCode::BadName, &error),
+    }
+}
+
+/// Passes bytes on to an address out of the mesh.
+fn relay_out(cx: &mut Cx, conns: &mut Connections, key: ConnKey, address: SocketAddr) {
+    access_log::begin_line(cx, conns, key, Kind::Tcp, None);
+    if !relay_dial::dial_relayed(cx, conns, key, address) {
+        return;
+    }
+    let up = relay::relay(conns, key).and_then(|relay| relay.other);
+    if let Some(conn) = up.and_then(|up| conns.get_mut(up)) {
+        // For the access log.
+        conn.remote = Some(address);
+    }
+}
+
+fn refuse(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    code: ErrorCode,
+    what: &dyn std::fmt::Display,
+) {
+    cx.metrics.intercepted.refused.add(1);
+    if let Some(left_out) = cx.log.admit("intercepted", code.word(), cx.now) {
+        let hint = code.entry().remedy;
+        tracing::info!(%code, %what, left_out, hint, "an intercepted connection is refused");
+    }
+    access_log::begin_line(cx, conns, key, Kind::Tcp, None);
+    relay::refuse_tcp(cx, conns, key, code);
+}
+
+/// Sends a connection for a service on once it is known what that speaks.
+pub(crate) fn serve(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    mesh: &mut MeshTls,
+    learned: &mut Learned,
+    key: ConnKey,
+    service: ServiceName,
+) {
+    let state = match discover::service_state(cx, upstreams, &service) {
+        Ok(Some(state)) => state,
+        Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, key, service),
+        Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
+    };
+    let (declared, refusal) = match state {
+        ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
+            learned.learn(&service, protocol);
+            (Some(protocol), None)
+        }
+        ServiceState::Unavailable(reason) => {
+            (None, Some(RequestError::unavailable(reason, &service).code()))
+        }
+    };
+    let Some(relay) = relay::relay(conns, key) else { return };
+    match recognise(declared, learned.of(&service), &relay.early) {
+        Recognition::Bytes(evidence) => {
+            count(cx, evidence);
+            tunnel::dispatch_tcp(cx, conns, upstreams, mesh, key, service);
+        }
+        Recognition::Http(evidence) => {
+            count(cx, evidence);
+            begin_http(cx, conns, key, service);
+        }
+        Recognition::Unknown => {
+            relay.refusal = refusal;
+            let Some(conn) = conns.get_mut(key) else { return };
+            conn.since = cx.now;
+            conn.raw_target = Some(service);
+            conns.schedule(cx, key);
+        }
+    }
+}
+
+fn count(cx: &Cx, evidence: Evidence) {
+    let counts = &cx.metrics.intercepted;
+    match evidence {
+        Evidence::Declared => counts.declared.add(1),
+        Evidence::Learned => counts.learned.add(1),
+        Evidence::FirstBytes => counts.first_bytes.add(1),
+    }
+}
+
+/// Reads requests for a service, whichever host they name.
+fn begin_http(cx: &mut Cx, conns: &mut Connections, key: ConnKey, service: ServiceName) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Relay(relay) = &mut conn.role else { return };
+    let (input, ended) = (std::mem::take(&mut relay.early), relay.ended);
+    if ended && input.is_empty() {
+        return conns.close(cx, key);
+    }
+    conn.via = Some(ListenerKind::Tunnel(service));
+    conn.role = Role::Detect { input };
+    conn.since = cx.now;
+    conn.raw_target = None;
+    // Each request inside has a line.
+    conn.access_log = None;
+    conns.schedule(cx, key);
+    conns.resume(key);
+}

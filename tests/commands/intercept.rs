@@ -1,0 +1,352 @@
+//! `tollway run --intercept`: apps that know nothing of Tollway and of proxies call services by their
+//! names, and all else as before.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
+use tollway_net::netns::NetNs;
+use tollway_testkit::{Process, need_right, need_tool, tool};
+use tollway_tests::user::{PATIENCE, User};
+
+/// An app that listens at a given address.
+const ECHO: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID";
+/// Prints what the sidecar has counted of intercepted connections and names.
+const COUNTS: &str = r#"
+import os, urllib.request
+page = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['DAPR_METRICS_PORT']}/metrics").read()
+for line in page.decode().splitlines():
+    if line.startswith("tollway_intercepted_"):
+        print(line)
+"#;
+
+/// Why connections cannot be intercepted here.
+fn may_intercept(user: &User) -> Result<(), String> {
+    let probe =
+        ["run", "--linger-ms", "2000", "--app-id", "probe", "--intercept=bpf", "--", "true"];
+    let ended = user.tollway(&probe);
+    let reason = ended.stderr.lines().find(|line| line.contains("ERR_NOT_INTERCEPTABLE"));
+    match reason {
+        Some(reason) => Err(reason.to_owned()),
+        None => {
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+            Ok(())
+        }
+    }
+}
+
+fn serve(user: &User, app: &str) -> Process {
+    let process = user.run(&["--app-id", app, "--app-port", "0"], ECHO);
+    user.until_called(&format!("{app}/healthz"));
+    process
+}
+
+/// Runs a program whose connections are intercepted; what it and its sidecar print.
+#[track_caller]
+fn intercepted(user: &User, options: &[&str], command: &[&str]) -> String {
+    let options = [&["--app-id", "web", "--intercept=bpf"], options].concat();
+    let mut run = user.run_command(&options, command);
+    let status = run.wait(PATIENCE).unwrap();
+    assert!(status.success(), "{status}: {}", run.log());
+    run.log()
+}
+
+#[track_caller]
+fn python(user: &User, options: &[&str], script: &str) -> String {
+    let python = tool("python3").unwrap();
+    intercepted(user, options, &[python.to_str().unwrap(), "-c", script])
+}
+
+#[track_caller]
+fn check_lines(log: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(log.lines().any(|found| found == *line), "no line {line:?} in\n{log}");
+    }
+}
+
+#[test]
+fn curl_calls_services_by_their_names() {
+    let curl = need_tool!("curl");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let _files = serve(&user, "files");
+    let curl = curl.to_str().unwrap();
+    let urls = ["http://files.mesh/healthz", "http://FILES.default.local.mesh:8080/healthz"];
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let command = [&[curl, version, "-sS", "-i", "--max-time", "20"], &urls[..]].concat();
+        let log = intercepted(&user, &[], &command);
+        assert_eq!(log.matches("x-echo-name: files").count(), 2, "{version}: {log}");
+    }
+    // A name of the app's own.
+    let named = [curl, "-sS", "-i", "--max-time", "20", "http://depot/healthz"];
+    let log = intercepted(&user, &["--intercept-host", "depot=files"], &named);
+    assert!(log.contains("x-echo-name: files"), "{log}");
+    // What cannot be served is answered with the reason.
+    let unknown = [curl, "-sS", "-i", "--max-time", "20", "http://nobody.mesh/healthz"];
+    let log = intercepted(&user, &[], &unknown);
+    assert!(log.contains("ERR_UNKNOWN_SERVICE"), "{log}");
+}
+
+#[test]
+fn an_app_sees_what_it_asked_for() {
+    need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let _files = serve(&user, "files");
+    let script = r#"
+import ipaddress, socket, struct, urllib.request
+address = socket.gethostbyname("files.mesh")
+assert ipaddress.ip_address(address) in ipaddress.ip_network("240.0.0.0/4"), address
+assert socket.gethostbyname("files.default.mesh") != address
+plain = socket.create_connection((address, 8080))
+print("peer", plain.getpeername() == (address, 8080))
+mapped = socket.socket(socket.AF_INET6)
+mapped.connect(("::ffff:" + address, 8081))
+print("mapped", mapped.getpeername()[:2] == ("::ffff:" + address, 8081))
+for connection in (plain, mapped):
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: files.mesh\r\nConnection: close\r\n\r\n")
+    print("status", connection.recv(1 << 16).split(b"\r\n")[0])
+print("page", urllib.request.urlopen("http://files.mesh/healthz").status)
+# As resolvers do that do not connect: to a server that does not exist.
+question = struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + b"\5files\4mesh\0" + struct.pack(">2H", 1, 1)
+names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+names.settimeout(20)
+for server in ("192.0.2.53", "127.0.0.1"):
+    names.sendto(question, (server, 53))
+    answer, source = names.recvfrom(512)
+    print("answer", server, source == (server, 53), socket.inet_ntoa(answer[-4:]) == address)
+over_tcp = socket.create_connection(("192.0.2.53", 53), 20)
+over_tcp.sendall(struct.pack(">H", len(question)) + question)
+answer = over_tcp.recv(512)
+print("over TCP", over_tcp.getpeername(), socket.inet_ntoa(answer[-4:]) == address)
+"#;
+    let log = python(&user, &[], script);
+    check_lines(
+        &log,
+        &[
+            "peer True",
+            "mapped True",
+            "page 200",
+            "answer 192.0.2.53 True True",
+            "answer 127.0.0.1 True True",
+            "over TCP ('192.0.2.53', 53) True",
+        ],
+    );
+    assert_eq!(log.matches("status b'HTTP/1.1 200 OK'").count(), 2, "{log}");
+}
+
+/// A runtime with a resolver of its own (c-ares) and one with the C library's.
+#[test]
+fn node_calls_services_by_their_names() {
+    let node = need_tool!("node");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let _files = serve(&user, "files");
+    let script = "
+        const dns = require('dns'), http = require('http');
+        dns.resolve4('files.mesh', (error, found) => {
+            console.log('resolved', error ? error.code : found[0].startsWith('2'));
+            http.get('http://files.mesh/healthz', answer => {
+                console.log('name', answer.headers['x-echo-name']);
+                answer.resume();
+            });
+        });";
+    let log = intercepted(&user, &[], &[node.to_str().unwrap(), "-e", script]);
+    check_lines(&log, &["resolved true", "name files"]);
+}
+
+/// A server out of the mesh that speaks first, at an address that is not loopback.
+fn greeter() -> TcpListener {
+    let listener = TcpListener::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).unwrap();
+    let accepting = listener.try_clone().unwrap();
+    std::thread::spawn(move || {
+        for stream in accepting.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                stream.write_all(b"hello\n").unwrap();
+                let mut rest = Vec::new();
+                // Until the client ends its side.
+                stream.read_to_end(&mut rest).unwrap();
+                stream.write_all(&rest).unwrap();
+            });
+        }
+    });
+    listener
+}
+
+#[test]
+fn other_connections_go_where_they_were_meant_to_go() {
+    need_tool!("python3");
+    let namespace = need_right!(NetNs::create("outside"));
+    namespace.set_own_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap();
+    let body = || {
+        let user = User::new();
+        need_right!(may_intercept(&user));
+        let server = greeter();
+        let port = server.local_addr().unwrap().port();
+        let script = format!(
+            r#"
+import socket
+there = socket.create_connection(("192.0.2.1", {port}))
+there.settimeout(20)
+print("greeting", there.recv(100))
+peer = there.getpeername()
+there.sendall(b"x" * 300000)
+there.shutdown(socket.SHUT_WR)
+echoed = 0
+while data := there.recv(1 << 16):
+    echoed += len(data)
+print("echoed", echoed, peer)
+{COUNTS}"#
+        );
+        let met = format!("echoed 300000 ('192.0.2.1', {port})");
+        let outside = |count: usize| {
+            format!("tollway_intercepted_connections_total{{decision=\"outside\"}} {count}")
+        };
+        let (port, relayed, spared) = (port.to_string(), outside(1), outside(0));
+        for (options, count) in [
+            (&[][..], &relayed),
+            (&["--intercept-exclude", "10.0.0.0/8"], &relayed),
+            (&["--intercept-exclude", "192.0.2.0/24"], &spared),
+            (&["--intercept-exclude", &port], &spared),
+            (&["--intercept-mesh-only"], &spared),
+        ] {
+            let log = python(&user, options, &script);
+            check_lines(&log, &["greeting b'hello\\n'", &met, count]);
+        }
+    };
+    namespace.run(body).unwrap();
+}
+
+#[test]
+fn names_out_of_the_mesh_are_answered_by_another_server() {
+    need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((length, from)) = server.recv_from(&mut question) {
+            // Whatever was asked: the question back, and one address behind it.
+            let mut answer = question[..length.min(12)].to_vec();
+            (answer[2], answer[3], answer[7], answer[11]) = (0x81, 0x80, 1, 0);
+            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+            answer.extend_from_slice(&question[12..end]);
+            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 77]);
+            let _ = server.send_to(&answer, from);
+        }
+    });
+    let script = format!(
+        "import socket\nprint('found', socket.gethostbyname('shop.example.'))\n\
+         print('own', socket.gethostbyname('localhost'))\n{COUNTS}"
+    );
+    let log = python(&user, &["--intercept-resolver", &address], &script);
+    check_lines(&log, &["found 192.0.2.77", "own 127.0.0.1"]);
+    assert!(!log.contains("answer=\"forwarded\"} 0"), "{log}");
+}
+
+/// A client that waits for its server would wait for good if first bytes were waited for.
+#[test]
+fn a_silent_client_of_a_service_that_is_away_is_reset() {
+    need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let script = format!(
+        r#"
+import os, select, socket
+def outcome(there):
+    there.settimeout(20)
+    try:
+        return there.recv(100)
+    except ConnectionResetError:
+        return "reset"
+print("silent", outcome(socket.create_connection(("nobody.mesh", 3306))))
+print("unknown", outcome(socket.create_connection(("240.1.2.3", 80))))
+# All ports of the sidecar, past the programs: loopback is left alone.
+files = f"/proc/{{os.getppid()}}/fd/"
+own = [os.readlink(files + file) for file in os.listdir(files)]
+sockets = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+ports = [int(s[1][-4:], 16) for s in sockets if s[3] == "0A" and f"socket:[{{s[9]}}]" in own]
+direct = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+print("direct", len(direct) > 5, [outcome(there) for there in select.select(direct, [], [], 20)[0]])
+{COUNTS}"#
+    );
+    let lines = user.path("access.log");
+    let log = python(&user, &["--access-log", lines.to_str().unwrap()], &script);
+    check_lines(
+        &log,
+        &[
+            "silent reset",
+            "unknown reset",
+            "direct True ['reset']",
+            "tollway_intercepted_connections_total{decision=\"silent\"} 1",
+            "tollway_intercepted_connections_total{decision=\"refused\"} 2",
+        ],
+    );
+    let lines = std::fs::read_to_string(lines).unwrap();
+    for code in ["ERR_UNKNOWN_SERVICE", "ERR_UNKNOWN_ADDRESS", "ERR_NOT_INTERCEPTED"] {
+        assert!(lines.contains(&format!("\"error_code\":\"{code}\"")), "{code}: {lines}");
+    }
+}
+
+#[test]
+fn the_port_of_an_app_can_be_closed_to_others() {
+    let python = need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    for (family, any) in [("AF_INET", "0.0.0.0"), ("AF_INET6", "::")] {
+        let script = format!(
+            r#"
+import http.server, os, socket
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.{family}
+server = Server(("{any}", int(os.environ["APP_PORT"])), http.server.SimpleHTTPRequestHandler)
+print("bound", server.socket.getsockname()[0], flush=True)
+server.serve_forever()
+"#
+        );
+        let options =
+            ["--app-id", "pages", "--app-port", "0", "--intercept=bpf", "--intercept-inbound"];
+        let run = user.run_command(&options, &[python.to_str().unwrap(), "-c", &script]);
+        user.until_called("pages/");
+        let bound = if family == "AF_INET" { "127.0.0.1" } else { "::ffff:127.0.0.1" };
+        check_lines(&run.log(), &[&format!("bound {bound}")]);
+    }
+}
+
+#[test]
+fn an_app_without_rights_runs_on_with_one_note() {
+    let setpriv = need_tool!("setpriv");
+    if !rustix::process::geteuid().is_root() {
+        tollway_testkit::skip!("another user is needed, which only root can become");
+    }
+    let user = User::unprivileged(&setpriv);
+    let mut run = user.run(&["--app-id", "web", "--intercept"], "echo app runs");
+    assert!(run.wait(PATIENCE).unwrap().success(), "{}", run.log());
+    let log = run.log();
+    check_lines(&log, &["app runs"]);
+    assert_eq!(log.matches("tollway: web is not intercepted: ").count(), 1, "{log}");
+    assert!(log.contains("http_proxy=http://127.0.0.1:"), "{log}");
+    // Where it is required the app does not start.
+    let mut run = user.run(&["--app-id", "web", "--intercept=bpf"], "echo app runs");
+    assert!(!run.wait(PATIENCE).unwrap().success());
+    let log = run.log();
+    assert!(log.contains("[ERR_NOT_INTERCEPTABLE]") && !log.contains("app runs"), "{log}");
+}
+
+#[test]
+fn nothing_is_left_of_an_app() {
+    let user = User::new();
+    need_right!(may_intercept(&user));
+    let script = "echo cgroup $(sed -n 's/^0:://p' /proc/self/cgroup)";
+    let log = intercepted(&user, &[], &["sh", "-c", script]);
+    let path = log.lines().find_map(|line| line.strip_prefix("cgroup ")).unwrap();
+    let name = path.rsplit('/').next().unwrap();
+    assert!(name.starts_with("tollway-run-"), "{log}");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let Some(mount) = mount.and_then(|line| line.split(' ').nth(4)) else {
+        tollway_testkit::skip!("cgroups of version 2 are mounted nowhere");
+    };
+    assert!(!std::path::Path::new(&format!("{mount}{path}")).exists(), "{mount}{path}");
+}
