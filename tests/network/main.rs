@@ -4,6 +4,7 @@
 
 mod attacks;
 mod away;
+mod databases;
 mod etcd;
 mod fabric;
 mod failures;

@@ -125,6 +125,16 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Debian("postgresql-client"),
     },
     Tool {
+        name: "mariadbd",
+        why: "a database whose server speaks first",
+        source: Source::Debian("mariadb-server"),
+    },
+    Tool {
+        name: "mariadb",
+        why: "its own client, which knows nothing of a mesh",
+        source: Source::Debian("mariadb-client"),
+    },
+    Tool {
         name: "etcd",
         why: "where control planes keep what they know when one machine is not enough",
         source: Source::Debian("etcd-server"),

@@ -38,7 +38,7 @@ pub use process::{Process, Start};
 pub use program::{binary, tool};
 pub use python::python_with;
 pub use raw_client::{Answer, End, RawClient};
-pub use servers::{PostgresServer, RedisServer};
+pub use servers::{MariaDbServer, PostgresServer, RedisServer};
 pub use skip::{RIGHT_MISSING, Skipped, TOOL_MISSING, runs_slow_tests};
 #[doc(hidden)]
 pub use skip::{name_of, report_skip};

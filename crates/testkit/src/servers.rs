@@ -1,4 +1,4 @@
-//! Redis and PostgreSQL, real ones: each on a port and in a folder of its own, without anything
+//! Redis, PostgreSQL and MariaDB, real ones: each on a port and in a folder of its own, without anything
 //! of the system's configuration, and gone with the value that holds it.
 
 use std::ffi::OsString;
@@ -80,6 +80,44 @@ fn run_redis(address: SocketAddr, options: &[String]) -> Result<Process> {
         .args(options)
         .start()?;
     until_listening(process, address)
+}
+
+/// A MariaDB server without rights: everybody on this machine is its root.
+pub struct MariaDbServer {
+    _process: Process,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl MariaDbServer {
+    /// Makes a database by Debian's `mariadb-install-db` and serves it.
+    pub fn start() -> Result<Self> {
+        let install = tool("mariadb-install-db").context("there is no mariadb-install-db")?;
+        let server = tool("mariadbd").context("there is no mariadbd")?;
+        let folder = TempDir::new()?;
+        let data = folder.path().join("data");
+        let user = if geteuid().is_root() { "root" } else { "" };
+        let mut make = Command::new(install);
+        make.args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]);
+        make.arg(format!("--datadir={}", data.display())).arg(format!("--user={user}"));
+        if let Err(reason) = attempt(&mut make) {
+            bail!("mariadb-install-db failed: {reason}");
+        }
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let process = Start::new(server)
+            .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-grant-tables"])
+            .args(["--innodb-buffer-pool-size=8M", "--innodb-flush-log-at-trx-commit=0"])
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--socket={}", folder.path().join("socket").display()))
+            .arg(format!("--port={}", address.port()))
+            .arg(format!("--user={user}"))
+            .start()?;
+        Ok(Self { _process: until_listening(process, address)?, address, _folder: folder })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
 }
 
 /// A PostgreSQL server with an empty database.
