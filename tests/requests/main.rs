@@ -13,5 +13,6 @@ mod listeners;
 mod metrics;
 mod objects;
 mod policy;
+mod routes;
 mod tracing;
 mod transport;
