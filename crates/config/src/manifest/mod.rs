@@ -34,7 +34,7 @@ pub struct Manifest {
 enum Spec {
     Policy(policy::Spec),
     Route(route::Spec),
-    TrafficPolicy(traffic_policy::Spec),
+    TrafficPolicy(Box<traffic_policy::Spec>),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -183,7 +183,7 @@ impl From<&Object> for Manifest {
             Object::Policy(policy) => (Kind::Policy, Spec::Policy((&**policy).into())),
             Object::Route(route) => (Kind::Route, Spec::Route((&**route).into())),
             Object::TrafficPolicy(policy) => {
-                (Kind::TrafficPolicy, Spec::TrafficPolicy((&**policy).into()))
+                (Kind::TrafficPolicy, Spec::TrafficPolicy(Box::new((&**policy).into())))
             }
         };
         let ObjectName { namespace, name } = object.name().clone();
