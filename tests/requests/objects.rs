@@ -1,4 +1,4 @@
-//! Routes from `tollway apply` to the sidecars of callers, through real processes.
+//! Routes and traffic policies from `tollway apply` to sidecars, through real processes.
 
 use tollway_testkit::retry_until;
 use tollway_tests::mesh::http::get;
@@ -121,4 +121,51 @@ fn routes_go_from_files_to_the_sidecars_of_callers_and_survive_a_restart() {
     assert!(!missing.status.success());
     let text = String::from_utf8_lossy(&missing.stderr);
     assert!(text.contains("there is no route default/echo"), "{text}");
+}
+
+#[test]
+fn traffic_policies_go_from_files_to_replicas_and_callers() {
+    let east = Network::start("east", "127.0.1.3", &[]);
+    let _app = east.app("echo", "east-1", AppProtocol::Http);
+    let near = east.caller(&[]);
+    near.until_served(SERVICE);
+    let policy = |target: &str, name: &str, parts: &str| {
+        format!(
+            "apiVersion: tollway/v1\nkind: TrafficPolicy\n\
+             metadata: {{name: {name}, namespace: default}}\n\
+             spec:\n  target: {{app: {target}}}\n  {parts}\n"
+        )
+    };
+    let own = policy("echo", "own", "outlier: {ejection: 10s}\n  rate: {caller: {requests: 5}}");
+    let created = "traffic-policy default/own created\napplied by 2 of 2 sidecars\n";
+    assert_eq!(east.apply(&own), created, "the replica and its caller");
+    let unrelated = policy("other", "other", "panicPercent: 0");
+    let created = "traffic-policy default/other created\napplied by 0 of 0 sidecars\n";
+    assert_eq!(east.apply(&unrelated), created);
+    let general = policy("\"*\"", "general", "shedding: {}");
+    check_diff(&east, &general, 1, "+++ applied/traffic-policy/default/general\n@@ -0,0 +1,");
+    assert!(
+        east.apply(&general).starts_with("traffic-policy default/general created\napplied by ")
+    );
+    let expected = "\
+TRAFFIC POLICY   SERVICES       PARTS
+default/general  *.default      shedding
+default/other    other.default  panicPercent
+default/own      echo.default   outlier,rate
+";
+    assert_eq!(east.done(&["get", "traffic-policies"], ""), expected);
+    let printed = east.done(&["get", "traffic-policy", "default/own", "-o", "yaml"], "");
+    assert!(printed.contains("longestEjection: 5m"), "{printed}");
+    let again = east.done(&["apply", "-f", "-"], &printed);
+    assert_eq!(again, "traffic-policy default/own unchanged\n");
+    check_diff(
+        &east,
+        &own.replace("outlier: {ejection: 10s}", "outlier: {ejection: 10m, longestEjection: 1m}"),
+        2,
+        "traffic-policy default/own: `outlier.ejection` is longer than `outlier.longestEjection`",
+    );
+    let deleted = east.done(&["delete", "traffic-policy", "own", "other"], "");
+    let expected = "traffic-policy default/own deleted\ntraffic-policy default/other deleted\n";
+    assert_eq!(deleted, expected);
+    assert!(redirected(&near).is_none(), "calls go on");
 }
