@@ -15,4 +15,5 @@ mod objects;
 mod policy;
 mod routes;
 mod tracing;
+mod traffic;
 mod transport;

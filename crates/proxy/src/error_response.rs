@@ -71,6 +71,9 @@ pub(crate) fn grpc_error(error: &RequestError, hop: &str) -> ResponseHead {
 fn mark(head: &mut ResponseHead, error: &RequestError, hop: &str) {
     head.fields.push(headers::ERROR, error.code().word().as_bytes());
     head.fields.push(headers::HOP, hop.as_bytes());
+    if let RequestError::RateLimited { after_s, .. } = error {
+        head.fields.push(b"retry-after", after_s.to_string().as_bytes());
+    }
     mark_unprocessed(head, error);
 }
 

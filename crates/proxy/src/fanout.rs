@@ -208,6 +208,9 @@ impl State {
             if let Some(policies) = &delta.policies {
                 thread.send(Command::Policies(policies.clone()));
             }
+            if let Some(traffic) = &delta.traffic {
+                thread.send(Command::Traffic(traffic.clone()));
+            }
             // A service is called by its routes as soon as it is known.
             if !delta.routes.is_empty() {
                 thread.send(Command::Routes(delta.routes.clone()));

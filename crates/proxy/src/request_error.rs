@@ -56,6 +56,9 @@ pub(crate) enum RequestError {
     /// `service` is the backend that does not exist; without one every weight is 0.
     #[error("{}", no_backend(.rule, .service.as_ref()))]
     NoBackend { rule: String, service: Option<ServiceName> },
+    /// `what` of the requests is over the limit of a traffic policy.
+    #[error("service {service} takes no more requests {what} now; try again after {after_s} s")]
+    RateLimited { service: ServiceName, what: &'static str, after_s: u64 },
     /// Another hop of the mesh reports it.
     #[error("{hop} reports {code}: {}", lowered(code.entry().meaning))]
     OfCallee { code: ErrorCode, hop: String },
@@ -211,6 +214,7 @@ impl RequestError {
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
             Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
+            Self::RateLimited { .. } => ErrorCode::RateLimited,
             Self::NoRoute { .. } => ErrorCode::NoRoute,
             Self::NoBackend { .. } => ErrorCode::NoBackend,
             Self::NotHttp { .. } => ErrorCode::NotHttp,

@@ -111,6 +111,10 @@ catalogue! {
         [CallersSidecar, CalleesSidecar],
         "The service is declared as HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log has a line about it.",
         "Call it over HTTP, or correct the app's `--app-protocol`.";
+    RateLimited, "ERR_RATE_LIMITED", Limit, http(429, ResourceExhausted),
+        [CalleesSidecar],
+        "The caller, or all callers together, have made more requests than a traffic policy of the service allows, in a time or at one time. The app has seen nothing of this one. `Retry-After` has the seconds to wait.",
+        "Wait as long as `Retry-After` states; `tollway get trafficpolicies` shows the limit.";
     NoRoute, "ERR_NO_ROUTE", Name, http(404, Unimplemented),
         [CallersSidecar],
         "The service has routes, and none of their rules is for the request: not its path, method, header fields, parameters or caller.",

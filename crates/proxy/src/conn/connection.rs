@@ -17,7 +17,7 @@ use crate::conn::ConnKey;
 use crate::exchange::{Destination, ExchangeKey, Side};
 use crate::front::Client;
 use crate::headers::Caller;
-use crate::inbound::{Rights, Upgraded};
+use crate::inbound::{Rated, Rights, Upgraded};
 use crate::observe::Finished;
 use crate::runtime_protocol::TurnLease;
 use crate::upstream::PoolKey;
@@ -114,6 +114,8 @@ pub(crate) struct Connection {
     pub(crate) raw_target: Option<ServiceName>,
     /// What policies mean for its caller, once that was asked for.
     pub(crate) rights: Option<Rights>,
+    /// What its caller takes of the limits of traffic policies; only where there are any.
+    pub(crate) rated: Option<Box<Rated>>,
     /// By which request it left HTTP, at the inbound listener.
     pub(crate) upgraded: Option<Box<Upgraded>>,
     /// What the access log will have of the bytes it carries, when it ends.
@@ -141,6 +143,7 @@ impl Connection {
             leads_to_control: false,
             raw_target: None,
             rights: None,
+            rated: None,
             upgraded: None,
             access_log: None,
         }

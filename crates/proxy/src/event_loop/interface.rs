@@ -23,7 +23,7 @@ use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::interception::Interception;
 use crate::limits::{Limits, Timeouts};
-use crate::mesh::{PolicyUpdate, RoutesUpdate};
+use crate::mesh::{PolicyUpdate, RoutesUpdate, TrafficUpdate};
 use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
@@ -227,6 +227,8 @@ pub(crate) enum Command {
     App(AppTarget),
     /// The policies of the app; only for sidecars.
     Policies(PolicyUpdate),
+    /// The limits of traffic policies; only for sidecars.
+    Traffic(TrafficUpdate),
     /// The lease under which turns of actors are sent to the app has a later end.
     LeaseRenewed(TurnLease),
     /// The runtime has cancelled the call of this number.

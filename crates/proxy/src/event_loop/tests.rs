@@ -47,6 +47,7 @@ mod routes;
 mod runtime_backlog;
 mod sim;
 mod times;
+mod traffic;
 mod trust;
 mod web_pages;
 

@@ -13,6 +13,7 @@ use tollway_telemetry::SeriesId;
 use super::{Pipe, Steering};
 use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
+use crate::inbound::UnderWay;
 use crate::observe::Observed;
 use crate::protocol::Arrival;
 use crate::runtime_protocol::TurnLease;
@@ -188,6 +189,8 @@ pub(crate) struct Exchange {
     pub(crate) body_limit: Option<Box<BodyLimit>>,
     /// In daprd's place the label of its path, which it has lost where it calls a service.
     pub(crate) path_label: Option<Box<str>>,
+    /// It counts among the requests of its caller, where these are limited.
+    pub(crate) under_way: Option<Box<UnderWay>>,
     /// It is a copy of another one, and its response is dropped.
     pub(crate) is_mirrored: bool,
     /// What the routes of its service have decided; `None` without routes, and before that.
@@ -233,6 +236,7 @@ impl Exchange {
             holds_permit: false,
             body_limit: None,
             path_label: None,
+            under_way: None,
             is_mirrored: false,
             steering: None,
             started: now,

@@ -1,8 +1,8 @@
 //! Inbound requests: who may call the app, how many requests it has at one time, and which caller is
 //! next. The stages of every request, in `outbound`, call these for requests of the inbound listener.
 //!
-//! The stages in order: [`policy`] (and, for call traces, [`why_admitted`]), [`concurrency`],
-//! [`fairness`]; [`tcp`] for connections that carry bytes. [`PolicyGate`] owns what is known of policies,
+//! The stages in order: [`policy`] (and, for call traces, [`why_admitted`]), [`rate`],
+//! [`concurrency`], [`fairness`]; [`tcp`] for connections that carry bytes. [`PolicyGate`] owns what is known of policies,
 //! [`AppQueue`] which requests the app has and which wait.
 
 #![expect(
@@ -13,6 +13,7 @@
 pub(crate) mod concurrency;
 pub(crate) mod fairness;
 pub(crate) mod policy;
+mod rate;
 pub(crate) mod tcp;
 pub(crate) mod why_admitted;
 
@@ -20,6 +21,7 @@ use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;
 use fairness::FairQueue;
 pub(crate) use policy::{PolicyDenial, PolicyGate, Rights, Upgraded};
+pub(crate) use rate::{RateGate, Rated, ReplicaLimits, UnderWay};
 
 /// The requests that the app has, those that wait for it, and the lease of its actors.
 #[derive(Default)]

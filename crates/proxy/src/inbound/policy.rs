@@ -18,6 +18,7 @@ use tollway_telemetry::{DaprMetrics, Judged, LogLimiter};
 use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, access_log};
 use crate::cx::Cx;
 use crate::headers;
+use crate::inbound::RateGate;
 use crate::mesh::PolicyUpdate;
 use crate::protocol::relay;
 use crate::request_error::RequestError;
@@ -40,6 +41,8 @@ pub(crate) struct PolicyGate {
     /// Rises with every set; a view of an older one is void.
     generation: u64,
     views: HashMap<SpiffeId, Arc<CallerView>>,
+    /// How many requests each caller may make.
+    pub(crate) rates: RateGate,
 }
 
 /// What a connection remembers of its caller's rights.
@@ -56,7 +59,15 @@ pub(crate) struct Upgraded {
 
 impl PolicyGate {
     pub(crate) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
-        Self { own, metrics, set: None, is_open: false, generation: 0, views: HashMap::new() }
+        Self {
+            own,
+            metrics,
+            set: None,
+            is_open: false,
+            generation: 0,
+            views: HashMap::new(),
+            rates: RateGate::default(),
+        }
     }
 
     fn replace(&mut self, set: Arc<PolicySet>) {

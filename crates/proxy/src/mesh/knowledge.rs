@@ -98,23 +98,25 @@ impl Knowledge {
         Ok(Some((self.change_number, self.policies.insert(policies))))
     }
 
-    /// Takes in what the traffic policies of the own service come to, if it is other than before.
+    /// Takes in what the traffic policies of the own service come to, if it is other than before, and
+    /// numbers it.
     ///
     /// # Errors
     /// [`ConvertError`] when a part cannot be read: those of before hold then.
     pub(super) fn take_own_traffic(
         &mut self,
         response: &v1::WatchResponse,
-    ) -> Result<Option<Arc<TrafficParts>>, ConvertError> {
+    ) -> Result<Option<(u64, Arc<TrafficParts>)>, ConvertError> {
         let stated = tollway_wire::own_traffic(response)?;
         let Some(parts) = stated.filter(|parts| *parts != *self.own_traffic) else {
             return Ok(None);
         };
         self.own_traffic = Arc::new(parts);
-        Ok(Some(Arc::clone(&self.own_traffic)))
+        self.change_number += 1;
+        Ok(Some((self.change_number, Arc::clone(&self.own_traffic))))
     }
 
-    /// The number of the policies or routes passed on last; 0 when there were none.
+    /// The number of the policies, routes or limits passed on last; 0 when there were none.
     pub(super) fn change_number(&self) -> u64 {
         self.change_number
     }
@@ -407,7 +409,7 @@ mod tests {
         let mut take = |traffic| {
             let response = v1::WatchResponse { traffic, ..v1::WatchResponse::default() };
             let taken = knowledge.take_own_traffic(&response);
-            taken.map(|parts| parts.map(|parts| parts.panic_percent)).map_err(|_| ())
+            taken.map(|parts| parts.map(|(_, parts)| parts.panic_percent)).map_err(|_| ())
         };
         assert_eq!(take(Some(v1::TrafficParts::default())), Ok(None), "there were none");
         assert_eq!(take(parts(1)), Ok(Some(Some(1))));

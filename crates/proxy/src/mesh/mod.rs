@@ -16,6 +16,7 @@ mod routes;
 mod session;
 mod state_folder;
 mod supervise;
+mod traffic;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,6 @@ use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tollway_identity::{Credentials, Expected, client_config};
-use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{Instance, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
@@ -37,6 +37,7 @@ pub use error::MeshError;
 pub use policies::PolicyUpdate;
 pub use routes::{RoutesUpdate, ServiceRoutes};
 pub use state_folder::StateFolderError;
+pub use traffic::TrafficUpdate;
 
 /// Longest wait for the control plane to confirm that a registration is gone.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,7 +54,7 @@ pub struct MeshDelta {
     /// Who may call the own service, when that changed; only for sidecars.
     pub policies: Option<PolicyUpdate>,
     /// What the traffic policies of the own service come to, when that changed; only for sidecars.
-    pub traffic: Option<Arc<TrafficParts>>,
+    pub traffic: Option<TrafficUpdate>,
 }
 
 /// How it stands with the control plane.

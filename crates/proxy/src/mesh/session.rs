@@ -32,7 +32,7 @@ use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
 use super::policies::Receipt;
 use super::state_folder::StateFolder;
-use super::{MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared};
+use super::{MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate};
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -259,7 +259,12 @@ impl Watch {
             delta.policies = Some(PolicyUpdate::new(set, number, applied));
         }
         match knowledge.take_own_traffic(response) {
-            Ok(traffic) => delta.traffic = traffic,
+            Ok(Some((number, parts))) => {
+                info!("limits of traffic policies changed");
+                let receipt = Receipt::new(number, shared.changes_applied.clone());
+                delta.traffic = Some(TrafficUpdate::new(&parts, &self.service, receipt));
+            }
+            Ok(None) => {}
             Err(why) => {
                 let reason = chain(&why);
                 error!(

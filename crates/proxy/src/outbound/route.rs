@@ -293,6 +293,9 @@ fn route_inbound(
     if let Some(target) = admitted? {
         exchange.head.path = target;
     }
+    let limited = policy.rates.admit(conns.get_mut(exchange.down.conn), cx.now);
+    cx.metrics.rate_limited.add(u64::from(limited.is_err()));
+    exchange.under_way = limited?.map(Box::new);
     let caller = passed_on.as_ref().map(|caller| &caller.spiffe);
     let caller = caller.or_else(|| peer.as_ref().map(|peer| &peer.spiffe));
     let own = caller.map(|caller| headers::inbound_request(&mut exchange.head, caller, home));

@@ -66,6 +66,8 @@ metrics! {
             "Requests and connections that a policy denied.";
         POLICY_CLOSED_CONNECTIONS: Counter "tollway_policy_closed_connections_total" [],
             "Relayed connections closed because a changed policy denies them.";
+        RATE_LIMITED: Counter "tollway_rate_limited_total" [],
+            "Requests that a limit of a traffic policy refused: too many in a time, or at one time.";
         RETRIES: Counter "tollway_retries_total" [],
             "Retries: further attempts after one that changed nothing.";
         MIRRORED_REQUESTS: Counter "tollway_mirrored_requests_total" [],

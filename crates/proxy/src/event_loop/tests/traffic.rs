@@ -1,0 +1,63 @@
+//! Limits of traffic policies, held by the callee's sidecar.
+
+use tollway_model::traffic_policy::{Rate, RateLimit, TrafficParts};
+
+use super::*;
+use crate::mesh::TrafficUpdate;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limit(world: &World, parts: &TrafficParts) {
+    let home = service("stock.default.east");
+    let update = TrafficUpdate::unobserved(parts, &home, now());
+    world.callee.commands.send(Command::Traffic(update));
+}
+
+fn get(world: &World, path: &str) -> String {
+    let request = format!("GET {INVOKE}{path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    talk(&mut connect(world.http()), request.as_bytes(), b"\r\n\r\n")
+}
+
+fn per_caller(requests: u32, burst: u32) -> TrafficParts {
+    let caller = Some(RateLimit { requests, per: SECOND, burst });
+    TrafficParts { rate: Some(Rate { caller, ..Rate::default() }), ..TrafficParts::default() }
+}
+
+#[test]
+fn a_caller_over_its_rate_is_refused_and_served_again_when_it_has_waited() {
+    let world = World::new(AppProtocol::Http);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    limit(&world, &per_caller(1, 2));
+    for _ in 0..2 {
+        assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    }
+    let refused = get(&world, "/");
+    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{refused}");
+    assert!(refused.contains("x-tollway-error: ERR_RATE_LIMITED\r\n"), "{refused}");
+    assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
+    assert_eq!(world.callee.metrics.rate_limited.value(), 1);
+    advance(SECOND);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    // Without the policy there is no limit any more.
+    limit(&world, &TrafficParts::default());
+    for _ in 0..5 {
+        assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    }
+}
+
+#[test]
+fn a_caller_has_no_more_requests_under_way_than_it_may() {
+    let world = World::new(AppProtocol::Http);
+    let one = TrafficParts { concurrency_per_caller: Some(1), ..TrafficParts::default() };
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    limit(&world, &one);
+    let mut stuck = connect(world.http());
+    let request = format!("GET {INVOKE}/stuck HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    stuck.write_all(request.as_bytes()).unwrap();
+    advance(SWEEP);
+    let refused = get(&world, "/");
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    drop(stuck);
+    advance(SWEEP);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "), "the one under way has ended");
+}

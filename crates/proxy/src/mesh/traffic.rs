@@ -1,0 +1,39 @@
+//! The traffic policies of the own service on their way to the data threads.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollway_model::ServiceName;
+use tollway_model::traffic_policy::TrafficParts;
+
+use super::policies::Receipt;
+use crate::inbound::ReplicaLimits;
+
+/// What the traffic policies of the own service limit at this replica. Each data thread drops its copy
+/// once it has applied them; when the last copy is dropped, they count as applied.
+#[derive(Clone, Debug)]
+pub struct TrafficUpdate {
+    pub(crate) limits: Option<Arc<ReplicaLimits>>,
+    _receipt: Option<Arc<Receipt>>,
+}
+
+/// Two are the same if they are copies of one.
+impl PartialEq for TrafficUpdate {
+    fn eq(&self, other: &Self) -> bool {
+        self.limits.as_ref().map(Arc::as_ptr) == other.limits.as_ref().map(Arc::as_ptr)
+    }
+}
+impl Eq for TrafficUpdate {}
+
+impl TrafficUpdate {
+    /// The limits of `home`, whose policies come to `parts`.
+    pub(super) fn new(parts: &TrafficParts, home: &ServiceName, receipt: Receipt) -> Self {
+        Self { _receipt: Some(Arc::new(receipt)), ..Self::unobserved(parts, home, Instant::now()) }
+    }
+
+    /// Limits whose application is not waited for.
+    pub(crate) fn unobserved(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Self {
+        let limits = ReplicaLimits::new(parts, home, now).map(Arc::new);
+        Self { limits, _receipt: None }
+    }
+}
