@@ -89,7 +89,9 @@ async fn list(network: &mut Network, kind: v1::ObjectKind) -> Vec<v1::object::Ob
 async fn names(network: &mut Network) -> Vec<String> {
     let name = |object| match object {
         v1::object::Object::Policy(policy) => policy.name,
-        v1::object::Object::Route(route) => panic!("{route:?}"),
+        other @ (v1::object::Object::Route(_) | v1::object::Object::TrafficPolicy(_)) => {
+            panic!("{other:?}")
+        }
     };
     list(network, v1::ObjectKind::Policy).await.into_iter().map(name).collect()
 }
@@ -98,7 +100,9 @@ async fn names(network: &mut Network) -> Vec<String> {
 async fn routes(network: &mut Network) -> Vec<(String, u64)> {
     let name = |object| match object {
         v1::object::Object::Route(route) => (route.name, route.created_unix_ms),
-        v1::object::Object::Policy(policy) => panic!("{policy:?}"),
+        other @ (v1::object::Object::Policy(_) | v1::object::Object::TrafficPolicy(_)) => {
+            panic!("{other:?}")
+        }
     };
     list(network, v1::ObjectKind::Route).await.into_iter().map(name).collect()
 }
