@@ -81,7 +81,7 @@ impl Programs {
         spare(&mut ebpf, rules)?;
         let unaccepted =
             ebpf.take_map(STANDING).ok_or(ProgramsError::Damaged { what: STANDING })?;
-        let unaccepted = unaccepted.try_into().map_err(|source| spared(source))?;
+        let unaccepted = unaccepted.try_into().map_err(spared)?;
         let binds: &[&str] = if settings.app_port == 0 { &[] } else { &BINDS };
         // What a connection was meant for is noted before one is led anywhere.
         attach_established(&mut ebpf, &cgroup)?;

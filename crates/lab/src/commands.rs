@@ -34,6 +34,14 @@ pub const INBOUND_PORT: &str = "inbound";
 pub const HTTPS_PORT: &str = "https";
 pub const TCP_PORT: &str = "tcp";
 
+/// Writes where its sidecar listens, and how its own cgroup is entered.
+const INTERCEPTED_APP: &str = r#"
+at=$(awk '/ - cgroup2 / { print $5; exit }' /proc/self/mountinfo)
+echo "$at$(sed -n s/^0:://p /proc/self/cgroup)/cgroup.procs" > "$2" &&
+printf '{"http":"127.0.0.1:%s"}' "$DAPR_HTTP_PORT" > "$1.part" && mv "$1.part" "$1" &&
+exec sleep infinity
+"#;
+
 /// Builds the processes of one binary.
 #[derive(Debug, Clone)]
 pub struct Commands {
@@ -202,6 +210,24 @@ impl Commands {
             }
             None => spec,
         }
+    }
+
+    /// A mere caller whose connections are intercepted: its app writes the ports file, and `cgroup_file`
+    /// with the path of the file by which other processes enter its cgroup, and waits.
+    #[must_use]
+    pub fn intercepted(
+        &self,
+        network: &Network,
+        sidecar: &Sidecar<'_>,
+        cgroup_file: &Path,
+    ) -> Spec {
+        let local = any_port(IpAddr::from([127, 0, 0, 1]));
+        self.spec(network, &sidecar.name, ["run", "--app-id", sidecar.app_id, "--intercept=bpf"])
+            .args(["--control", &sidecar.control.to_string()])
+            .args([OsString::from("--token-file"), sidecar.token_file.into()])
+            .args(["--admin-listen", &local, "--inbound-listen", &any_port(network.address)])
+            .args(["--", "sh", "-c", INTERCEPTED_APP, "sh"])
+            .args([sidecar.ports_file.as_path(), cgroup_file])
     }
 
     #[must_use]
@@ -450,6 +476,19 @@ pub fn mesh_url(protocol: Protocol, api: SocketAddr, service: &str) -> (String, 
         return (api.to_string(), Vec::new());
     }
     (format!("http://{api}/v1.0/invoke/{service}/method/echo"), Vec::new())
+}
+
+/// How a caller whose connections are intercepted calls a service.
+#[must_use]
+pub fn named_url(protocol: Protocol, service: &str) -> String {
+    match protocol {
+        Protocol::Http1 | Protocol::Http2 => format!("http://{service}.mesh/echo"),
+        Protocol::GrpcUnary
+        | Protocol::GrpcStream
+        | Protocol::Tcp
+        | Protocol::Icmp
+        | Protocol::Vxlan => format!("{service}.mesh:80"),
+    }
 }
 
 fn app_protocol(protocol: Protocol) -> &'static str {

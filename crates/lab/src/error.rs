@@ -28,6 +28,8 @@ pub enum LabError {
     WorkDir { dir: PathBuf, source: io::Error },
     #[error("cannot write {path}")]
     Write { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, source: io::Error },
     #[error("cannot find the running program's own file; give the tollway binary explicitly")]
     OwnBinary { source: io::Error },
     #[error("cannot listen for signals")]

@@ -208,12 +208,17 @@ impl Supervisor {
         command.stdin(Stdio::null()).stdout(log_file(&out)?).stderr(log_file(&err)?);
         let command_line = spec.command_line();
         let lent: Vec<BorrowedFd<'_>> = spec.lend.iter().map(|ns| ns.as_fd()).collect();
-        let confinement =
-            Confinement { namespace: spec.namespace.as_deref(), inherit: &lent, cgroup: None };
         let failed = |source| ProcessError::Spawn {
             name: spec.name.clone(),
             program: spec.program.clone(),
             source,
+        };
+        let open = |path| File::options().write(true).open(path);
+        let cgroup = spec.cgroup.as_ref().map(open).transpose().map_err(failed)?;
+        let confinement = Confinement {
+            namespace: spec.namespace.as_deref(),
+            inherit: &lent,
+            cgroup: cgroup.as_ref().map(AsFd::as_fd),
         };
         let process = Process::spawn(command, confinement).map_err(failed)?;
         Ok(Named { name: spec.name.clone(), command_line, process })

@@ -32,6 +32,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use tollway_record::record::{Protocol, Tls};
 
@@ -182,6 +183,9 @@ pub struct Route {
     pub headers: Vec<String>,
     /// Where the URL is one of TLS.
     pub caller_tls: Option<CallerTls>,
+    /// The file `cgroup.procs` of the cgroup in which the caller has to be for its connections to be
+    /// intercepted.
+    pub cgroup: Option<PathBuf>,
     /// Proxies between caller and callee.
     pub hops: u32,
     /// How the bytes are secured on the longest hop: between the proxies, or between

@@ -23,6 +23,8 @@ pub struct Spec {
     pub namespace: Option<Arc<NetNs>>,
     /// Namespaces whose descriptors stay open in it.
     pub lend: Vec<Arc<NetNs>>,
+    /// The file `cgroup.procs` of the cgroup that it is started in; `None` is the lab's own.
+    pub cgroup: Option<PathBuf>,
 }
 
 impl Spec {
@@ -36,6 +38,7 @@ impl Spec {
             environment: Vec::new(),
             namespace: None,
             lend: Vec::new(),
+            cgroup: None,
         }
     }
 
@@ -66,6 +69,13 @@ impl Spec {
     #[must_use]
     pub fn within(mut self, namespace: Option<&Arc<NetNs>>) -> Self {
         self.namespace = namespace.cloned();
+        self
+    }
+
+    /// Starts it in the cgroup with this file `cgroup.procs`.
+    #[must_use]
+    pub fn in_cgroup(mut self, cgroup: Option<&Path>) -> Self {
+        self.cgroup = cgroup.map(Path::to_owned);
         self
     }
 

@@ -62,6 +62,7 @@ impl Subject for Direct {
                 url: direct_url(leg.protocol, leg.tls, app),
                 headers: Vec::new(),
                 caller_tls: ground.app_tls(leg),
+                cgroup: None,
                 hops: 0,
                 tls: leg.tls,
                 app_tls: leg.tls,

@@ -112,6 +112,7 @@ fn start_pair(
         url: direct_url(leg.protocol, leg.tls, bound),
         headers: Vec::new(),
         caller_tls: ground.app_tls(leg),
+        cgroup: None,
         hops: 2,
         tls: leg.tls,
         app_tls: leg.tls,

@@ -31,6 +31,10 @@ const VARIANTS: &[Variant] = &[
         "pooled",
         "and HTTP/1.1 between the sidecars, one request at a time on each connection",
     ),
+    Variant::known(
+        "intercepted",
+        "and a caller that calls the app by its name and knows nothing of its sidecar",
+    ),
     Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
     Variant::known("duties", "and every tenth request traced, and that policy: all that is usual"),
     Variant::known("haproxy-gateway", "and HAProxy, passing bytes by server name, as the gateway"),
@@ -49,6 +53,8 @@ pub(super) struct Duties {
     pub(super) policy: bool,
     /// Connections between sidecars carry one request at a time.
     pub(super) pooled: bool,
+    /// The caller's connections are led to its sidecar by the kernel.
+    pub(super) intercepted: bool,
     /// How many connections may go from one sidecar to another, if not as many as it is set to.
     pub(super) most_connections: Option<u32>,
 }
@@ -95,6 +101,7 @@ impl SubjectKind for Tollway {
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
             "pooled" => Duties { pooled: true, ..Duties::default() },
+            "intercepted" => Duties { intercepted: true, ..Duties::default() },
             "mesh-1" => Duties { most_connections: Some(1), ..Duties::default() },
             "mesh-4" => Duties { most_connections: Some(4), ..Duties::default() },
             "mesh-16" => Duties { most_connections: Some(16), ..Duties::default() },

@@ -410,6 +410,7 @@ impl Subject for Fake {
                 url: direct_url(leg.protocol, leg.tls, address),
                 headers: Vec::new(),
                 caller_tls: None,
+                cgroup: None,
                 hops: 1,
                 tls: leg.tls,
                 app_tls: leg.tls,

@@ -190,6 +190,7 @@ impl Start<'_> {
             url: url.unwrap_or_else(|| direct_url(leg.protocol, leg.tls, entry)),
             headers,
             caller_tls: self.caller_tls(leg),
+            cgroup: None,
             hops: u32::try_from(deployment.sides().count()).unwrap_or(u32::MAX),
             tls: between(deployment, leg),
             app_tls: Tls::Plain,

@@ -291,6 +291,7 @@ impl<'a> Start<'a> {
                 url: direct_url(leg.protocol, leg.tls, called_at(ground, leg)),
                 headers: Vec::new(),
                 caller_tls: None,
+                cgroup: None,
                 app_tls: Tls::Plain,
                 hops: 2,
                 tls: Tls::Mtls,

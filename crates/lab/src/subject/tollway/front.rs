@@ -53,6 +53,7 @@ impl Subject for Front {
                 url: direct_url(leg.protocol, leg.tls, bound),
                 headers: Vec::new(),
                 caller_tls: ground.app_tls(leg),
+                cgroup: None,
                 hops: 1,
                 tls: leg.tls,
                 app_tls: Tls::Plain,

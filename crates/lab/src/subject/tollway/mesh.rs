@@ -236,6 +236,16 @@ impl<'a> Start<'a> {
         let upstreams = if is_called { self.tcp_services(ground) } else { Vec::new() };
         let sidecar =
             Sidecar { name: part, app_id, control, token_file, app, upstreams, ports_file };
+        if self.mesh.duties.intercepted && app.is_none() {
+            let file = cgroup_file(ground, &name);
+            ground.start(&ground.commands().intercepted(
+                ground.network(network),
+                &sidecar,
+                &file,
+            ))?;
+            self.started.processes.push(name);
+            return Ok(());
+        }
         let mut spec = ground.commands().sidecar(ground.network(network), &sidecar);
         if let Some(ratio) = self.mesh.duties.trace_ratio {
             let collector = ground.sink(network)?;
@@ -327,8 +337,17 @@ impl<'a> Start<'a> {
                     commands::upstream_port(&service)
                 }
             };
-            let api = ports::port(&ports_file, &ports, &port)?;
-            let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
+            let (url, headers, cgroup) = if self.mesh.duties.intercepted {
+                let path = cgroup_file(ground, &called);
+                let failed = |source| LabError::Read { path: path.clone(), source };
+                let cgroup = fs::read_to_string(&path).map_err(failed)?;
+                let url = commands::named_url(leg.protocol, &service);
+                (url, Vec::new(), Some(cgroup.trim_end().into()))
+            } else {
+                let api = ports::port(&ports_file, &ports, &port)?;
+                let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
+                (url, headers, None)
+            };
             let crosses = self.home(leg.network) != HOME;
             let (hops, made_of) = match (self.mesh.is_alone, crosses) {
                 (true, _) => (1, "sidecar"),
@@ -339,6 +358,7 @@ impl<'a> Start<'a> {
                 url,
                 headers,
                 caller_tls: None,
+                cgroup,
                 hops,
                 tls: Tls::Mtls,
                 app_tls: Tls::Plain,
@@ -391,6 +411,11 @@ impl<'a> Start<'a> {
         roles.push(("control-planes", controls));
         roles.into_iter().map(|(role, processes)| (role.to_owned(), processes)).collect()
     }
+}
+
+/// Where the file is named by which processes enter the cgroup of an intercepted caller.
+fn cgroup_file(ground: &Ground, process: &str) -> PathBuf {
+    ground.file(&format!("{}.cgroup", process.replace('/', "-")))
 }
 
 fn app_id(protocol: Protocol) -> &'static str {

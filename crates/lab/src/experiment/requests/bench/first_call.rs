@@ -58,6 +58,7 @@ impl Bench<'_> {
                 None => load,
             };
             let spec = self.ground.commands.load(self.ground.home(), &name, &load);
+            let spec = spec.in_cgroup(route.cgroup.as_deref());
             let result = self.run_load(&spec, &load, &service)?;
             let traffic = &result.traffic;
             if traffic.requests > 0 && traffic.errors == 0 {

@@ -74,7 +74,8 @@ impl Bench<'_> {
             seed: self.seed.wrapping_add(u64::from(run.block)),
             ..load
         };
-        Ok((self.ground.commands.load(self.ground.home(), &name, &load), load))
+        let spec = self.ground.commands.load(self.ground.home(), &name, &load);
+        Ok((spec.in_cgroup(route.cgroup.as_deref()), load))
     }
 
     /// A load of one connection without a body.
