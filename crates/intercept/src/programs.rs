@@ -47,7 +47,7 @@ pub enum ProgramsError {
     #[error("the kernel did not take the tables of the programs")]
     Tables { source: Box<EbpfError> },
     #[error("the kernel refused the program {program}")]
-    Program { program: &'static str, source: Box<ProgramError> },
+    Program { program: &'static str, source: io::Error },
     #[error("the kernel did not attach the program {program} to the cgroup of the app")]
     Attach { program: &'static str, source: Box<ProgramError> },
     #[error("the programs in this binary are damaged: {what} is missing")]
@@ -145,8 +145,15 @@ fn attach_address(
     attached.map(drop).map_err(|source| not_attached(program, source))
 }
 
-fn not_loaded(program: &'static str, source: ProgramError) -> ProgramsError {
-    ProgramsError::Program { program, source: Box::new(source) }
+fn not_loaded(program: &'static str, error: ProgramError) -> ProgramsError {
+    // It has all that the verifier has found, which is for those who change the program.
+    tracing::debug!(program, %error, "a program is refused");
+    let source = if let ProgramError::LoadError { io_error, .. } = error {
+        io_error
+    } else {
+        io::Error::other(error)
+    };
+    ProgramsError::Program { program, source }
 }
 
 fn not_attached(program: &'static str, source: ProgramError) -> ProgramsError {

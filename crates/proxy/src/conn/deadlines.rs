@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, ServiceName};
 
-use super::{Connection, Connections, Http2Link, Role};
+use super::{Connection, Connections, Http2Link, ListenerKind, Role};
 use crate::conn::ConnKey;
 use crate::cx::Cx;
 use crate::limits::Timeouts;
@@ -39,6 +39,8 @@ pub(crate) enum Expired {
     Hello,
     /// Close both sides of a relay, for this reason.
     Relay(ErrorCode),
+    /// Nothing has come on a connection that leads to this service of HTTP alone.
+    NoRequest(ServiceName),
     /// Reset a connection that leads nowhere, for this reason.
     Refuse(ErrorCode),
     /// A request's head did not come in time.
@@ -89,7 +91,10 @@ impl Connections {
         match &mut conn.role {
             Role::Accepting if waited > timeouts.handshake => Expired::Handshake,
             Role::Hello(_) if waited > timeouts.head => Expired::Hello,
-            Role::Detect { .. } if waited > timeouts.head => Expired::Close,
+            Role::Detect { .. } if waited > timeouts.head => match &conn.via {
+                Some(ListenerKind::Tunnel(service)) => Expired::NoRequest(service.clone()),
+                _ => Expired::Close,
+            },
             Role::Lingering(began) => {
                 let long = now.saturating_duration_since(*began);
                 let is_over = match unread {

@@ -1,8 +1,11 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
+use tollway_model::ServiceName;
+
 use super::{Composition, EventLoop, Load};
 use crate::conn::{Connection, Expired, Role, access_log, retire};
+use crate::cx::Cx;
 use crate::protocol::relay;
 
 /// Rounds after which memory of a peak that is over is given back: five seconds.
@@ -57,6 +60,10 @@ impl<C: Composition> EventLoop<C> {
                     cx.metrics.request_failures.add(1);
                     access_log::fail_line(conns, key, code);
                     relay::on_failed(cx, conns, key);
+                }
+                Expired::NoRequest(service) => {
+                    log_no_request(cx, &service);
+                    conns.close(cx, key);
                 }
                 Expired::Refuse(code) => relay::refuse_tcp(cx, conns, key, code),
                 Expired::Retire => retire::retire_http2(cx, conns, key),
@@ -145,6 +152,20 @@ fn is_expendable(conn: &Connection) -> bool {
         Role::Dialling(_) | Role::Hello(_) | Role::Detect { .. } | Role::Accepting => true,
         Role::Lingering(_) => conn.io.pending() == 0,
         Role::Http1Server(_) | Role::Http2Server(_) | Role::Relay(_) => false,
+    }
+}
+
+/// What a client waits for whose server speaks first, if that is declared as HTTP.
+fn log_no_request(cx: &mut Cx, service: &ServiceName) {
+    let service = service.to_string();
+    if let Some(left_out) = cx.log.admit("no-request", service.as_str(), cx.now) {
+        let hint = "if its server speaks first, declare it with --app-protocol tcp";
+        tracing::warn!(
+            service,
+            left_out,
+            hint,
+            "a connection to a service of HTTP has sent nothing"
+        );
     }
 }
 

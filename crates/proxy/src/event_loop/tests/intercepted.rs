@@ -130,6 +130,21 @@ fn bytes_go_to_a_service_that_declares_them_without_waiting() {
     assert_eq!(site.counts(), [1, 0, 0, 0, 0, 0]);
 }
 
+/// The harm: a database that was not declared as `tcp` keeps its clients for good.
+#[test]
+fn a_client_that_waits_for_a_server_of_http_to_speak_first_is_let_go() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    site.send_stock(AppProtocol::Http);
+    let mut stream = site.call("stock.mesh");
+    let before = now();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    let waited = now() - before;
+    let head = Timeouts::default().head;
+    assert!(waited > head && waited < head + 2 * SWEEP, "{waited:?}");
+}
+
 #[test]
 fn a_service_that_is_away_answers_requests_and_resets_bytes() {
     let site = Site::new(AppProtocol::Http, start_app());
