@@ -17,7 +17,7 @@ fn each_of_three_callers_gets_what_its_limit_allows() {
     callers.iter().for_each(|caller| caller.until_served(SERVICE));
     let policy = format!(
         "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: echo}}\n\
-         spec: {{target: {{app: echo}}, rate: {{caller: {{requests: {PER_SECOND}, per: 1s, burst: 1}}}}}}\n"
+         spec: {{target: {{app: echo}}, rate: {{caller: {{requests: {PER_SECOND}, per: 1s}}}}}}\n"
     );
     network.apply(&policy);
     // The rate of 1,000 a second, of which each caller has a third.

@@ -124,7 +124,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<()> {
             };
             args.names.iter().map(id).collect::<Result<_>>()?
         }
-        None => read_files(&args.files)?.iter().map(tollway_model::Object::id).collect(),
+        None => read_files(&args.files)?.iter().map(Object::id).collect(),
     };
     let request = v1::DeleteObjectsRequest {
         ids: ids.iter().map(Into::into).collect(),

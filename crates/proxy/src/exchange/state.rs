@@ -13,7 +13,7 @@ use tollway_telemetry::SeriesId;
 use super::{Pipe, Steering};
 use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
-use crate::inbound::UnderWay;
+use crate::inbound::CountedRequest;
 use crate::observe::Observed;
 use crate::protocol::Arrival;
 use crate::runtime_protocol::TurnLease;
@@ -190,7 +190,7 @@ pub(crate) struct Exchange {
     /// In daprd's place the label of its path, which it has lost where it calls a service.
     pub(crate) path_label: Option<Box<str>>,
     /// It counts among the requests of its caller, where these are limited.
-    pub(crate) under_way: Option<Box<UnderWay>>,
+    pub(crate) under_way: Option<Box<CountedRequest>>,
     /// It is a copy of another one, and its response is dropped.
     pub(crate) is_mirrored: bool,
     /// What the routes of its service have decided; `None` without routes, and before that.

@@ -59,9 +59,9 @@ pub(crate) struct Rated {
 }
 
 /// A request that counts among those of its caller until this is dropped.
-pub(crate) struct UnderWay(Arc<CallerUse>);
+pub(crate) struct CountedRequest(Arc<CallerUse>);
 
-impl Drop for UnderWay {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -83,7 +83,7 @@ impl RateGate {
         &self,
         conn: Option<&mut Connection>,
         now: Instant,
-    ) -> Result<Option<UnderWay>, RequestError> {
+    ) -> Result<Option<CountedRequest>, RequestError> {
         match &self.limits {
             Some(limits) => self.take(limits, conn, now),
             None => Ok(None),
@@ -95,7 +95,7 @@ impl RateGate {
         limits: &ReplicaLimits,
         conn: Option<&mut Connection>,
         now: Instant,
-    ) -> Result<Option<UnderWay>, RequestError> {
+    ) -> Result<Option<CountedRequest>, RequestError> {
         // Every connection of the inbound listener has a proven identity.
         let Some(Connection { peer: Some(peer), rated, .. }) = conn else { return Ok(None) };
         let known = rated.as_ref().filter(|rated| rated.generation == self.generation);
@@ -117,7 +117,7 @@ impl RateGate {
             Some(most) if !caller.begin(most) => {
                 return Err(limited("of this caller at one time", 1));
             }
-            Some(_) => Some(UnderWay(Arc::clone(&caller))),
+            Some(_) => Some(CountedRequest(Arc::clone(&caller))),
             None => None,
         };
         let taken = limits.rates.take(&caller, now);

@@ -172,7 +172,7 @@ fn a_rule_sends_requests_to_the_service_that_it_names() {
         assert_has(&answer, line);
     }
     assert_has(&shop.get("/a", "x-canary: 1\r\n"), "x-app: v2");
-    // What is decided of a request that is under way stays; the next one is decided anew.
+    // What is decided of a request that is under way stays; the next one follows the new rules.
     shop.route(vec![only("v2")]);
     assert_has(&shop.get("/a", ""), "x-app: v2");
 }
