@@ -157,9 +157,9 @@ mod tests {
         let Meaning::Service(stock) = names.ask("stock.mesh") else { panic!() };
         let Meaning::Service(db) = names.ask("postgres") else { panic!() };
         let (stock, db) = (format!("{stock}:80"), format!("{db}:5432"));
-        let service = |meant: Meant| match meant {
-            Meant::Service(service) => service.to_string(),
-            other => format!("{other:?}"),
+        let service = |meant: Meant| {
+            let Meant::Service(service) = meant else { panic!("{meant:?}") };
+            service.to_string()
         };
         let tables = || {
             let names = NameTable::new([("postgres", "db.data.east")]);

@@ -143,10 +143,8 @@ mod tests {
     use super::*;
 
     fn address(names: &mut MeshNames, name: &str) -> Ipv4Addr {
-        match names.ask(name) {
-            Meaning::Service(address) => address,
-            other => panic!("{name}: {other:?}"),
-        }
+        let Meaning::Service(address) = names.ask(name) else { panic!("{name}") };
+        address
     }
 
     #[test]
