@@ -21,7 +21,7 @@ use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;
 use fairness::FairQueue;
 pub(crate) use policy::{PolicyDenial, PolicyGate, Rights, Upgraded};
-pub(crate) use rate::{CountedRequest, RateGate, Rated, ReplicaLimits};
+pub(crate) use rate::{CountedRequest, RateGate, Rated, ReplicaRates};
 
 /// The requests that the app has, those that wait for it, and the lease of its actors.
 #[derive(Default)]

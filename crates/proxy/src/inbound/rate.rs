@@ -15,7 +15,7 @@ use crate::request_error::RequestError;
 
 /// The limits of one replica, and what has been taken of them.
 #[derive(Debug)]
-pub(crate) struct ReplicaLimits {
+pub(crate) struct ReplicaRates {
     home: ServiceName,
     rates: RateControl,
     /// Requests of one identity at a time.
@@ -23,7 +23,7 @@ pub(crate) struct ReplicaLimits {
     callers: Mutex<CallerUses<SpiffeId>>,
 }
 
-impl ReplicaLimits {
+impl ReplicaRates {
     /// The limits that the traffic policies of `home` come to; `None` if they have none.
     pub(crate) fn new(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Option<Self> {
         let rate = parts.rate.clone().filter(|rate| *rate != Rate::default());
@@ -47,7 +47,7 @@ impl ReplicaLimits {
 /// The limits that hold now.
 #[derive(Default)]
 pub(crate) struct RateGate {
-    limits: Option<Arc<ReplicaLimits>>,
+    limits: Option<Arc<ReplicaRates>>,
     /// Rises with every change; what a connection remembers of an older one is void.
     generation: u64,
 }
@@ -68,7 +68,7 @@ impl Drop for CountedRequest {
 }
 
 impl RateGate {
-    pub(crate) fn replace(&mut self, limits: Option<Arc<ReplicaLimits>>) {
+    pub(crate) fn replace(&mut self, limits: Option<Arc<ReplicaRates>>) {
         self.limits = limits;
         self.generation += 1;
     }
@@ -92,7 +92,7 @@ impl RateGate {
 
     fn take(
         &self,
-        limits: &ReplicaLimits,
+        limits: &ReplicaRates,
         conn: Option<&mut Connection>,
         now: Instant,
     ) -> Result<Option<CountedRequest>, RequestError> {

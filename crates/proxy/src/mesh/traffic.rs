@@ -7,13 +7,13 @@ use tollway_model::ServiceName;
 use tollway_model::traffic_policy::TrafficParts;
 
 use super::policies::Receipt;
-use crate::inbound::ReplicaLimits;
+use crate::inbound::ReplicaRates;
 
 /// What the traffic policies of the own service limit at this replica. Each data thread drops its copy
 /// once it has applied them; when the last copy is dropped, they count as applied.
 #[derive(Clone, Debug)]
 pub struct TrafficUpdate {
-    pub(crate) limits: Option<Arc<ReplicaLimits>>,
+    pub(crate) limits: Option<Arc<ReplicaRates>>,
     _receipt: Option<Arc<Receipt>>,
 }
 
@@ -33,7 +33,7 @@ impl TrafficUpdate {
 
     /// Limits whose application is not waited for.
     pub(crate) fn unobserved(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Self {
-        let limits = ReplicaLimits::new(parts, home, now).map(Arc::new);
+        let limits = ReplicaRates::new(parts, home, now).map(Arc::new);
         Self { limits, _receipt: None }
     }
 }
