@@ -33,7 +33,7 @@ const VARIANTS: &[Variant] = &[
     ),
     Variant::known(
         "intercepted",
-        "and a caller that calls the app by its name and knows nothing of its sidecar",
+        "and a caller that knows nothing of its sidecar and calls by name",
     ),
     Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
     Variant::known("duties", "and every tenth request traced, and that policy: all that is usual"),
