@@ -420,6 +420,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_passed_on_is_news_when_its_service_is_followed_again() {
+        let mut knowledge = Knowledge::default();
+        let take = |knowledge: &mut Knowledge, asked: &[ServiceName]| {
+            let mut delta = knowledge.take(&response(3, vec![local("stock", 1)])).unwrap();
+            let asked = asked.iter().cloned().collect();
+            super::super::session::retain_asked(&mut delta, &asked, knowledge);
+            changes(&delta)
+        };
+        assert_eq!(take(&mut knowledge, &[]), [""; 0], "the answer crossed an unsubscription");
+        assert_eq!(take(&mut knowledge, &[name("stock")]), ["stock there"]);
+        assert_eq!(take(&mut knowledge, &[name("stock")]), [""; 0]);
+    }
+
+    #[test]
     fn what_a_full_state_does_not_mention_has_gone() {
         let mut knowledge = Knowledge::default();
         let mut all = response(3, vec![local("stock", 1), local("orders", 1)]);

@@ -274,8 +274,7 @@ impl Watch {
             }
         }
         if self.subscribes {
-            // An answer may cross an unsubscription.
-            delta.services.retain(|update| self.asked.contains(&update.service));
+            retain_asked(&mut delta, &self.asked, knowledge);
             let credentials = shared.credentials.borrow().clone();
             for update in &delta.services {
                 let Some(number) = knowledge.take_routes(update) else { continue };
@@ -361,6 +360,17 @@ impl Watch {
     fn send(&self, request: Ask) -> Result<bool, MeshError> {
         try_send(&self.requests, v1::WatchRequest { request: Some(request) })
     }
+}
+
+/// Leaves out services that are no longer followed: an answer may cross an unsubscription. Their states
+/// are not passed on, so that they are news when the service is followed again.
+pub(super) fn retain_asked(
+    delta: &mut MeshDelta,
+    asked: &HashSet<ServiceName>,
+    knowledge: &mut Knowledge,
+) {
+    let crossed = delta.services.extract_if(.., |update| !asked.contains(&update.service));
+    crossed.for_each(|update| knowledge.forget(&update.service));
 }
 
 /// Keeps the announcement current and alive.
