@@ -36,7 +36,7 @@ pub(crate) fn retry_by_route(
         access_log::record_attempt(cx, exchanges, key, failure);
         trace::note_failed_attempt(exchanges, key, access_log::code_of(failure));
     }
-    exchanges.set_timer(cx.now, at, key);
+    exchanges.set_timer(cx.now, key);
     true
 }
 

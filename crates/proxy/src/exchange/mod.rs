@@ -149,16 +149,12 @@ impl Exchanges {
         self.spare_heads.0.pop().unwrap_or_default()
     }
 
-    /// Has an exchange examined when the time of its request is over.
-    pub(crate) fn set_request_timer(&mut self, now: Instant, key: ExchangeKey) {
-        if let Some(at) = self.get(key).and_then(|exchange| exchange.deadline) {
-            self.set_timer(now, at, key);
+    /// Has an exchange examined when the next time that a route sets for it is over, if that is soon. The
+    /// sweep asks for it again: so what is over leaves no timers behind for long.
+    pub(crate) fn set_timer(&mut self, now: Instant, key: ExchangeKey) {
+        if let Some(at) = self.get_mut(key).and_then(|exchange| exchange.next_timer(now)) {
+            self.timers.get_or_insert_with(|| Wheel::new(now, TIMER_TICK)).set(at, key);
         }
-    }
-
-    /// Has an exchange examined at `at`, or a little later.
-    fn set_timer(&mut self, now: Instant, at: Instant, key: ExchangeKey) {
-        self.timers.get_or_insert_with(|| Wheel::new(now, TIMER_TICK)).set(at, key);
     }
 
     /// How long the loop may wait for the next timer; `None` if there is none.
@@ -184,6 +180,9 @@ impl Exchanges {
     pub(crate) fn rewind(&mut self, key: ExchangeKey) {
         let Some(exchange) = self.slab.get_mut(key) else { return };
         exchange.request.passed = 0;
+        if let Some(steering) = &mut exchange.steering {
+            steering.attempt_ends = None;
+        }
         let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();
         self.buffered_bytes += sent.len();
         exchange.request.push_front(sent);

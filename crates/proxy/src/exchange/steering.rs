@@ -8,9 +8,12 @@ use tollway_model::ServiceName;
 use tollway_model::call_trace::RouteTaken;
 use tollway_routing::{AffinityHash, BackendTarget, Rule};
 
-use super::{Destination, Exchange, ExchangeKey, Exchanges};
+use super::{Destination, Exchange, ExchangeKey, Exchanges, UpstreamState};
 use crate::headers;
 use crate::mesh::ServiceRoutes;
+
+/// Timers are set for times that are no further away. The sweep looks at each exchange more often.
+const TIMER_HORIZON: Duration = Duration::from_secs(2);
 
 impl Exchange {
     /// Longest time without a byte in either direction.
@@ -31,6 +34,18 @@ impl Exchange {
             self.destination = Destination::Service(workload.service.clone());
         }
         has_left
+    }
+
+    /// The next time at which something is over for it, if that is soon and no timer is set for it.
+    pub(super) fn next_timer(&mut self, now: Instant) -> Option<Instant> {
+        let (deadline, up, is_answered) = (self.deadline, self.up, self.answer.has_begun);
+        let steering = self.steering.as_mut()?;
+        let attempt_ends = steering.attempt_ends.filter(|_| !is_answered);
+        let resume_at = steering.resume_at.filter(|_| up == UpstreamState::Pausing);
+        let next = [deadline, attempt_ends, resume_at].into_iter().flatten().min()?;
+        let is_soon = next <= now + TIMER_HORIZON;
+        let is_listed = steering.listed.is_some_and(|listed| listed <= next);
+        (is_soon && !is_listed).then(|| *steering.listed.insert(next))
     }
 
     /// The whole body of a request that was sent, while it is kept for another attempt.
@@ -54,7 +69,7 @@ impl Exchanges {
             && let Some(at) = now.checked_add(limit)
         {
             steering.attempt_ends = Some(at);
-            self.set_timer(now, at, key);
+            self.set_timer(now, key);
         }
     }
 }
@@ -76,6 +91,8 @@ pub(crate) struct Steering {
     cookie: Option<Box<[u8]>>,
     /// When the attempt under way has taken too long; `None` without a limit.
     pub(super) attempt_ends: Option<Instant>,
+    /// The time for which a timer is set.
+    listed: Option<Instant>,
 }
 
 impl Steering {
@@ -95,6 +112,7 @@ impl Steering {
             affinity: None,
             cookie: None,
             attempt_ends: None,
+            listed: None,
         }
     }
 
@@ -149,6 +167,11 @@ impl Steering {
 
     pub(crate) fn backend(&self) -> Option<&BackendTarget> {
         self.rule.backend(self.backend)
+    }
+
+    /// Its timer has fired.
+    pub(super) fn timer_fired(&mut self) {
+        self.listed = None;
     }
 
     /// Changes a response of the backend as the rule has it.

@@ -23,6 +23,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     let mut unserved = Vec::new();
     let mut unconnected = Vec::new();
     let mut quiet_on = Vec::new();
+    let mut steered = Vec::new();
     let part = (exchanges.slab.places() / EXCHANGE_ROUNDS).max(EXCHANGES_AT_LEAST);
     let from = exchanges.swept;
     let to = from + part;
@@ -30,6 +31,9 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     for (key, exchange) in exchanges.slab.iter_places(from..to) {
         let quiet = cx.now.saturating_duration_since(exchange.active);
         let answered = exchange.answer.has_begun;
+        if exchange.steering.is_some() {
+            steered.push(key);
+        }
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
             expired.push(key);
         } else if exchange.request.finished && !answered && quiet > timeouts.request {
@@ -47,6 +51,9 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
         {
             quiet_on.push((up.conn, quiet));
         }
+    }
+    for key in steered {
+        exchanges.set_timer(cx.now, key);
     }
     for key in expired {
         end_expired(cx, conns, exchanges, key);
@@ -78,7 +85,10 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
 /// Examines the exchanges for which a route has set a time that is over now.
 pub(crate) fn serve_timers(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges) {
     for key in exchanges.due(cx.now) {
-        let Some(exchange) = exchanges.get(key) else { continue };
+        let Some(exchange) = exchanges.get_mut(key) else { continue };
+        if let Some(steering) = &mut exchange.steering {
+            steering.timer_fired();
+        }
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
             end_expired(cx, conns, exchanges, key);
             continue;
@@ -95,6 +105,7 @@ pub(crate) fn serve_timers(cx: &mut Cx, conns: &mut Connections, exchanges: &mut
         if exchange.up == UpstreamState::Pausing && resume_at.is_some_and(|at| cx.now >= at) {
             again::resume(cx, exchanges, key);
         }
+        exchanges.set_timer(cx.now, key);
     }
 }
 

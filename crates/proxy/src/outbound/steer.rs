@@ -37,7 +37,7 @@ pub(crate) fn steer(
     let Some(exchange) = exchanges.get_mut(key) else { return false };
     match decide(exchange, routes, cx.now, random) {
         Ok(Decided::Sent) => {
-            exchanges.set_request_timer(cx.now, key);
+            exchanges.set_timer(cx.now, key);
             true
         }
         Ok(Decided::Redirected(head)) => {

@@ -287,6 +287,19 @@ fn a_request_has_the_time_that_its_rule_gives() {
     }
 }
 
+/// Times that are far away have no timer: the sweep notices that they come near.
+#[test]
+fn a_long_time_is_kept_as_exactly_as_a_short_one() {
+    let shop = Shop::new();
+    let limit = Duration::from_secs(7);
+    let timeouts = RouteTimeouts { request: Some(limit), ..RouteTimeouts::default() };
+    shop.route(vec![RouteRule { timeouts, ..only("v1") }]);
+    let begun = now();
+    assert_has(&shop.get("/stuck", ""), "HTTP/1.1 504 Gateway Timeout");
+    let waited = now() - begun;
+    assert!((limit..limit + 2 * SWEEP).contains(&waited), "{waited:?}");
+}
+
 /// An app that remembers the bodies that it gets, by the path of the request.
 fn remember(bodies: &Arc<Mutex<Vec<String>>>) -> SocketAddr {
     let bodies = Arc::clone(bodies);
