@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tollway_model::route::{PathMatch, RouteMatch, TextMatch};
-use tollway_model::{Caller, NormalPath, ObjectName, Route, ServiceName};
+use tollway_model::{Caller, ObjectName, Route, ServiceName};
 
 use matcher::{Matcher, Rank};
 
@@ -208,10 +208,4 @@ impl Routed<'_> {
         url.extend_from_slice(path);
         Some((redirect.status, url))
     }
-}
-
-/// The path that rules are compared with: its normal form, or as it came where it has none. What has
-/// no safe reading is refused by the callee's sidecar if a policy looks at paths.
-fn normal_or_as_it_came(target: &[u8]) -> Option<NormalPath<'_>> {
-    NormalPath::read(target).ok()
 }

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
+use tollway_model::NormalPath;
 use tollway_model::route::PathEdit;
 
-/// The path of a target: its normal form, or as it came where it has none.
+/// The path of a target, as rules are compared with it: its normal form, or as it came where it has
+/// none. What has no safe reading is refused by the callee's sidecar if a policy looks at paths.
 pub(super) fn normal(target: &[u8]) -> Cow<'_, [u8]> {
     let (path, _) = split(target);
-    match super::normal_or_as_it_came(target) {
-        Some(normal) if normal.path() != path => Cow::Owned(normal.path().to_vec()),
-        Some(_) | None => Cow::Borrowed(path),
+    match NormalPath::read(target) {
+        Ok(normal) if normal.path() != path => Cow::Owned(normal.path().to_vec()),
+        Ok(_) | Err(_) => Cow::Borrowed(path),
     }
 }
 

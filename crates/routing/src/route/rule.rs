@@ -173,10 +173,9 @@ impl Rule {
 
     /// The services that get a copy of a request; `random` gives a uniform number for each.
     pub fn mirrored(&self, mut random: impl FnMut() -> u64) -> impl Iterator<Item = &ServiceName> {
-        let is_chosen = move |share: u32| {
+        let mut is_chosen = move |share: u32| {
             share >= WHOLE_SHARE || scaled(random(), u64::from(WHOLE_SHARE)) < u64::from(share)
         };
-        let mut is_chosen = is_chosen;
         self.mirrors.iter().filter_map(move |(service, share)| is_chosen(*share).then_some(service))
     }
 
