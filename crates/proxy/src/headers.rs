@@ -13,6 +13,7 @@ use tollway_routing::FieldEdit;
 
 use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
+use crate::request_error::RequestError;
 use crate::runtime_protocol::{ActorLookup, RuntimeTask, UNPROCESSED_FIELD};
 
 /// The proven identity of the caller, set by the callee's sidecar alone.
@@ -49,6 +50,10 @@ const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 /// The host that a request named where it came in.
 const FORWARDED_HOST: &[u8] = b"x-forwarded-host";
 
+/// How long the caller waits for the answer yet, in milliseconds. An app sets it, and sees what is left
+/// of it; each hop takes off what it has used.
+const TIME_LEFT: &[u8] = b"x-tollway-timeout-ms";
+
 /// Fields that only the mesh writes begin so.
 pub const OWN_FIELDS: &str = "x-tollway-";
 
@@ -74,6 +79,8 @@ pub(crate) struct Outgoing {
     pub(crate) wants_call_trace: bool,
     /// The addresses that it came from, this hop's included: what `x-forwarded-for` lists.
     pub(crate) hops: usize,
+    /// How long the caller waits.
+    pub(crate) time_left: TimeLeft,
 }
 
 /// A request leaving the caller's sidecar for the mesh.
@@ -83,7 +90,7 @@ pub(crate) fn outbound_request(
     route: &Route<'_>,
 ) -> Outgoing {
     let fields = &mut head.fields;
-    let wants_call_trace = take_own(fields, is_callers).wants_call_trace;
+    let MeshFields { wants_call_trace, time_left, .. } = take_own(fields, is_callers);
     if route.credentials_used {
         fields.remove(b"authorization");
     }
@@ -94,7 +101,7 @@ pub(crate) fn outbound_request(
     head.authority.clear();
     route.to.write_dns_san(&mut head.authority);
     head.scheme = Scheme::Borrowed(b"https");
-    Outgoing { wants_call_trace, hops }
+    Outgoing { wants_call_trace, hops, time_left }
 }
 
 /// A route sends the request to another service than the one that was called.
@@ -141,20 +148,20 @@ fn add_forwarded(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[u
     hops
 }
 
-/// A request on its way to the own runtime, which is to call the service under rules; how many
-/// addresses it lists that it came from.
+/// A request on its way to the own runtime, which is to call the service under rules.
 pub(crate) fn resiliency_request(
     head: &mut RequestHead,
     client: Option<Caller<'_>>,
     route: &Route<'_>,
-) -> usize {
+) -> Outgoing {
     let fields = &mut head.fields;
-    take_own(fields, is_callers);
+    let MeshFields { wants_call_trace, time_left, .. } = take_own(fields, is_callers);
     if route.credentials_used {
         fields.remove(b"authorization");
     }
     RuntimeTask::UnderResiliencyRules(route.to.to_string()).push(fields);
-    add_forwarded(fields, client, &head.authority)
+    let hops = add_forwarded(fields, client, &head.authority);
+    Outgoing { wants_call_trace, hops, time_left }
 }
 
 /// A request on its way to the own runtime, which is to send it out of the mesh, to `id`: fields
@@ -351,6 +358,41 @@ pub(crate) struct MeshFields {
     pub(crate) wants_call_trace: bool,
     /// It is the call of an actor, for the runtime of the callee's sidecar.
     pub(crate) actor: Option<ActorLookup>,
+    /// How long the caller waits.
+    pub(crate) time_left: TimeLeft,
+}
+
+/// How long the caller of a request waits, as a field of it has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum TimeLeft {
+    #[default]
+    Unstated,
+    Stated(Duration),
+    /// What is stated is no number of milliseconds.
+    Unreadable,
+}
+
+impl TimeLeft {
+    fn read(value: &[u8]) -> Self {
+        let text = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+        let ms = text.and_then(|text| text.parse().ok());
+        ms.map_or(Self::Unreadable, |ms| Self::Stated(Duration::from_millis(ms)))
+    }
+
+    /// When the time is over; `None` if it has no end.
+    ///
+    /// # Errors
+    /// [`RequestError::BadRequest`].
+    pub(crate) fn deadline(self, now: Instant) -> Result<Option<Instant>, RequestError> {
+        match self {
+            Self::Unstated => Ok(None),
+            Self::Stated(time) => Ok(now.checked_add(time)),
+            Self::Unreadable => Err(RequestError::BadRequest {
+                status: 400,
+                reason: "x-tollway-timeout-ms is no number of milliseconds".to_owned(),
+            }),
+        }
+    }
 }
 
 /// Removes the fields that only sidecars set, and those that `also` names, in one pass. Returns what
@@ -362,6 +404,9 @@ fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> MeshFields {
         if is_own {
             own.wants_call_trace |= name == EXPLAIN && value == YES;
             own.actor = own.actor.or_else(|| ActorLookup::read(name, value));
+            if name == TIME_LEFT {
+                own.time_left = TimeLeft::read(value);
+            }
         }
         !is_own && !also(name)
     });
@@ -423,9 +468,15 @@ pub(crate) fn deadline(fields: &Fields, now: Instant) -> Option<Instant> {
 }
 
 /// Says how much is left of a call's time.
-pub(crate) fn set_time_left(fields: &mut Fields, left: Duration) {
-    fields.remove(TIMEOUT);
-    fields.push_with(TIMEOUT, |value| grpc::write_timeout(left, value));
+pub(crate) fn set_time_left(fields: &mut Fields, is_grpc: bool, left: Duration) {
+    if is_grpc {
+        fields.remove(TIMEOUT);
+        fields.push_with(TIMEOUT, |value| grpc::write_timeout(left, value));
+    } else {
+        // Less than a millisecond is not nothing.
+        let ms = left.as_millis().max(1);
+        fields.set(TIME_LEFT, ms.to_string().as_bytes());
+    }
 }
 
 /// Adds a value to a comma-separated list field, of which there is one already if `is_there`.
@@ -550,9 +601,9 @@ mod tests {
         assert_eq!(deadline(&Fields::new(), now), None);
         let mut fields = Fields::new();
         fields.push(b"grpc-timeout", b"2S");
-        set_time_left(&mut fields, Duration::from_millis(1250));
+        set_time_left(&mut fields, true, Duration::from_millis(1250));
         assert_eq!(fields.values(b"grpc-timeout").collect::<Vec<_>>(), [b"1250000u"]);
-        set_time_left(&mut fields, Duration::ZERO);
+        set_time_left(&mut fields, true, Duration::ZERO);
         assert_eq!(fields.value(b"grpc-timeout"), Some(&b"0n"[..]));
     }
 

@@ -30,6 +30,7 @@ use tollway_wire::NetworkUpdate;
 mod actors;
 mod app_unreachable;
 mod bulk;
+mod deadlines;
 mod distance;
 mod fairness;
 mod gateway;
@@ -339,6 +340,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
         .header("x-caller", seen("x-tollway-caller"))
         .header("x-host", seen("host"))
         .header("x-token", seen("dapr-api-token"))
+        .header("x-time-left", seen("x-tollway-timeout-ms"))
         .header("x-own", own_fields(&request).join(" "))
         .header("x-trace", seen("traceparent"));
     if path == "/unprocessed" {
@@ -420,6 +422,7 @@ struct World {
     caller: Running,
     callee: Running,
     gateway: Running,
+    app: AppTarget,
 }
 
 impl World {
@@ -430,12 +433,12 @@ impl World {
     fn with_app(protocol: AppProtocol, app: SocketAddr) -> Self {
         let (west, east) = (Network::new("west"), Network::new("east"));
         let (web, stock) = (service("web"), service("stock.default.east"));
-        let app = Some(AppTarget::at(app, protocol));
+        let app = AppTarget::at(app, protocol);
         let callee = Running::start(
             stock.clone(),
             east.credentials(&stock, "s-1", &[&west]),
             &[ListenerKind::Inbound],
-            app,
+            Some(app.clone()),
             None,
         );
         let routes =
@@ -460,7 +463,7 @@ impl World {
             None,
             None,
         );
-        let world = Self { caller, callee, gateway };
+        let world = Self { caller, callee, gateway, app };
         world.gateway.send_state(&stock, world.local(&east, protocol));
         let remote = ServiceState::Remote {
             remote: Remote {
@@ -487,6 +490,19 @@ impl World {
 
     fn http(&self) -> SocketAddr {
         self.caller.addresses[0]
+    }
+
+    /// The app of the callee has so many requests at a time.
+    fn limit_app(&self, requests: usize) {
+        let (app, timeouts) = (Some(self.app.clone()), patient());
+        let home = service("stock.default.east");
+        let config = LoopConfig {
+            app,
+            timeouts,
+            app_concurrency: Some(requests),
+            ..LoopConfig::of_test(home)
+        };
+        self.callee.commands.send(Command::Configure(Arc::new(config)));
     }
 }
 

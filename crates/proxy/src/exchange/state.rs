@@ -166,7 +166,7 @@ pub(crate) struct Exchange {
     /// Request body bytes already sent, for another attempt; `None` once they are too many.
     pub(super) replay: Option<Vec<u8>>,
     pub(crate) started: Instant,
-    /// When the time that its caller (`grpc-timeout`) or a route gives it is over.
+    /// When the time that its caller or a route gives it is over.
     pub(crate) deadline: Option<Instant>,
     /// Last byte seen in either direction.
     pub(crate) active: Instant,

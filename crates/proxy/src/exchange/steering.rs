@@ -39,13 +39,16 @@ impl Exchange {
     /// The next time at which something is over for it, if that is soon and no timer is set for it.
     pub(super) fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         let (deadline, up, is_answered) = (self.deadline, self.up, self.answer.has_begun);
-        let steering = self.steering.as_mut()?;
+        let is_soon = |at: &Instant| *at <= now + TIMER_HORIZON;
+        let Some(steering) = &mut self.steering else {
+            // A caller of gRPC ends its calls itself, and the sweep those of one that does not.
+            return deadline.filter(is_soon).filter(|_| !self.is_grpc);
+        };
         let attempt_ends = steering.attempt_ends.filter(|_| !is_answered);
         let resume_at = steering.resume_at.filter(|_| up == UpstreamState::Pausing);
         let next = [deadline, attempt_ends, resume_at].into_iter().flatten().min()?;
-        let is_soon = next <= now + TIMER_HORIZON;
         let is_listed = steering.listed.is_some_and(|listed| listed <= next);
-        (is_soon && !is_listed).then(|| *steering.listed.insert(next))
+        (is_soon(&next) && !is_listed).then(|| *steering.listed.insert(next))
     }
 
     /// The whole body of a request that was sent, while it is kept for another attempt.

@@ -23,7 +23,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     let mut unserved = Vec::new();
     let mut unconnected = Vec::new();
     let mut quiet_on = Vec::new();
-    let mut steered = Vec::new();
+    let mut timed = Vec::new();
     let part = (exchanges.slab.places() / EXCHANGE_ROUNDS).max(EXCHANGES_AT_LEAST);
     let from = exchanges.swept;
     let to = from + part;
@@ -31,8 +31,8 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     for (key, exchange) in exchanges.slab.iter_places(from..to) {
         let quiet = cx.now.saturating_duration_since(exchange.active);
         let answered = exchange.answer.has_begun;
-        if exchange.steering.is_some() {
-            steered.push(key);
+        if exchange.steering.is_some() || (exchange.deadline.is_some() && !exchange.is_grpc) {
+            timed.push(key);
         }
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
             expired.push(key);
@@ -52,7 +52,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
             quiet_on.push((up.conn, quiet));
         }
     }
-    for key in steered {
+    for key in timed {
         exchanges.set_timer(cx.now, key);
     }
     for key in expired {
@@ -124,9 +124,14 @@ fn time_out_attempt(
     });
 }
 
-/// The time that a caller of gRPC or a route gave a call is over. A caller knows that by itself; where it
+/// The time that a caller or a route gave a call is over. A caller knows that by itself; where it
 /// does not act on it, or has not been heard of since, the app is not kept busy for it.
-fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
+pub(crate) fn end_expired(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
+
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::{AppProtocol, ServiceName};
@@ -15,7 +17,7 @@ use crate::event_loop::{AppTarget, LoopConfig};
 use crate::exchange::{
     Destination, Exchange, ExchangeKey, Exchanges, StreamRef, fail, respond, trace,
 };
-use crate::headers;
+use crate::headers::{self, TimeLeft};
 use crate::inbound::{PolicyGate, why_admitted};
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
@@ -190,11 +192,11 @@ fn route(
             if !exchange.is_upgrade && has_resiliency_rules(&cx.config, &exchange.via, &name) {
                 exchange.destination = Destination::Api;
                 // Seen here alone: attempts come back without the address of a client.
-                let hops = headers::resiliency_request(&mut exchange.head, client, &route);
-                return match hops > limit {
-                    true => Err(RequestError::Loop { service: name, limit }),
-                    false => Ok(()),
-                };
+                let out = headers::resiliency_request(&mut exchange.head, client, &route);
+                if out.hops > limit {
+                    return Err(RequestError::Loop { service: name, limit });
+                }
+                return limit_time(cx.now, exchanges, key, out.time_left);
             }
             let out = headers::outbound_request(&mut exchange.head, client, &route);
             if out.hops > limit {
@@ -214,7 +216,32 @@ fn route(
             if out.wants_call_trace {
                 trace::begin_caller_trace(exchanges, conns, key);
             }
+            limit_time(cx.now, exchanges, key, out.time_left)?;
         }
+    }
+    Ok(())
+}
+
+/// Gives a request no more time than its caller waits.
+///
+/// # Errors
+/// [`RequestError::BadRequest`].
+fn limit_time(
+    now: Instant,
+    exchanges: &mut Exchanges,
+    key: ExchangeKey,
+    time_left: TimeLeft,
+) -> Result<(), RequestError> {
+    if let Some(ends) = time_left.deadline(now)?
+        && let Some(exchange) = exchanges.get_mut(key)
+        && exchange.deadline.is_none_or(|earlier| ends < earlier)
+    {
+        exchange.deadline = Some(ends);
+        if exchange.is_grpc {
+            let left = ends.saturating_duration_since(now);
+            headers::set_time_left(&mut exchange.head.fields, true, left);
+        }
+        exchanges.set_timer(now, key);
     }
     Ok(())
 }
@@ -325,7 +352,7 @@ fn route_inbound(
     if own.wants_call_trace {
         why_admitted::begin_callee_trace(cx, conns, exchanges, policy, key);
     }
-    Ok(())
+    limit_time(cx.now, exchanges, key, own.time_left)
 }
 
 /// Routes a request of the own runtime to the app.

@@ -3,7 +3,8 @@
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{
-    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail, finish,
+    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail,
+    finish, timeouts,
 };
 use crate::headers;
 use crate::inbound::AppQueue;
@@ -23,12 +24,15 @@ pub(crate) fn send(
 ) {
     let now = cx.now;
     let Some(exchange) = exchanges.get_mut(key) else { return };
-    if let Some(deadline) = exchange.deadline
-        && exchange.is_grpc
-        && now > exchange.started
-    {
-        // The time that it has waited here is not left for the next hop.
-        headers::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
+    if let Some(deadline) = exchange.deadline {
+        if now >= deadline {
+            return timeouts::end_expired(cx, conns, exchanges, key);
+        }
+        // The time that it has waited here is not left for the next hop. One of gRPC has its field yet.
+        if now > exchange.started || !exchange.is_grpc {
+            let fields = &mut exchange.head.fields;
+            headers::set_time_left(fields, exchange.is_grpc, deadline - now);
+        }
     }
     if exchange.turn.is_some_and(|turn| turn.is_over(app_queue.lease(), (cx.clocks.boot)())) {
         return fail::fail(cx, conns, exchanges, key, &RequestError::TooLate);

@@ -98,9 +98,8 @@ fn decide(
         && exchange.deadline.is_none_or(|earlier| ends < earlier)
     {
         exchange.deadline = Some(ends);
-        if exchange.is_grpc {
-            headers::set_time_left(&mut head.fields, ends.saturating_duration_since(now));
-        }
+        let left = ends.saturating_duration_since(now);
+        headers::set_time_left(&mut head.fields, exchange.is_grpc, left);
     }
     if rule.retry().is_some() {
         routes.note_request(now);
