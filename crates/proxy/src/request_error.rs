@@ -45,6 +45,10 @@ pub(crate) enum RequestError {
     BodyTimedOut { within: Within },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
+    #[error(
+        "the app takes requests more slowly than they come; this one has waited {waited} for it"
+    )]
+    Shed { waited: Within },
     #[error("the sidecar stood still for too long to begin the call in time")]
     TooLate,
     #[error("the request to {service} has passed more than {limit} hops (x-forwarded-for)")]
@@ -212,7 +216,7 @@ impl RequestError {
             Self::BadResponse { .. } => ErrorCode::BadResponse,
             Self::TimedOut { .. } => ErrorCode::TimedOut,
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
-            Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
+            Self::Overloaded { .. } | Self::Shed { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
             Self::NoRoute { .. } => ErrorCode::NoRoute,

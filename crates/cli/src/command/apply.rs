@@ -108,7 +108,6 @@ fn without_effect(object: &Object) -> Option<String> {
         ("outlier", parts.outlier.is_some()),
         ("panicPercent", parts.panic_percent.is_some()),
         ("faults", !parts.faults.is_empty()),
-        ("shedding", parts.shedding.is_some()),
     ];
     let stated = stated.into_iter().filter_map(|(part, is_stated)| is_stated.then_some(part));
     let stated: Vec<&str> = stated.collect();

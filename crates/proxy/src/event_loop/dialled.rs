@@ -86,7 +86,7 @@ impl<V: Variant> Http<V> {
             let client = Http1Client { opened: Some(opened), ..h1_client(destination, None) };
             conn.role = Role::Http1Client(Box::new(client));
         }
-        send::send(cx, conns, &mut self.exchanges, &self.app_queue, exchange, key);
+        send::send(cx, conns, &mut self.exchanges, &mut self.app_queue, exchange, key);
     }
 
     /// A dial failed: its address is passed over, and requests that wait try another or fail.

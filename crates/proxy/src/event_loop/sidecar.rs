@@ -174,7 +174,10 @@ impl Variant for Sidecar {
             Command::Policies(update) => {
                 policy::on_policies(cx, conns, &mut http.variant.policy, &update);
             }
-            Command::Traffic(update) => http.variant.policy.rates.replace(update.limits),
+            Command::Traffic(update) => {
+                http.app_queue.shed(update.shedding, cx.now);
+                http.variant.policy.rates.replace(update.limits);
+            }
             Command::LeaseRenewed(lease) => http.app_queue.renew(lease),
             Command::CallOff(number) => {
                 actor_turns::call_off(cx, conns, &mut http.exchanges, number);

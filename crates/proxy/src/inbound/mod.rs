@@ -17,6 +17,11 @@ mod rate;
 pub(crate) mod tcp;
 pub(crate) mod why_admitted;
 
+use std::time::{Duration, Instant};
+
+use tollway_model::traffic_policy::Shedding;
+use tollway_routing::LoadShedding;
+
 use crate::runtime_protocol::TurnLease;
 use concurrency::ConcurrencyLimit;
 use fairness::FairQueue;
@@ -29,6 +34,8 @@ pub(crate) struct AppQueue {
     concurrency: ConcurrencyLimit,
     fair_queue: FairQueue,
     lease: TurnLease,
+    /// By a traffic policy, with what requests have waited.
+    shedding: Option<(Shedding, LoadShedding)>,
 }
 
 impl AppQueue {
@@ -40,6 +47,22 @@ impl AppQueue {
     /// The lease lasts longer than was known.
     pub(crate) fn renew(&mut self, lease: TurnLease) {
         self.lease = lease;
+    }
+
+    /// Requests that wait in vain are refused from now on as the rule has it.
+    pub(crate) fn shed(&mut self, rule: Option<Shedding>, now: Instant) {
+        if self.shedding.as_ref().map(|(rule, _)| *rule) != rule {
+            self.shedding = rule.map(|rule| (rule, LoadShedding::new(rule, now)));
+        }
+    }
+
+    /// Whether a request that came at `started`, and has a connection to the app, is refused: how long
+    /// it has waited.
+    #[inline]
+    pub(crate) fn sheds(&mut self, started: Instant, now: Instant) -> Option<Duration> {
+        let (rule, waits) = self.shedding.as_mut()?;
+        let waited = now.saturating_duration_since(started);
+        waits.refuses(waited, *rule, now).then_some(waited)
     }
 
     /// Whether a request may go to the app without waiting for anything to happen. `ended` exchanges are

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_model::ServiceName;
-use tollway_model::traffic_policy::TrafficParts;
+use tollway_model::traffic_policy::{Shedding, TrafficParts};
 
 use super::policies::Receipt;
 use crate::inbound::ReplicaRates;
@@ -14,13 +14,15 @@ use crate::inbound::ReplicaRates;
 #[derive(Clone, Debug)]
 pub struct TrafficUpdate {
     pub(crate) limits: Option<Arc<ReplicaRates>>,
+    pub(crate) shedding: Option<Shedding>,
     _receipt: Option<Arc<Receipt>>,
 }
 
 /// Two are the same if they are copies of one.
 impl PartialEq for TrafficUpdate {
     fn eq(&self, other: &Self) -> bool {
-        self.limits.as_ref().map(Arc::as_ptr) == other.limits.as_ref().map(Arc::as_ptr)
+        let limits = |of: &Self| of.limits.as_ref().map(Arc::as_ptr);
+        limits(self) == limits(other) && self.shedding == other.shedding
     }
 }
 impl Eq for TrafficUpdate {}
@@ -34,6 +36,6 @@ impl TrafficUpdate {
     /// Limits whose application is not waited for.
     pub(crate) fn unobserved(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Self {
         let limits = ReplicaRates::new(parts, home, now).map(Arc::new);
-        Self { limits, _receipt: None }
+        Self { limits, shedding: parts.shedding, _receipt: None }
     }
 }

@@ -3,12 +3,12 @@
 use crate::conn::{ConnKey, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{
-    Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail,
+    Destination, Exchange, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, body, fail,
     finish, timeouts,
 };
 use crate::headers;
 use crate::inbound::AppQueue;
-use crate::request_error::RequestError;
+use crate::request_error::{RequestError, Within};
 use tollway_http::h2::StreamId;
 use tollway_http::{Method, h1};
 use tollway_routing::Failure;
@@ -18,7 +18,7 @@ pub(crate) fn send(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    app_queue: &AppQueue,
+    app_queue: &mut AppQueue,
     key: ExchangeKey,
     conn_key: ConnKey,
 ) {
@@ -33,6 +33,14 @@ pub(crate) fn send(
             let fields = &mut exchange.head.fields;
             headers::set_time_left(fields, exchange.is_grpc, deadline - now);
         }
+    }
+    if exchange.attempts == 0
+        && matches!(exchange.destination, Destination::App | Destination::Callback)
+        && let Some(waited) = app_queue.sheds(exchange.started, now)
+    {
+        cx.metrics.requests_shed.add(1);
+        let error = RequestError::Shed { waited: Within(waited) };
+        return fail::fail(cx, conns, exchanges, key, &error);
     }
     if exchange.turn.is_some_and(|turn| turn.is_over(app_queue.lease(), (cx.clocks.boot)())) {
         return fail::fail(cx, conns, exchanges, key, &RequestError::TooLate);

@@ -68,6 +68,8 @@ metrics! {
             "Relayed connections closed because a changed policy denies them.";
         RATE_LIMITED: Counter "tollway_rate_limited_total" [],
             "Requests that a limit of a traffic policy refused: too many in a time, or at one time.";
+        REQUESTS_SHED: Counter "tollway_requests_shed_total" [],
+            "Requests that a traffic policy had refused, since they had waited for an app that takes less than comes.";
         RETRIES: Counter "tollway_retries_total" [],
             "Retries: further attempts after one that changed nothing.";
         MIRRORED_REQUESTS: Counter "tollway_mirrored_requests_total" [],

@@ -38,6 +38,7 @@ pub struct DataPlaneMetrics {
     pub policy_denials: Counter,
     pub policy_closed_connections: Counter,
     pub rate_limited: Counter,
+    pub requests_shed: Counter,
     pub retries: Counter,
     pub mirrored_requests: Counter,
     pub mirrors_skipped: Counter,
@@ -80,13 +81,14 @@ pub struct Intercepted {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 26] = [
+static COUNTERS: [(&Metric, CounterOf); 27] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
     (&names::POLICY_DENIALS, |m| &m.policy_denials),
     (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed_connections),
     (&names::RATE_LIMITED, |m| &m.rate_limited),
+    (&names::REQUESTS_SHED, |m| &m.requests_shed),
     (&names::RETRIES, |m| &m.retries),
     (&names::MIRRORED_REQUESTS, |m| &m.mirrored_requests),
     (&names::MIRRORS_SKIPPED, |m| &m.mirrors_skipped),

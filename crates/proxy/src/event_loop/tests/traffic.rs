@@ -1,6 +1,6 @@
 //! Limits of traffic policies, held by the callee's sidecar.
 
-use tollway_model::traffic_policy::{Rate, RateLimit, TrafficParts};
+use tollway_model::traffic_policy::{Rate, RateLimit, Shedding, TrafficParts};
 
 use super::*;
 use crate::mesh::TrafficUpdate;
@@ -60,4 +60,37 @@ fn a_caller_has_no_more_requests_under_way_than_it_may() {
     drop(stuck);
     advance(SWEEP);
     assert!(get(&world, "/").starts_with("HTTP/1.1 200 "), "the one under way has ended");
+}
+
+#[test]
+fn a_request_that_waits_for_an_app_which_takes_less_than_comes_is_refused() {
+    let world = World::new(AppProtocol::Http);
+    world.limit_app(1);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    let rule = Shedding { target: SWEEP, interval: SECOND };
+    limit(&world, &TrafficParts { shedding: Some(rule), ..TrafficParts::default() });
+    let ask = |path: &str| {
+        let mut stream = connect(world.http());
+        let request = format!("GET {INVOKE}{path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        advance(SWEEP);
+        stream
+    };
+    // One request has the app for longer than an interval, and the next one waits for that long.
+    let first = ask("/stuck");
+    let second = ask("/stuck");
+    advance(SECOND * 3 / 2);
+    let mut third = ask("/");
+    drop(first);
+    advance(SWEEP);
+    advance(SECOND);
+    assert_eq!(world.callee.metrics.requests_shed.value(), 0, "it may have been a burst");
+    drop(second);
+    let refused = talk(&mut third, b"", b"\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("x-tollway-error: ERR_OVERLOADED\r\n"), "{refused}");
+    assert_eq!(world.callee.metrics.requests_shed.value(), 1);
+    // What does not wait is served.
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    assert_eq!(world.callee.metrics.requests_shed.value(), 1);
 }
