@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::DropGuard;
+use tollway_model::NetworkName;
 use tollway_net::{Listener, ListenerOptions};
 use tollway_store::Limits;
 use tollway_telemetry::serve_admin;
@@ -67,6 +68,7 @@ impl ControlPlane {
     /// # Errors
     /// [`StartError`].
     pub async fn bind(options: Options) -> Result<Self, StartError> {
+        NetworkName::of_network(options.network.as_str())?;
         make_directory(&options.store)?;
         let stores = Stores::begin(&options).await?;
         let store = stores.open(STORE_NAME, Limits::default()).await?;

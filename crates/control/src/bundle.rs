@@ -142,7 +142,7 @@ impl JoinBundle {
     fn read(file: &File) -> Result<Self, BundleError> {
         in_limit("roots", file.roots.len(), ROOTS_PER_TRUST_DOMAIN_LIMIT)?;
         in_limit("gateways", file.gateways.len(), GATEWAYS_PER_NETWORK_LIMIT)?;
-        let network = NetworkName::new(&file.network)?;
+        let network = NetworkName::of_network(&file.network)?;
         let expected = control_dns_san(&network);
         if file.control_server_name != expected {
             let found = file.control_server_name.clone();
@@ -333,6 +333,15 @@ mod tests {
             let cut = JoinBundle::verify(&file[..at], ISSUED);
             assert!(cut.is_err(), "the first {at} bytes alone");
         }
+    }
+
+    #[test]
+    fn a_network_called_any_has_no_bundle() {
+        let authority = authority("any");
+        let file = bundle(&authority).sign(&authority.to_pem()).unwrap();
+        let refused = JoinBundle::verify(&file, ISSUED).unwrap_err();
+        let text = tollway_model::chain(&refused);
+        assert!(text.contains("a network cannot be called `any`"), "{text}");
     }
 
     #[test]

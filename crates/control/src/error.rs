@@ -7,7 +7,7 @@ use thiserror::Error;
 use tollway_identity::{
     AuthorityError, CredentialsError, IssueError, KeyError, SealError, TlsError,
 };
-use tollway_model::{ErrorCode, NetworkName, TrustDomain};
+use tollway_model::{ErrorCode, NameError, NetworkName, TrustDomain};
 use tollway_store::{EtcdError, OpenError, ReadError, TransactError};
 
 use crate::feed::FeedError;
@@ -17,6 +17,8 @@ use crate::feed::FeedError;
 pub enum StartError {
     #[error("cannot make the directory {}; choose another one with --store", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
+    #[error("cannot serve this network")]
+    Network(#[from] NameError),
     #[error("cannot open the store")]
     Store(#[from] OpenError),
     #[error("cannot use etcd")]
@@ -75,6 +77,7 @@ impl StartError {
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
+            Self::Network(_) => Some(ErrorCode::BadName),
             Self::Store(error) => Some(error.code()),
             Self::Write(error) => error.code(),
             Self::Directory { source, .. } => {

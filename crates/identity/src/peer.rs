@@ -213,7 +213,7 @@ fn read_dns_name(spiffe: &SpiffeId, name: &str) -> Option<DnsNameParts> {
     let labels = name.split('.').map(Label::new).collect::<Result<Vec<_>, _>>().ok()?;
     let (suffix, labels) = labels.split_last()?;
     let (network, owner) = labels.split_last()?;
-    if suffix.as_str() != MESH_SUFFIX {
+    if suffix.as_str() != MESH_SUFFIX || network.is_any_network() {
         return None;
     }
     let own = |app: &Label, namespace: &Label| *app == spiffe.app && *namespace == spiffe.namespace;

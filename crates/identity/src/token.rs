@@ -104,7 +104,7 @@ impl FromStr for JoinToken {
             return Err(TokenError::Shape);
         }
         Ok(Self {
-            network: Label::new(network).map_err(TokenError::Network)?,
+            network: Label::of_network(network).map_err(TokenError::Network)?,
             id: decode(id, "id")?,
             secret: decode(secret, "secret")?,
             root_fingerprint: decode(root, "fingerprint")?,

@@ -12,6 +12,9 @@ use thiserror::Error;
 /// The top-level host name under which every service of the mesh is reachable.
 pub const MESH_SUFFIX: &str = "mesh";
 
+/// In the place of a network: a service in any of the networks that may serve it. No network is called so.
+pub const ANY_NETWORK: &str = "any";
+
 /// Longest label, in bytes (RFC 1035).
 const LABEL_LIMIT: usize = 63;
 
@@ -40,6 +43,10 @@ pub enum NameError {
         "`{0}` is not a trust domain: lower-case letters, digits, `-`, `_` and `.`, at most 255 characters"
     )]
     TrustDomain(String),
+    #[error(
+        "a network cannot be called `{ANY_NETWORK}`, which stands for any network; choose another name"
+    )]
+    AnyNetwork,
 }
 
 /// One label of a name. Equality, order and hash ignore ASCII case; the spelling is preserved.
@@ -70,6 +77,21 @@ impl Label {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it stands for any network, in the place of a network's name.
+    #[must_use]
+    pub fn is_any_network(&self) -> bool {
+        self.0.len() == ANY_NETWORK.len() && self.0.eq_ignore_ascii_case(ANY_NETWORK)
+    }
+
+    /// The name of a network that exists.
+    ///
+    /// # Errors
+    /// As [`Label::new`]; [`NameError::AnyNetwork`] for the word that stands for any network.
+    pub fn of_network(text: &str) -> Result<NetworkName, NameError> {
+        let name = Self::new(text)?;
+        if name.is_any_network() { Err(NameError::AnyNetwork) } else { Ok(name) }
     }
 
     /// The label in lower case, as certificates and store keys have it.
@@ -189,6 +211,18 @@ impl ServiceName {
         Ok(Self { app, namespace, network })
     }
 
+    /// Whether it names a service in any network, and so no service that has replicas.
+    #[must_use]
+    pub fn is_in_any_network(&self) -> bool {
+        self.network.is_any_network()
+    }
+
+    /// The service of this name in `network`.
+    #[must_use]
+    pub fn in_network(&self, network: &NetworkName) -> Self {
+        Self { network: network.clone(), ..self.clone() }
+    }
+
     /// The shortest name by which a workload of `home` calls the service.
     #[must_use]
     pub fn short(&self, home: &Self) -> String {
@@ -213,7 +247,7 @@ impl ServiceName {
     /// Reads the server name of a certificate: all three labels, in front of `.mesh`.
     ///
     /// # Errors
-    /// [`NameError`] when a part is missing or malformed.
+    /// [`NameError`] when a part is missing or malformed, or the network is any.
     pub fn parse_dns_san(name: &str) -> Result<Self, NameError> {
         let stem = strip_mesh_suffix(name).ok_or_else(|| NameError::NotMesh(name.to_owned()))?;
         let mut parts = stem.splitn(3, '.');
@@ -221,7 +255,7 @@ impl ServiceName {
             (Some(app), Some(namespace), Some(network)) => Ok(Self {
                 app: Label::new(app)?,
                 namespace: Label::new(namespace)?,
-                network: Label::new(network)?,
+                network: Label::of_network(network)?,
             }),
             _ => Err(NameError::EmptyLabel(name.to_owned())),
         }
@@ -233,7 +267,7 @@ impl ServiceName {
     pub fn network_of_server_name(name: &str) -> Option<NetworkName> {
         let stem = strip_mesh_suffix(name)?;
         let (_, network) = stem.rsplit_once('.')?;
-        Label::new(network).ok()
+        Label::of_network(network).ok()
     }
 
     /// `<app>.<namespace>.<network>.mesh` in lower case: the DNS SAN of the service's
@@ -481,6 +515,25 @@ mod tests {
     }
 
     #[test]
+    fn no_network_is_called_any() {
+        for text in ["any", "ANY", "Any"] {
+            assert!(label(text).is_any_network());
+            assert_eq!(Label::of_network(text), Err(NameError::AnyNetwork));
+            let host = format!("stock.shop.{text}.mesh");
+            let called = ServiceName::parse_host(&host, &home()).unwrap();
+            assert!(called.is_in_any_network());
+            assert_eq!(called.in_network(&label("east")).to_string(), "stock.shop.east");
+            // It is called, and nothing proves to be it.
+            assert_eq!(ServiceName::parse_dns_san(&host), Err(NameError::AnyNetwork));
+            assert_eq!(ServiceName::network_of_server_name(&host), None);
+        }
+        for text in ["anyone", "an", "west"] {
+            assert_eq!(Label::of_network(text).unwrap().as_str(), text);
+        }
+        assert_eq!(Label::of_network(""), Err(NameError::EmptyLabel(String::new())));
+    }
+
+    #[test]
     fn the_network_is_read_from_a_server_name() {
         let network = |name| ServiceName::network_of_server_name(name).map(|n| n.to_string());
         for name in ["control.east.mesh", "a.b.east.mesh", "i-1.a.b.east.MESH"] {
@@ -526,7 +579,7 @@ mod tests {
         fn a_server_name_gives_its_service_back(
             app in "[A-Za-z0-9_-]{1,63}",
             namespace in "[A-Za-z0-9_-]{1,63}",
-            network in "[A-Za-z0-9_-]{1,63}",
+            network in "[A-Za-z0-9_-]{4,63}",
         ) {
             let text = format!("{app}.{namespace}.{network}");
             let name = ServiceName::parse(&text, &home()).unwrap();

@@ -42,12 +42,12 @@ pub fn instance(text: &str) -> Result<Instance, ConvertError> {
     label(text, "instance")
 }
 
-/// Reads the name of a network.
+/// Reads the name of a network that exists.
 ///
 /// # Errors
 /// [`ConvertError::Name`].
 pub fn network_name(text: &str) -> Result<NetworkName, ConvertError> {
-    label(text, "network")
+    Label::of_network(text).map_err(|source| ConvertError::Name { field: "network", source })
 }
 
 /// Reads a revoked identity.
