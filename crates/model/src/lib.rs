@@ -1,5 +1,5 @@
 //! The nouns of Tollway: names, networks, workloads, services, policies, routes, traffic
-//! policies, neighbours, revisions, failures.
+//! policies, failover, neighbours, revisions, failures.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
@@ -8,6 +8,7 @@ mod address;
 pub mod call_trace;
 mod chain;
 mod config;
+pub mod failover;
 pub mod failure;
 mod host_names;
 mod name;
@@ -25,10 +26,12 @@ pub mod traffic_policy;
 pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
 pub use chain::chain;
 pub use config::RunningConfig;
+pub use failover::Failover;
 pub use failure::ErrorCode;
 pub use host_names::HostNames;
 pub use name::{
-    AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
+    ANY_NETWORK, AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName,
+    SpiffeId, TrustDomain,
 };
 pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 pub use object::{Object, ObjectId, ObjectKind, ObjectName, ObjectScope, ServiceRef};

@@ -1,4 +1,4 @@
-//! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
+//! Decisions of the data path: where a request goes, which network and which endpoint take it, whether it is sent
 //! again, what is done about calls that fail, whether it is recorded in a trace, how connections to another network are spread and how
 //! many there are over distance; who may make it.
 //!
@@ -8,6 +8,7 @@
 
 mod balance;
 mod distance;
+mod failover;
 mod fault;
 pub mod intercept;
 mod method;
@@ -25,6 +26,7 @@ mod trace;
 
 pub use balance::{Candidate, PeakEwma, Share, choose, cost};
 pub use distance::Flight;
+pub use failover::{ChosenBy, FailoverSet, NetworkChoice, NetworkHealth, NetworkSet};
 pub use fault::{Mishap, fault_of, mishap};
 pub use method::{
     MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
