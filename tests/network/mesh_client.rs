@@ -160,6 +160,7 @@ fn print(state: &ServiceState) -> String {
             format!("{ports:?}")
         }
         ServiceState::Remote { remote, .. } => format!("x{}", remote.ready_replicas),
+        ServiceState::Failover { rules, .. } => format!("{} networks", rules.networks.len()),
         ServiceState::Unavailable(UnavailableReason::UnknownService) => "unknown".to_owned(),
         ServiceState::Unavailable(reason) => format!("{reason:?}"),
     }

@@ -78,7 +78,7 @@ pub(crate) enum Command {
     State(StateArgs),
     /// Inspect and repair the store of a control plane that does not run.
     Store(StoreArgs),
-    /// Create or change policies, routes, traffic policies.
+    /// Create or change policies, routes, traffic policies, failover.
     Apply(ApplyArgs),
     /// Show what `apply` would change; exit code 1 if anything.
     Diff(DiffArgs),
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Run pre-flight checks.
     Check(CheckArgs),
-    /// Remove policies, routes, traffic policies.
+    /// Remove policies, routes, traffic policies, failover.
     Delete(DeleteArgs),
     /// Write and read neighbours of the fabric: the hosts of addresses in virtual networks.
     Neighbours(NeighboursArgs),

@@ -142,7 +142,7 @@ mod tests {
             namespace: "default".into(),
             ready_replicas: 1,
             protocol: v1::AppProtocol::Http.into(),
-            removed: false,
+            ..v1::Aggregate::default()
         };
         let (namespace, app) = (label("default"), label("stock"));
         let key = Key::PeerService { network: label("east"), namespace, app };

@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Instance, Label, ObjectScope, PolicyScope, Revision, RouteScope, ServiceName, ServiceUpdate,
+    ANY_NETWORK, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision, RouteScope,
+    ServiceName, ServiceUpdate,
 };
 use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
@@ -45,6 +46,8 @@ struct Inner {
     /// One copy of a name serves all that follow it.
     interest: HashMap<Arc<ServiceName>, HashSet<u64>>,
     next_watcher: u64,
+    /// In the place of a network in the names of services that are called in any.
+    any: NetworkName,
 }
 
 #[derive(Debug)]
@@ -149,6 +152,7 @@ impl Hub {
             watchers: HashMap::new(),
             interest: HashMap::new(),
             next_watcher: 0,
+            any: NetworkName::new(ANY_NETWORK).expect("it is a label"),
         };
         Arc::new(Self {
             inner: Mutex::new(inner),
@@ -314,13 +318,19 @@ impl Hub {
             .iter()
             .filter_map(|scope| match scope {
                 ObjectScope::Route(scope) => Some(scope),
-                ObjectScope::Policy(_) | ObjectScope::TrafficPolicy(_) => None,
+                ObjectScope::Policy(_)
+                | ObjectScope::TrafficPolicy(_)
+                | ObjectScope::Failover(_) => None,
             })
             .collect();
         let home = &inner.catalogue.home().network;
         let is_managed = |service: &Arc<ServiceName>| {
             let own = PolicyScope::of_service(service).map(ObjectScope::TrafficPolicy);
             service.network == *home && own.iter().any(|scope| scopes.contains(scope))
+        };
+        let is_carried_over = |service: &Arc<ServiceName>| {
+            let own = PolicyScope::of_service(service).map(ObjectScope::Failover);
+            service.is_in_any_network() && own.iter().any(|scope| scopes.contains(scope))
         };
         let concerned = inner.watchers.values().filter_map(|waiting| {
             let sidecar = waiting.sidecar.as_ref()?;
@@ -330,7 +340,8 @@ impl Hub {
             };
             let is_concerned = is_protected(&sidecar.service)
                 || routes.iter().any(is_routed)
-                || waiting.subscribed.iter().any(is_managed);
+                || waiting.subscribed.iter().any(is_managed)
+                || waiting.subscribed.iter().any(is_carried_over);
             is_concerned.then_some((waiting, sidecar))
         });
         // A sidecar that has just connected again may have two streams: the newer one counts.
@@ -373,9 +384,16 @@ impl Inner {
         }
         for subject in subjects {
             match subject {
-                Subject::Service(name) => self.mark_service(name),
+                Subject::Service(name) => {
+                    self.mark_service(name);
+                    // It has more or fewer replicas.
+                    let in_any = name.in_network(&self.any);
+                    self.mark_service(&in_any);
+                }
                 Subject::Network(network) => {
-                    self.mark_services_where(|name| name.network == *network);
+                    self.mark_services_where(|name| {
+                        name.network == *network || name.is_in_any_network()
+                    });
                 }
                 Subject::Gateways => {
                     let home = self.catalogue.home().network.clone();
@@ -388,6 +406,9 @@ impl Inner {
                     self.mark_policies(scope);
                     let home = self.catalogue.home().network.clone();
                     self.mark_services_where(|name| name.network == home && scope.covers(name));
+                }
+                Subject::Objects(ObjectScope::Failover(scope)) => {
+                    self.mark_services_where(|name| name.is_in_any_network() && scope.covers(name));
                 }
             }
         }

@@ -287,7 +287,7 @@ fn check_count(count: usize) -> Result<(), Status> {
 /// Checks what takes more than to read it.
 fn check(object: &Object) -> Result<(), Status> {
     match object {
-        Object::Policy(_) | Object::TrafficPolicy(_) => Ok(()),
+        Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_) => Ok(()),
         Object::Route(route) => tollway_routing::check_regexes(route).map_err(|error| {
             let text = format!("the {}: {}", object.id(), tollway_model::chain(&error));
             Status::invalid_argument(text)
@@ -303,7 +303,12 @@ fn invalid(error: tollway_wire::ConvertError) -> Status {
 pub(crate) fn policies_message(policies: &[Arc<Stored>]) -> v1::Policies {
     let policy = |stored: &Arc<Stored>| match &stored.wire.object {
         Some(v1::object::Object::Policy(policy)) => Some(policy.clone()),
-        Some(v1::object::Object::Route(_) | v1::object::Object::TrafficPolicy(_)) | None => None,
+        Some(
+            v1::object::Object::Route(_)
+            | v1::object::Object::TrafficPolicy(_)
+            | v1::object::Object::Failover(_),
+        )
+        | None => None,
     };
     v1::Policies { policies: policies.iter().filter_map(policy).collect() }
 }

@@ -93,7 +93,7 @@ fn aggregate(app: &str, ready_replicas: u32) -> v1::Aggregate {
         namespace: "default".into(),
         ready_replicas,
         protocol: v1::AppProtocol::Http.into(),
-        removed: false,
+        ..v1::Aggregate::default()
     }
 }
 

@@ -89,9 +89,9 @@ async fn list(network: &mut Network, kind: v1::ObjectKind) -> Vec<v1::object::Ob
 async fn names(network: &mut Network) -> Vec<String> {
     let name = |object| match object {
         v1::object::Object::Policy(policy) => policy.name,
-        other @ (v1::object::Object::Route(_) | v1::object::Object::TrafficPolicy(_)) => {
-            panic!("{other:?}")
-        }
+        other @ (v1::object::Object::Route(_)
+        | v1::object::Object::TrafficPolicy(_)
+        | v1::object::Object::Failover(_)) => panic!("{other:?}"),
     };
     list(network, v1::ObjectKind::Policy).await.into_iter().map(name).collect()
 }
@@ -100,9 +100,9 @@ async fn names(network: &mut Network) -> Vec<String> {
 async fn routes(network: &mut Network) -> Vec<(String, u64)> {
     let name = |object| match object {
         v1::object::Object::Route(route) => (route.name, route.created_unix_ms),
-        other @ (v1::object::Object::Policy(_) | v1::object::Object::TrafficPolicy(_)) => {
-            panic!("{other:?}")
-        }
+        other @ (v1::object::Object::Policy(_)
+        | v1::object::Object::TrafficPolicy(_)
+        | v1::object::Object::Failover(_)) => panic!("{other:?}"),
     };
     list(network, v1::ObjectKind::Route).await.into_iter().map(name).collect()
 }
@@ -375,4 +375,91 @@ async fn a_regular_expression_that_cannot_be_used_is_refused() {
     let refused = west.admin.apply_objects(request).await.unwrap_err().to_string();
     assert!(refused.starts_with("the route default/r: the regular expression `/a(`"), "{refused}");
     assert!(routes(&mut west).await.is_empty());
+}
+
+/// Failover `NAMESPACE/NAME` for `service`, of networks each with a priority.
+fn failover(id: &str, service: &str, networks: &[(&str, u32)]) -> v1::Object {
+    let (namespace, name) = id.split_once('/').unwrap();
+    let target = match service {
+        "*" => v1::failover::Target::AllApps(true),
+        app => v1::failover::Target::App(app.into()),
+    };
+    let network = |(network, priority): &(&str, u32)| v1::FailoverNetwork {
+        network: (*network).into(),
+        priority: *priority,
+        weight: 1,
+    };
+    let rules = v1::FailoverRules {
+        networks: networks.iter().map(network).collect(),
+        threshold: 70,
+        spill_over: None,
+    };
+    let failover = v1::Failover {
+        namespace: namespace.into(),
+        name: name.into(),
+        target: Some(target),
+        rules: Some(rules),
+    };
+    v1::Object { object: Some(v1::object::Object::Failover(failover)) }
+}
+
+#[tokio::test]
+async fn the_networks_of_a_service_in_any_network_are_those_that_its_callers_operator_names() {
+    const ANY: &str = "stock.default.any";
+    let mut west = Network::start("west").await;
+    let web = west.member("web", "a").await;
+    let stock = west.member("stock", "a").await;
+    let mut watch = Watch::services(&web, &[ANY]).await;
+    watch.until(ANY, "no failover").await;
+    // That of another namespace is about the services there.
+    apply_objects(&mut west, vec![failover("shop/f", "stock", &[("west", 0)])]).await;
+    watch.until_quiet().await;
+    assert_eq!(watch.log.len(), 1, "{:?}", watch.log);
+    apply_objects(&mut west, vec![failover("default/all", "*", &[("east", 0)])]).await;
+    watch.until(ANY, "0 east x0").await;
+    let both = failover("default/f", "stock", &[("west", 0), ("east", 1)]);
+    apply_objects(&mut west, vec![both.clone()]).await;
+    watch.until(ANY, "0 west x0, 1 east x0").await;
+    // Replicas count, ready or not.
+    let mut registration = Registration::workload(&stock, 7).await;
+    watch.until(ANY, "0 west x1, 1 east x0").await;
+    registration.set_ready(&stock, 7, false).await;
+    watch.until_quiet().await;
+    assert_eq!(watch.known.values().next().unwrap(), "0 west x1, 1 east x0");
+
+    // A stream that resumes gets what changed meanwhile.
+    let known = watch.revision;
+    drop(watch);
+    let mut watch = Watch::open(&web, support::subscribed(known, &[ANY])).await.unwrap();
+    watch.until_quiet().await;
+    assert!(watch.known.is_empty(), "nothing changed: {:?}", watch.log);
+    let known = watch.revision;
+    drop(watch);
+    registration.deregister().await;
+    let mut watch = Watch::open(&web, support::subscribed(known, &[ANY])).await.unwrap();
+    watch.until(ANY, "0 west x0, 1 east x0").await;
+    let (known, kind) = (watch.revision, v1::ObjectKind::Failover);
+    drop(watch);
+    assert_eq!(delete_object(&mut west, kind, "default/f").await, [Outcome::Deleted]);
+    let mut watch = Watch::open(&web, support::subscribed(known, &[ANY])).await.unwrap();
+    watch.until(ANY, "0 east x0").await;
+
+    // A wait counts those who call one of these services in any network.
+    let request = v1::ApplyObjectsRequest { objects: vec![both], wait_ms: 60_000, dry_run: false };
+    let mut admin = west.admin.clone();
+    let applying = tokio::spawn(async move { admin.apply_objects(request).await.unwrap() });
+    watch.until(ANY, "0 west x0, 1 east x0").await;
+    let waited = applying.await.unwrap();
+    assert_eq!((waited.sidecars, waited.lagging.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn no_network_is_called_any() {
+    let directory = tollway_testkit::TempDir::new().unwrap();
+    let any = tollway_model::Label::new("Any").unwrap();
+    let options = tollway_control::Options::new(directory.path().to_owned(), any);
+    let refused = tollway_control::serve(options, std::future::pending()).await.unwrap_err();
+    assert_eq!(refused.code(), Some(tollway_model::ErrorCode::BadName));
+    let text = tollway_model::chain(&refused);
+    assert!(text.contains("a network cannot be called `any`"), "{text}");
 }

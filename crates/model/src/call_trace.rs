@@ -34,6 +34,9 @@ pub struct CallTrace {
     /// The rule of a route that sent the request to `name`; none if its service has no routes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<RouteTaken>,
+    /// The network that was chosen for a service that is called in any; none for other services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failover: Option<NetworkTaken>,
     /// What was known of the service when the request was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
@@ -66,6 +69,17 @@ pub struct RouteTaken {
     pub rule: String,
 }
 
+/// The network that was chosen for a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NetworkTaken {
+    /// The service as it was called, `app.namespace.any`.
+    pub called: String,
+    pub network: String,
+    pub priority: u32,
+    /// Why: `priority`, `health`, `load`, `last_resort`; `retry` after another network had failed.
+    pub by: String,
+}
+
 /// A service in the view of its caller's network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
@@ -92,6 +106,8 @@ pub enum ServiceWord {
     UnknownNetwork,
     UnreachableNetwork,
     NoReadyEndpoint,
+    /// It is called in any network, and none may serve it, or none could be chosen.
+    NoFailover,
 }
 
 /// A connection from sidecar to sidecar.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::failover::Failover;
 use crate::name::{Label, NameError, NetworkName, ServiceName};
 use crate::policy::{Policy, PolicyScope};
 use crate::route::{Route, RouteScope};
@@ -14,10 +15,11 @@ pub enum ObjectKind {
     Policy,
     Route,
     TrafficPolicy,
+    Failover,
 }
 
 impl ObjectKind {
-    pub const ALL: [Self; 3] = [Self::Policy, Self::Route, Self::TrafficPolicy];
+    pub const ALL: [Self; 4] = [Self::Policy, Self::Route, Self::TrafficPolicy, Self::Failover];
 
     /// As commands and keys have it.
     #[must_use]
@@ -26,6 +28,7 @@ impl ObjectKind {
             Self::Policy => "policy",
             Self::Route => "route",
             Self::TrafficPolicy => "traffic-policy",
+            Self::Failover => "failover",
         }
     }
 
@@ -36,6 +39,7 @@ impl ObjectKind {
             Self::Policy => "policies",
             Self::Route => "routes",
             Self::TrafficPolicy => "traffic-policies",
+            Self::Failover => "failovers",
         }
     }
 }
@@ -88,6 +92,7 @@ pub enum Object {
     Policy(Arc<Policy>),
     Route(Arc<Route>),
     TrafficPolicy(Arc<TrafficPolicy>),
+    Failover(Arc<Failover>),
 }
 
 impl Object {
@@ -97,6 +102,7 @@ impl Object {
             Self::Policy(_) => ObjectKind::Policy,
             Self::Route(_) => ObjectKind::Route,
             Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
+            Self::Failover(_) => ObjectKind::Failover,
         }
     }
 
@@ -106,6 +112,7 @@ impl Object {
             Self::Policy(policy) => &policy.name,
             Self::Route(route) => &route.name,
             Self::TrafficPolicy(policy) => &policy.name,
+            Self::Failover(failover) => &failover.name,
         }
     }
 
@@ -121,7 +128,10 @@ impl Object {
             (Self::Policy(one), Self::Policy(other)) => one == other,
             (Self::Route(one), Self::Route(other)) => one.is_same(other),
             (Self::TrafficPolicy(one), Self::TrafficPolicy(other)) => one == other,
-            (Self::Policy(_) | Self::Route(_) | Self::TrafficPolicy(_), _) => false,
+            (Self::Failover(one), Self::Failover(other)) => one == other,
+            (Self::Policy(_) | Self::Route(_) | Self::TrafficPolicy(_) | Self::Failover(_), _) => {
+                false
+            }
         }
     }
 
@@ -144,6 +154,7 @@ impl Object {
             Self::Policy(policy) => ObjectScope::Policy(policy.scope()),
             Self::Route(route) => ObjectScope::Route(route.scope(network)),
             Self::TrafficPolicy(policy) => ObjectScope::TrafficPolicy(policy.scope()),
+            Self::Failover(failover) => ObjectScope::Failover(failover.scope()),
         }
     }
 }
@@ -157,6 +168,8 @@ pub enum ObjectScope {
     Route(RouteScope),
     /// Those of these services, and those that call them.
     TrafficPolicy(PolicyScope),
+    /// Those that call these services in any network.
+    Failover(PolicyScope),
 }
 
 impl ObjectScope {
@@ -166,6 +179,7 @@ impl ObjectScope {
             Self::Policy(_) => ObjectKind::Policy,
             Self::Route(_) => ObjectKind::Route,
             Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
+            Self::Failover(_) => ObjectKind::Failover,
         }
     }
 }
@@ -174,6 +188,7 @@ impl fmt::Display for ObjectScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy(scope) | Self::TrafficPolicy(scope) => scope.fmt(f),
+            Self::Failover(scope) => write!(f, "{scope} in any network"),
             Self::Route(scope) => scope.fmt(f),
         }
     }
@@ -303,6 +318,24 @@ mod tests {
             (shown.to_string(), shown.kind()),
             ("the service stock.shop".into(), traffic.kind())
         );
+    }
+
+    #[test]
+    fn failover_is_about_services_in_any_network() {
+        let failover = Object::Failover(Arc::new(Failover {
+            name: ObjectName::new("shop", "r").unwrap(),
+            target: crate::failover::FailoverTarget::Namespace,
+            rules: crate::failover::FailoverRules {
+                networks: Vec::new(),
+                threshold: 70,
+                spill_over: None,
+            },
+        }));
+        assert_eq!(failover.id().to_string(), "failover shop/r");
+        assert!(failover.is_same(&failover) && !failover.is_same(&route("r", "stock", 0)));
+        let shown = failover.scope(&Label::new("west").unwrap());
+        assert_eq!(shown.kind(), failover.kind());
+        assert_eq!(shown.to_string(), "every service of the namespace shop in any network");
     }
 
     #[test]

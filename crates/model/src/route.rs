@@ -46,6 +46,10 @@ pub const WHOLE_SHARE: u32 = 1_000_000;
 pub enum RouteError {
     #[error("the route has no rules; without a route requests go to the service as they are")]
     NoRules,
+    #[error(
+        "`service` is in any network, where requests go by the routes of the network that is chosen; name a network or leave it out"
+    )]
+    AnyNetwork,
     #[error("`{field}` has {count} entries; at most {limit} are accepted")]
     TooMany { field: &'static str, count: usize, limit: usize },
     #[error("`{field}` has {bytes} bytes; at most {limit} are accepted")]
@@ -350,6 +354,9 @@ impl Route {
     pub fn check(&self) -> Result<(), RouteError> {
         if self.rules.is_empty() {
             return Err(RouteError::NoRules);
+        }
+        if self.service.network.as_ref().is_some_and(Label::is_any_network) {
+            return Err(RouteError::AnyNetwork);
         }
         check_count("rules", self.rules.len(), ROUTE_RULES_LIMIT)?;
         let mut names = HashSet::new();

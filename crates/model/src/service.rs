@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::failover::FailoverRules;
 use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
 use crate::route::Route;
 use crate::traffic_policy::TrafficParts;
@@ -107,6 +108,8 @@ pub enum UnavailableReason {
     UnreachableNetwork,
     /// The service is known and none of its workloads is ready.
     NoReadyEndpoint,
+    /// It is called in any network, and no network may serve it.
+    NoFailover,
 }
 
 /// The state of one service for one caller.
@@ -116,6 +119,12 @@ pub enum ServiceState {
     Local { endpoints: Arc<[Endpoint]>, protocol: AppProtocol, trust_domain: TrustDomain },
     /// Another network's service; at least one replica and one gateway.
     Remote { remote: Remote, protocol: AppProtocol, trust_domain: TrustDomain },
+    /// It is called in any network: one of these serves each request.
+    Failover {
+        rules: Arc<FailoverRules>,
+        /// Of each network of `rules`: workloads of the service, ready or not, as far as they are known.
+        registered: Arc<[u32]>,
+    },
     /// It cannot be called.
     Unavailable(UnavailableReason),
 }

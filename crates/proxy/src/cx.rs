@@ -130,6 +130,8 @@ pub(crate) enum Effect {
     Fail { exchange: ExchangeKey, error: Box<RequestError> },
     /// The requests that wait for a destination, behind the first so many, cannot be served.
     FailWaiting { destination: Destination, first: usize, error: Box<RequestError> },
+    /// No address of a destination can be dialled: requests that may go to another network do.
+    LeaveNetwork(Destination),
     /// A service has not become known in time.
     Undiscovered(Destination),
     /// Requests that wait for a destination may find a connection.

@@ -218,6 +218,9 @@ impl State {
             if !delta.services.is_empty() {
                 thread.send(Command::Services(delta.services.clone()));
             }
+            if delta.applied.is_awaited() {
+                thread.send(Command::Applied(delta.applied.clone()));
+            }
             if !delta.networks.is_empty() {
                 thread.send(Command::Networks(delta.networks.clone()));
             }

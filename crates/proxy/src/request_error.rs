@@ -25,6 +25,13 @@ pub(crate) enum RequestError {
     NoReadyEndpoint { service: ServiceName },
     #[error("service {service} has no ready workload {instance}")]
     NoReadyWorkload { service: ServiceName, instance: Instance },
+    #[error(
+        "no network may serve {service}; name the network, or apply a `Failover` for the service"
+    )]
+    NoFailover { service: ServiceName },
+    /// `reasons` has one for each network.
+    #[error("no network serves {service} now: {reasons}")]
+    NoNetwork { service: ServiceName, reasons: String },
     #[error("the control plane did not send the state of service {service} in time")]
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
@@ -146,6 +153,7 @@ impl RequestError {
             UnavailableReason::UnknownNetwork => Self::UnknownNetwork { network },
             UnavailableReason::UnreachableNetwork => Self::UnreachableNetwork { network },
             UnavailableReason::NoReadyEndpoint => Self::NoReadyEndpoint { service },
+            UnavailableReason::NoFailover => Self::NoFailover { service },
         }
     }
 
@@ -207,6 +215,8 @@ impl RequestError {
             Self::NoReadyEndpoint { .. } | Self::NoReadyWorkload { .. } => {
                 ErrorCode::NoReadyEndpoint
             }
+            Self::NoFailover { .. } => ErrorCode::NoFailover,
+            Self::NoNetwork { .. } => ErrorCode::NoNetwork,
             Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
             Self::Unreachable { code, .. } => *code,
             Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,

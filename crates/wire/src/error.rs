@@ -1,6 +1,7 @@
 //! Why a message from a peer was refused.
 
 use thiserror::Error;
+use tollway_model::failover::FailoverError;
 use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::route::RouteError;
 use tollway_model::traffic_policy::TrafficPolicyError;
@@ -37,6 +38,10 @@ pub enum ConvertError {
     TrafficPolicy { object: ObjectId, source: TrafficPolicyError },
     #[error("the parts of traffic policies are not valid")]
     TrafficParts { source: TrafficPolicyError },
+    #[error("the {object} is not valid")]
+    Failover { object: ObjectId, source: FailoverError },
+    #[error("the networks that may serve a service are not valid")]
+    FailoverRules { source: FailoverError },
     #[error("a caller is not valid")]
     Caller { source: PatternError },
     #[error("the {object} cannot be read")]

@@ -5,6 +5,7 @@
 //! here, which check every field and name the one that is wrong.
 
 mod error;
+mod failover;
 mod failure;
 mod limits;
 mod name;
@@ -18,6 +19,7 @@ mod service;
 mod traffic_policy;
 
 pub use error::ConvertError;
+pub use failover::failover;
 pub use failure::{clock_unix_ms_of, code_of, with_clock, with_code};
 pub use generated::{dapr, v1};
 pub use limits::{

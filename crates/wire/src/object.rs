@@ -2,7 +2,7 @@
 
 use tollway_model::{Object, ObjectId, ObjectKind, ObjectName};
 
-use crate::{ConvertError, OBJECT_LIMIT_BYTES, policy, route, traffic_policy, v1};
+use crate::{ConvertError, OBJECT_LIMIT_BYTES, failover, policy, route, traffic_policy, v1};
 
 impl From<ObjectKind> for v1::ObjectKind {
     fn from(kind: ObjectKind) -> Self {
@@ -10,6 +10,7 @@ impl From<ObjectKind> for v1::ObjectKind {
             ObjectKind::Policy => Self::Policy,
             ObjectKind::Route => Self::Route,
             ObjectKind::TrafficPolicy => Self::TrafficPolicy,
+            ObjectKind::Failover => Self::Failover,
         }
     }
 }
@@ -30,6 +31,7 @@ impl From<&Object> for v1::Object {
             Object::Policy(policy) => v1::object::Object::Policy((&**policy).into()),
             Object::Route(route) => v1::object::Object::Route((&**route).into()),
             Object::TrafficPolicy(policy) => v1::object::Object::TrafficPolicy((&**policy).into()),
+            Object::Failover(failover) => v1::object::Object::Failover((&**failover).into()),
         };
         Self { object: Some(object) }
     }
@@ -46,6 +48,9 @@ pub fn object(object: &v1::Object) -> Result<Object, ConvertError> {
         Some(v1::object::Object::TrafficPolicy(of)) => {
             traffic_policy(of).map(|read| Object::TrafficPolicy(read.into()))
         }
+        Some(v1::object::Object::Failover(of)) => {
+            failover(of).map(|read| Object::Failover(read.into()))
+        }
         None => Err(ConvertError::Missing { field: "object" }),
     }
 }
@@ -60,6 +65,7 @@ pub fn object_kind(value: i32) -> Result<ObjectKind, ConvertError> {
         Ok(v1::ObjectKind::Policy) => Ok(ObjectKind::Policy),
         Ok(v1::ObjectKind::Route) => Ok(ObjectKind::Route),
         Ok(v1::ObjectKind::TrafficPolicy) => Ok(ObjectKind::TrafficPolicy),
+        Ok(v1::ObjectKind::Failover) => Ok(ObjectKind::Failover),
         Ok(v1::ObjectKind::Unspecified) => Err(ConvertError::Missing { field }),
         Err(_) => Err(ConvertError::Unknown { field, value }),
     }
@@ -77,7 +83,12 @@ pub fn object_id(id: &v1::ObjectId) -> Result<ObjectId, ConvertError> {
 pub fn set_created(object: &mut v1::Object, unix_ms: u64) {
     match &mut object.object {
         Some(v1::object::Object::Route(route)) => route.created_unix_ms = unix_ms,
-        Some(v1::object::Object::Policy(_) | v1::object::Object::TrafficPolicy(_)) | None => {}
+        Some(
+            v1::object::Object::Policy(_)
+            | v1::object::Object::TrafficPolicy(_)
+            | v1::object::Object::Failover(_),
+        )
+        | None => {}
     }
 }
 
@@ -142,10 +153,25 @@ mod tests {
             target: Some(v1::traffic_policy::Target::AllApps(true)),
             parts: Some(v1::TrafficParts { panic_percent: Some(1), ..Default::default() }),
         };
+        let failover = v1::Failover {
+            namespace: "shop".into(),
+            name: "f".into(),
+            target: Some(v1::failover::Target::AllApps(true)),
+            rules: Some(v1::FailoverRules {
+                networks: vec![v1::FailoverNetwork {
+                    network: "west".into(),
+                    priority: 1,
+                    weight: 2,
+                }],
+                threshold: 70,
+                spill_over: Some(3),
+            }),
+        };
         for (of, id) in [
             (v1::object::Object::Policy(policy), "policy shop/p"),
             (v1::object::Object::Route(route), "route shop/r"),
             (v1::object::Object::TrafficPolicy(traffic), "traffic-policy shop/t"),
+            (v1::object::Object::Failover(failover), "failover shop/f"),
         ] {
             let mut sent = v1::Object { object: Some(of) };
             let read = object(&sent).unwrap();

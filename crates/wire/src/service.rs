@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    AppProtocol, Endpoint, NetworkName, Remote, Revision, Route, ServiceName, ServiceState,
-    ServiceUpdate, TrustDomain, UnavailableReason, Workload,
+    AppProtocol, Endpoint, NameError, NetworkName, Remote, Revision, Route, ServiceName,
+    ServiceState, ServiceUpdate, TrustDomain, UnavailableReason, Workload,
 };
 
 use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
@@ -47,6 +47,7 @@ impl From<UnavailableReason> for v1::UnavailableReason {
             UnavailableReason::UnknownNetwork => Self::UnknownNetwork,
             UnavailableReason::UnreachableNetwork => Self::UnreachableNetwork,
             UnavailableReason::NoReadyEndpoint => Self::NoReadyEndpoint,
+            UnavailableReason::NoFailover => Self::NoFailover,
         }
     }
 }
@@ -91,6 +92,9 @@ impl From<&ServiceState> for v1::service_update::State {
                 trust_domain: trust_domain.to_string(),
                 beyond: remote.beyond.iter().map(|g| (*g).into()).collect(),
             }),
+            ServiceState::Failover { rules, registered } => {
+                Self::Any(crate::failover::any_network(rules, registered))
+            }
             ServiceState::Unavailable(reason) => {
                 Self::Unavailable(v1::UnavailableReason::from(*reason).into())
             }
@@ -187,8 +191,19 @@ pub fn service_state(
     let state = match state {
         v1::service_update::State::Local(state) => local(state)?,
         v1::service_update::State::Remote(state) => remote(state, service.network.clone())?,
+        v1::service_update::State::Any(state) => crate::failover::read_any_network(state)?,
         v1::service_update::State::Unavailable(value) => unavailable(*value)?,
     };
+    // Replicas are in one network, and only a name in any network has several.
+    let is_right = match &state {
+        ServiceState::Local { .. } | ServiceState::Remote { .. } => !service.is_in_any_network(),
+        ServiceState::Failover { .. } => service.is_in_any_network(),
+        ServiceState::Unavailable(_) => true,
+    };
+    if !is_right {
+        let source = NameError::AnyNetwork;
+        return Err(ConvertError::Name { field: "service.network", source });
+    }
     Ok((service, state))
 }
 
@@ -261,6 +276,7 @@ fn unavailable(value: i32) -> Result<ServiceState, ConvertError> {
         v1::UnavailableReason::UnknownNetwork => UnavailableReason::UnknownNetwork,
         v1::UnavailableReason::UnreachableNetwork => UnavailableReason::UnreachableNetwork,
         v1::UnavailableReason::NoReadyEndpoint => UnavailableReason::NoReadyEndpoint,
+        v1::UnavailableReason::NoFailover => UnavailableReason::NoFailover,
         v1::UnavailableReason::Unspecified => return Err(ConvertError::Missing { field }),
     }))
 }
@@ -326,6 +342,7 @@ mod tests {
                 UnavailableReason::UnknownNetwork,
                 UnavailableReason::UnreachableNetwork,
                 UnavailableReason::NoReadyEndpoint,
+                UnavailableReason::NoFailover,
             ]
             .map(ServiceState::Unavailable),
         );
@@ -382,6 +399,39 @@ mod tests {
                 traffic: Arc::default(),
             };
             assert_eq!(service_update(&v1::ServiceUpdate::from(&update)), Ok(update));
+        }
+    }
+
+    #[test]
+    fn a_service_in_any_network_has_networks_and_no_replicas() {
+        let any = ServiceName { network: Label::new("any").unwrap(), ..name() };
+        let network = |network: &str| tollway_model::failover::FailoverNetwork {
+            network: Label::new(network).unwrap(),
+            priority: 0,
+            weight: 1,
+        };
+        let rules = tollway_model::failover::FailoverRules {
+            networks: vec![network("west"), network("east")],
+            threshold: 70,
+            spill_over: None,
+        };
+        let several = ServiceState::Failover { rules: Arc::new(rules), registered: [1, 2].into() };
+        let update = |service: ServiceName, state| ServiceUpdate {
+            service,
+            revision: Revision(7),
+            state,
+            routes: Arc::default(),
+            traffic: Arc::default(),
+        };
+        let right = update(any.clone(), several.clone());
+        assert_eq!(service_update(&v1::ServiceUpdate::from(&right)), Ok(right));
+        let mut wrong: Vec<_> =
+            states().into_iter().take(2).map(|state| update(any.clone(), state)).collect();
+        wrong.push(update(name(), several));
+        for update in wrong {
+            let refused = service_update(&v1::ServiceUpdate::from(&update));
+            let source = NameError::AnyNetwork;
+            assert_eq!(refused, Err(ConvertError::Name { field: "service.network", source }));
         }
     }
 

@@ -105,7 +105,7 @@ impl Evil {
                     namespace: "default".into(),
                     ready_replicas: 1 + u32::from(is_odd),
                     protocol: v1::AppProtocol::Http.into(),
-                    removed: false,
+                    ..v1::Aggregate::default()
                 });
                 v1::FollowResponse { revision, services: services.collect(), ..Default::default() }
             }

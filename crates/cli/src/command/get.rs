@@ -52,6 +52,9 @@ enum What {
     /// Traffic policies: how calls share replicas and meet failures.
     #[value(alias = "traffic-policy")]
     TrafficPolicies,
+    /// Failover: networks that may serve a service called in any.
+    #[value(alias = "failover")]
+    Failovers,
 }
 
 impl GetArgs {
@@ -68,6 +71,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
             What::Policies => objects(args, ObjectKind::Policy, output).await,
             What::Routes => objects(args, ObjectKind::Route, output).await,
             What::TrafficPolicies => objects(args, ObjectKind::TrafficPolicy, output).await,
+            What::Failovers => objects(args, ObjectKind::Failover, output).await,
         }
     })?
 }

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Route,
     #[value(alias = "traffic-policies")]
     TrafficPolicy,
+    #[value(alias = "failovers")]
+    Failover,
 }
 
 impl From<Kind> for ObjectKind {
@@ -29,6 +31,7 @@ impl From<Kind> for ObjectKind {
             Kind::Policy => Self::Policy,
             Kind::Route => Self::Route,
             Kind::TrafficPolicy => Self::TrafficPolicy,
+            Kind::Failover => Self::Failover,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! objects, so that the same files serve as its custom resources. Each kind has a module for its
 //! `spec`.
 
+mod failover;
 mod policy;
 mod route;
 mod traffic_policy;
@@ -35,6 +36,7 @@ enum Spec {
     Policy(policy::Spec),
     Route(route::Spec),
     TrafficPolicy(Box<traffic_policy::Spec>),
+    Failover(failover::Spec),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -48,6 +50,7 @@ enum Kind {
     Policy,
     Route,
     TrafficPolicy,
+    Failover,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,6 +112,11 @@ impl Document {
                 spec.into_traffic_policy(name.clone())
                     .map(|policy| Object::TrafficPolicy(Arc::new(policy))),
             ),
+            Spec::Failover(spec) => (
+                ObjectKind::Failover,
+                spec.into_failover(name.clone())
+                    .map(|failover| Object::Failover(Arc::new(failover))),
+            ),
         };
         read.map_err(|problem| {
             let at = problem.at.unwrap_or(self.at);
@@ -163,6 +171,7 @@ impl<'de> Visitor<'de> for DocumentVisitor {
                     Some(Kind::TrafficPolicy) => {
                         spec = Some(Spec::TrafficPolicy(map.next_value()?));
                     }
+                    Some(Kind::Failover) => spec = Some(Spec::Failover(map.next_value()?)),
                     None => {
                         return Err(A::Error::custom("`kind` is missing before `spec`"));
                     }
@@ -185,6 +194,7 @@ impl From<&Object> for Manifest {
             Object::TrafficPolicy(policy) => {
                 (Kind::TrafficPolicy, Spec::TrafficPolicy(Box::new((&**policy).into())))
             }
+            Object::Failover(failover) => (Kind::Failover, Spec::Failover((&**failover).into())),
         };
         let ObjectName { namespace, name } = object.name().clone();
         let metadata = Metadata { name: Text(name), namespace: Text(namespace) };

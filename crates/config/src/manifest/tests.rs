@@ -88,6 +88,66 @@ fn what_is_printed_can_be_read_again() {
     }
 }
 
+const FAILOVER: &str = "
+apiVersion: tollway/v1
+kind: Failover
+metadata: {name: stock, namespace: shop}
+spec:
+  service: stock
+  networks:
+    - {network: west}
+    - {network: east, priority: 1, weight: 3}
+  threshold: 60
+  spillOver: {requestsPerReplica: 50}
+";
+
+#[test]
+fn failover_is_read_with_what_is_left_out() {
+    use tollway_model::failover::*;
+    let read = |text: &str| match &parse(text).unwrap()[..] {
+        [Object::Failover(failover)] => (**failover).clone(),
+        other => panic!("{other:?}"),
+    };
+    let network = |name: &str, priority, weight| FailoverNetwork {
+        network: Label::new(name).unwrap(),
+        priority,
+        weight,
+    };
+    let whole = read(FAILOVER);
+    assert_eq!(whole.target, FailoverTarget::App(Label::new("stock").unwrap()));
+    let expected = FailoverRules {
+        networks: vec![network("west", 0, 1), network("east", 1, 3)],
+        threshold: 60,
+        spill_over: Some(50),
+    };
+    assert_eq!(whole.rules, expected);
+    let short = FAILOVER
+        .replace("  threshold: 60\n", "")
+        .replace("  spillOver: {requestsPerReplica: 50}\n", "")
+        .replace("service: stock", "service: \"*\"");
+    let short = read(&short);
+    assert_eq!(short.target, FailoverTarget::Namespace);
+    assert_eq!((short.rules.threshold, short.rules.spill_over), (70, None));
+    for object in [whole, short] {
+        let object = Object::Failover(Arc::new(object));
+        let printed = to_yaml([&object]).unwrap();
+        assert_eq!(parse(&printed), Ok(vec![object]), "{printed}");
+    }
+}
+
+#[test]
+fn mistakes_of_failover_are_reported_with_their_position() {
+    let check = |before, after, message| check_refused(FAILOVER, before, after, message);
+    check("network: west", "network: any", "p.yaml:4:11: failover shop/stock: `any` stands for");
+    check("network: east", "network: west", "the network `west` is named twice");
+    check("service: stock", "service: a.b", "failover shop/stock: `service`: ");
+    check("threshold: 60", "threshold: 0", "`threshold` is 0");
+    check("weight: 3", "weight: 0", "leave the network out");
+    check("spillOver", "spillover", "did you mean `spillOver`?");
+    check("requestsPerReplica: 50", "requestsPerReplica: 0", "`spillOver.requestsPerReplica` is 0");
+    check("kind: Failover", "kind: Failovr", "did you mean `Failover`?");
+}
+
 proptest! {
     #[test]
     fn every_traffic_policy_is_printed_so_that_it_can_be_read_again(

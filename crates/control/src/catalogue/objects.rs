@@ -6,8 +6,8 @@ use std::sync::Arc;
 use prost::Message as _;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Label, NetworkName, Object, ObjectId, ObjectKind, ObjectName, ObjectScope, Policy, PolicyScope,
-    PolicyTarget, Route, RouteScope, ServiceName, TrafficPolicy,
+    Failover, Label, NetworkName, Object, ObjectId, ObjectKind, ObjectName, ObjectScope, Policy,
+    PolicyScope, PolicyTarget, Route, RouteScope, ServiceName, TrafficPolicy,
 };
 use tollway_wire::v1;
 
@@ -83,7 +83,7 @@ impl Objects {
                 let (wire, scope) = ((&object).into(), object.scope(network));
                 self.put(Stored { object, wire, scope, revision })
             }
-            ObjectKind::Route | ObjectKind::TrafficPolicy => {
+            ObjectKind::Route | ObjectKind::TrafficPolicy | ObjectKind::Failover => {
                 let scopes = self.remove(id);
                 self.unreadable.insert(id.clone(), revision);
                 scopes
@@ -146,7 +146,7 @@ impl Objects {
         let holding = if self.has_scope(&own) { own } else { scope(None) };
         let route = |stored: &Arc<Stored>| match &stored.object {
             Object::Route(route) => Some(route.clone()),
-            Object::Policy(_) | Object::TrafficPolicy(_) => None,
+            Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_) => None,
         };
         self.of_scope(&holding).filter_map(route).collect()
     }
@@ -157,9 +157,20 @@ impl Objects {
         let stored = scopes.iter().flat_map(|scope| self.of_scope(scope));
         let policies = stored.filter_map(|stored| match &stored.object {
             Object::TrafficPolicy(policy) => Some(&**policy),
-            Object::Policy(_) | Object::Route(_) => None,
+            Object::Policy(_) | Object::Route(_) | Object::Failover(_) => None,
         });
         TrafficPolicy::combine(service, policies)
+    }
+
+    /// What holds for a service that is called in any network.
+    pub(crate) fn failover_of(&self, service: &ServiceName) -> Option<&Failover> {
+        let scopes = PolicyScope::of_service(service).map(ObjectScope::Failover);
+        let stored: Vec<_> = scopes.iter().flat_map(|scope| self.of_scope(scope)).collect();
+        let all = stored.into_iter().filter_map(|stored| match &stored.object {
+            Object::Failover(failover) => Some(&**failover),
+            Object::Policy(_) | Object::Route(_) | Object::TrafficPolicy(_) => None,
+        });
+        Failover::holding(service, all)
     }
 
     /// Whether routes of `scope` hold for callers of a namespace, or would if there were any.

@@ -50,6 +50,8 @@ pub(crate) struct PinnedTrust {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Aggregate {
     pub(crate) ready_replicas: u32,
+    /// Ready or not.
+    pub(crate) registered_replicas: u32,
     pub(crate) protocol: AppProtocol,
 }
 
@@ -108,7 +110,8 @@ impl Aggregate {
         let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
         let app = tollway_wire::label(&stated.app, "app")?;
         let protocol = tollway_wire::protocol(stated.protocol)?;
-        Ok((namespace, app, Self { ready_replicas: stated.ready_replicas, protocol }))
+        let v1::Aggregate { ready_replicas, registered_replicas, .. } = *stated;
+        Ok((namespace, app, Self { ready_replicas, registered_replicas, protocol }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tollway_model::failover::FailoverNetwork;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     Endpoint, Instance, Label, NetworkName, ObjectScope, PolicyScope, Remote, RouteScope,
@@ -17,7 +18,9 @@ use crate::options::EgressMode;
 impl Catalogue {
     /// The state of a service for a caller in this network.
     pub(crate) fn state(&self, name: &ServiceName) -> ServiceState {
-        let state = if name.network == self.home.network {
+        let state = if name.is_in_any_network() {
+            self.any_state(name)
+        } else if name.network == self.home.network {
             self.local_state(name)
         } else {
             self.remote_state(name)
@@ -45,6 +48,25 @@ impl Catalogue {
             return Arc::default();
         }
         Arc::new(self.objects.traffic_of(name).of_callers())
+    }
+
+    /// The networks that may serve a service, by the word of this network's operator alone.
+    fn any_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
+        let failover = self.objects.failover_of(name).ok_or(UnavailableReason::NoFailover)?;
+        let of_network = |of: &FailoverNetwork| self.registered(&name.in_network(&of.network));
+        let registered = failover.rules.networks.iter().map(of_network).collect();
+        Ok(ServiceState::Failover { rules: Arc::new(failover.rules.clone()), registered })
+    }
+
+    /// Workloads of a service of this network or of a joined one, ready or not.
+    fn registered(&self, name: &ServiceName) -> u32 {
+        if name.network == self.home.network {
+            return u32::try_from(self.workload_count(name)).unwrap_or(u32::MAX);
+        }
+        let joined = self.peers.get(&name.network).filter(|peer| peer.joined().is_some());
+        let key = (name.namespace.clone(), name.app.clone());
+        let aggregate = joined.and_then(|peer| peer.services.get(&key));
+        aggregate.map_or(0, |of| of.registered_replicas.max(of.ready_replicas))
     }
 
     fn local_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
@@ -107,6 +129,16 @@ impl Catalogue {
             return true;
         }
         let at = |subject: &Subject| self.changes.last(subject) > revision;
+        if name.is_in_any_network() {
+            let scopes = PolicyScope::of_service(name).map(ObjectScope::Failover);
+            let networks = self.objects.failover_of(name).map(|of| &of.rules.networks);
+            let is_in = |of: &FailoverNetwork| {
+                at(&Subject::Service(name.in_network(&of.network)))
+                    || at(&Subject::Network(of.network.clone()))
+            };
+            return scopes.into_iter().any(|scope| at(&Subject::Objects(scope)))
+                || networks.into_iter().flatten().any(is_in);
+        }
         let routes = |callers| {
             let scope = RouteScope { service: name.clone(), callers };
             at(&Subject::Objects(ObjectScope::Route(scope)))
@@ -147,6 +179,7 @@ impl Catalogue {
         };
         v1::Aggregate {
             ready_replicas: service.ready_replicas(),
+            registered_replicas: u32::try_from(service.workloads.len()).unwrap_or(u32::MAX),
             protocol: v1::AppProtocol::from(service.protocol()).into(),
             ..stated
         }

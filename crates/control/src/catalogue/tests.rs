@@ -107,7 +107,7 @@ impl Script {
             namespace: "default".to_owned(),
             ready_replicas,
             protocol: v1::AppProtocol::Grpc.into(),
-            removed: false,
+            ..v1::Aggregate::default()
         };
         self.put(&east_service_key(app), &aggregate.encode_to_vec());
     }
@@ -161,6 +161,12 @@ fn print(state: &ServiceState) -> String {
                 remote.ready_replicas,
                 listed(&remote.gateways)
             )
+        }
+        ServiceState::Failover { rules, registered } => {
+            let networks = rules.networks.iter().zip(&**registered);
+            let networks: Vec<_> =
+                networks.map(|(of, count)| format!("{} x{count}", of.network)).collect();
+            format!("any of {}", networks.join(","))
         }
         ServiceState::Unavailable(reason) => format!("{reason:?}"),
     }
@@ -454,4 +460,71 @@ fn a_bad_record_changes_nothing() {
     assert!(script.catalogue.put(&key, b"", 1).is_err());
     script.check("stock", "UnknownService");
     assert_eq!(script.changed(0), [""; 0]);
+}
+
+fn failover(namespace: &str, networks: &[&str]) -> Vec<u8> {
+    let network =
+        |network: &&str| v1::FailoverNetwork { network: (*network).into(), priority: 0, weight: 1 };
+    let rules = v1::FailoverRules {
+        networks: networks.iter().map(network).collect(),
+        threshold: 70,
+        spill_over: None,
+    };
+    let failover = v1::Failover {
+        namespace: namespace.into(),
+        name: "p".into(),
+        target: Some(v1::failover::Target::App("stock".into())),
+        rules: Some(rules),
+    };
+    v1::Object { object: Some(v1::object::Object::Failover(failover)) }.encode_to_vec()
+}
+
+#[test]
+fn a_joined_network_serves_in_any_only_where_it_is_named() {
+    const ANY: &str = "stock.default.any";
+    let mut script = Script::new(EgressMode::Direct);
+    script.join_east();
+    script.east_reachable(true);
+    script.east_service("stock", 1000);
+    script.workload("stock", "a", 1, true);
+    script.check(ANY, "NoFailover");
+    let key = object_key(ObjectKind::Failover, "default");
+    script.put(&key, &failover("default", &["west"]));
+    script.check(ANY, "any of west x1");
+    script.check("orders.default.any", "NoFailover");
+    script.check("stock.shop.any", "NoFailover");
+    script.put(&key, &failover("default", &["west", "east"]));
+    script.check(ANY, "any of west x1,east x1000");
+    // Of a network that is not joined any more nothing counts.
+    script.delete(&Key::PeerTrust { network: label("east") });
+    script.check(ANY, "any of west x1,east x0");
+    script.delete(&key);
+    script.check(ANY, "NoFailover");
+}
+
+#[test]
+fn who_resumes_gets_what_changed_of_a_service_in_any_network() {
+    let any = name("stock.default.any");
+    let mut script = Script::new(EgressMode::Direct);
+    let key = object_key(ObjectKind::Failover, "default");
+    script.put(&key, &failover("default", &["west", "east"]));
+    let changed = |script: &Script, after: u64| {
+        script.catalogue.changed_after(&any, Some(&label("default")), after)
+    };
+    assert!(changed(&script, 0) && !changed(&script, script.revision));
+    let steps: [fn(&mut Script); 4] = [
+        |script| script.workload("stock", "a", 1, true),
+        Script::join_east,
+        |script| script.east_service("stock", 3),
+        |script| drop(script.delete(&object_key(ObjectKind::Failover, "default"))),
+    ];
+    for step in steps {
+        let before = script.revision;
+        step(&mut script);
+        assert!(changed(&script, before));
+    }
+    let before = script.revision;
+    script.workload("orders", "a", 1, true);
+    script.east_service("orders", 3);
+    assert!(!changed(&script, before));
 }

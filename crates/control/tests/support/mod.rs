@@ -28,6 +28,7 @@ use tollway_identity::{
     CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, TrustBundle,
     TrustBundles, bootstrap_config, client_config,
 };
+use tollway_model::failover::FailoverNetwork;
 use tollway_model::{
     AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason, Workload,
 };
@@ -601,11 +602,19 @@ pub fn print(state: &ServiceState) -> String {
         ServiceState::Remote { remote, .. } => {
             format!("remote x{} via {}", remote.ready_replicas, remote.gateways.len())
         }
+        ServiceState::Failover { rules, registered } => {
+            let network = |(of, count): (&FailoverNetwork, &u32)| {
+                format!("{} {} x{count}", of.priority, of.network)
+            };
+            let networks: Vec<_> = rules.networks.iter().zip(&**registered).map(network).collect();
+            networks.join(", ")
+        }
         ServiceState::Unavailable(reason) => match reason {
             UnavailableReason::UnknownService => "unknown service",
             UnavailableReason::UnknownNetwork => "unknown network",
             UnavailableReason::UnreachableNetwork => "unreachable network",
             UnavailableReason::NoReadyEndpoint => "none ready",
+            UnavailableReason::NoFailover => "no failover",
         }
         .to_owned(),
     }

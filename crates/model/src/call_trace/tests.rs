@@ -10,6 +10,12 @@ fn whole() -> CallTrace {
             route: "shop/stock".to_owned(),
             rule: "canary".to_owned(),
         }),
+        failover: Some(NetworkTaken {
+            called: "stock.shop.any".to_owned(),
+            network: "east".to_owned(),
+            priority: 1,
+            by: "health".to_owned(),
+        }),
         service: Some(Service {
             state: ServiceWord::JoinedNetwork,
             protocol: Some("http".to_owned()),

@@ -123,6 +123,14 @@ catalogue! {
         [CallersSidecar],
         "The rule of a route that holds for the request sends it to a service that is not known, or all of its backends have the weight 0.",
         "Correct the route that the message names, or start the service.";
+    NoFailover, "ERR_NO_FAILOVER", Name, http(404, Unimplemented),
+        [CallersSidecar],
+        "The service is called in any network (`app.namespace.any`), and the operator of the caller's network has named no network that may serve it.",
+        "Name the network in the call, or have the operator name those that may serve in an object of the kind `Failover`; `tollway get failovers` lists them.";
+    NoNetwork, "ERR_NO_NETWORK", Connectivity, http(503, Unavailable),
+        [CallersSidecar],
+        "The service is called in any network, and none of the networks that may serve it can: the message has the reason for each.",
+        "Follow the reasons: start the app in one of the networks, or find out why it cannot be reached. `tollway get failovers` lists the networks.";
     NotIntercepted, "ERR_NOT_INTERCEPTED", Name, NONE,
         [CallersSidecar],
         "A connection came to the port at which the sidecar takes intercepted connections, and the kernel has not led it there: some program dialled the port itself, or the sidecar would call itself in a circle. The connection is reset.",

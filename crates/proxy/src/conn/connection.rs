@@ -14,7 +14,7 @@ use tollway_net::Conn;
 
 use super::Listed;
 use crate::conn::ConnKey;
-use crate::exchange::{Destination, ExchangeKey, Side};
+use crate::exchange::{ChosenNetwork, Destination, ExchangeKey, Side};
 use crate::front::Client;
 use crate::headers::Caller;
 use crate::inbound::{Rated, Rights, Upgraded};
@@ -497,6 +497,8 @@ pub(crate) struct Relay {
     pub(crate) active: Instant,
     /// Dials that failed for it.
     pub(crate) failed_dials: u32,
+    /// Its network, if its service is called in any.
+    pub(crate) network: Option<Box<ChosenNetwork>>,
     /// Why it is refused, unless its first bytes show HTTP, in which the refusal is an answer.
     pub(crate) refusal: Option<ErrorCode>,
     /// Set in a gateway until the callee has shown that it speaks TLS.
@@ -523,6 +525,7 @@ impl Relay {
             ended: false,
             active: now,
             failed_dials: 0,
+            network: None,
             refusal: None,
             unproven: None,
         }

@@ -13,7 +13,7 @@ use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Role, accepted};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Exchanges, body, fail, memory_pressure, timeouts};
 use crate::inbound::{AppQueue, concurrency, fairness};
-use crate::outbound::{dispatch, mirror, retry};
+use crate::outbound::{dispatch, failover, mirror, retry};
 use crate::protocol::http1::{self, Next};
 use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
 use crate::tls::MeshTls;
@@ -333,6 +333,9 @@ impl<V: Variant> Composition for Http<V> {
             }
             Effect::FailWaiting { destination, first, error } => {
                 dispatch::fail_waiting(cx, conns, exchanges, upstreams, &destination, first, &error)
+            }
+            Effect::LeaveNetwork(destination) => {
+                failover::leave_network(cx, conns, exchanges, upstreams, &destination);
             }
             Effect::Undiscovered(destination) => {
                 dispatch::fail_undiscovered(cx, conns, exchanges, upstreams, &destination);

@@ -23,7 +23,7 @@ use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::interception::Interception;
 use crate::limits::{Limits, Timeouts};
-use crate::mesh::{PolicyUpdate, RoutesUpdate, TrafficUpdate};
+use crate::mesh::{Applied, PolicyUpdate, RoutesUpdate, TrafficUpdate};
 use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
@@ -216,6 +216,8 @@ impl ProcessServices for NoServices {
 /// What the rest of the process asks of an event loop.
 pub(crate) enum Command {
     Services(Vec<ServiceUpdate>),
+    /// The services before it are applied where it is dropped.
+    Applied(Applied),
     /// What is done with requests for services; only for sidecars.
     Routes(Vec<RoutesUpdate>),
     /// Only for gateways.

@@ -165,6 +165,7 @@ impl Variant for Sidecar {
                     pools::on_service(cx, conns, &mut http.upstreams, update);
                 }
             }
+            Command::Applied(applied) => drop(applied),
             Command::Routes(updates) => {
                 for update in updates {
                     pools::on_routes(cx, &mut http.upstreams, update);

@@ -32,6 +32,7 @@ mod app_unreachable;
 mod bulk;
 mod deadlines;
 mod distance;
+mod failover;
 mod fairness;
 mod gateway;
 mod intercepted;

@@ -19,6 +19,7 @@ pub(crate) mod body;
 pub(crate) mod fail;
 pub(crate) mod finish;
 pub(crate) mod memory_pressure;
+mod network;
 mod pipe;
 pub(crate) mod respond;
 mod state;
@@ -32,6 +33,7 @@ use tollway_http::RequestHead;
 use tollway_net::{Key, Slab, Wheel};
 
 use body::BufferPool;
+pub(crate) use network::ChosenNetwork;
 pub(crate) use pipe::Pipe;
 pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,

@@ -10,7 +10,7 @@ use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 
 use tollway_telemetry::SeriesId;
 
-use super::{Pipe, Steering};
+use super::{ChosenNetwork, Pipe, Steering};
 use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
 use crate::inbound::CountedRequest;
@@ -195,6 +195,8 @@ pub(crate) struct Exchange {
     pub(crate) is_mirrored: bool,
     /// What the routes of its service have decided; `None` without routes, and before that.
     pub(crate) steering: Option<Box<Steering>>,
+    /// Its network, if its service is called in any.
+    pub(crate) network: Option<Box<ChosenNetwork>>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -239,6 +241,7 @@ impl Exchange {
             under_way: None,
             is_mirrored: false,
             steering: None,
+            network: None,
             started: now,
             active: now,
             observed,

@@ -140,6 +140,7 @@ fn call_trace(
     let (started, attempts) = (exchange.started, exchange.attempts);
     let name = exchange.destination.service().cloned();
     let route = exchange.steering.as_ref().map(|steering| steering.taken());
+    let failover = exchange.network.as_ref().map(|network| network.taken());
     let part = exchange.caller_part()?;
     let times_us = part.times(started, Instant::now());
     let failure = failure.map(|code| Failure {
@@ -160,6 +161,7 @@ fn call_trace(
         service,
         name: name.as_ref().map(ServiceName::to_string),
         route,
+        failover,
         connection,
         admission,
         attempts,
@@ -201,12 +203,14 @@ fn service_of(state: &ServiceState) -> Service {
             (gateways, remote_gateways) = (texts(&remote.gateways), texts(&remote.beyond));
             (ServiceWord::JoinedNetwork, Some(protocol), remote.ready_replicas as usize)
         }
+        ServiceState::Failover { .. } => (ServiceWord::NoFailover, None, 0),
         ServiceState::Unavailable(reason) => {
             let word = match reason {
                 UnavailableReason::UnknownService => ServiceWord::UnknownService,
                 UnavailableReason::UnknownNetwork => ServiceWord::UnknownNetwork,
                 UnavailableReason::UnreachableNetwork => ServiceWord::UnreachableNetwork,
                 UnavailableReason::NoReadyEndpoint => ServiceWord::NoReadyEndpoint,
+                UnavailableReason::NoFailover => ServiceWord::NoFailover,
             };
             (word, None, 0)
         }

@@ -27,7 +27,9 @@ impl LocalServices {
         let endpoints = match update.state {
             ServiceState::Local { endpoints, .. } => endpoints,
             // This network's own services are not behind another one's gateway.
-            ServiceState::Remote { .. } | ServiceState::Unavailable(_) => Arc::default(),
+            ServiceState::Remote { .. }
+            | ServiceState::Failover { .. }
+            | ServiceState::Unavailable(_) => Arc::default(),
         };
         let service = self.0.entry(update.service.clone()).or_default();
         service.rotation.retain(|address| endpoints.iter().any(|e| e.address == *address));

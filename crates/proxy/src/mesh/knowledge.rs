@@ -116,6 +116,12 @@ impl Knowledge {
         Ok(Some((self.change_number, Arc::clone(&self.own_traffic))))
     }
 
+    /// Numbers a change that is to be acknowledged once every data thread has applied it.
+    pub(super) fn number_change(&mut self) -> u64 {
+        self.change_number += 1;
+        self.change_number
+    }
+
     /// The number of the policies, routes or limits passed on last; 0 when there were none.
     pub(super) fn change_number(&self) -> u64 {
         self.change_number
@@ -289,7 +295,9 @@ mod tests {
     fn changes(delta: &MeshDelta) -> Vec<String> {
         let service = |update: &ServiceUpdate| match &update.state {
             ServiceState::Unavailable(reason) => format!("{} {reason:?}", update.service.app),
-            ServiceState::Local { .. } | ServiceState::Remote { .. } => {
+            ServiceState::Local { .. }
+            | ServiceState::Remote { .. }
+            | ServiceState::Failover { .. } => {
                 format!("{} there", update.service.app)
             }
         };

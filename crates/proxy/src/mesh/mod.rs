@@ -34,7 +34,7 @@ use tonic::transport::Channel;
 pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
 pub use error::MeshError;
-pub use policies::PolicyUpdate;
+pub use policies::{Applied, PolicyUpdate};
 pub use routes::{RoutesUpdate, ServiceRoutes};
 pub use state_folder::StateFolderError;
 pub use traffic::TrafficUpdate;
@@ -55,6 +55,8 @@ pub struct MeshDelta {
     pub policies: Option<PolicyUpdate>,
     /// What the traffic policies of the own service come to, when that changed; only for sidecars.
     pub traffic: Option<TrafficUpdate>,
+    /// Behind states of services that are called in any network.
+    pub applied: Applied,
 }
 
 /// How it stands with the control plane.

@@ -59,6 +59,30 @@ impl Drop for Receipt {
     }
 }
 
+/// Goes to each data thread behind states of services whose application is waited for, and is dropped
+/// there.
+#[derive(Clone, Debug, Default)]
+pub struct Applied(Option<Arc<Receipt>>);
+
+impl Applied {
+    pub(super) fn at(receipt: Receipt) -> Self {
+        Self(Some(Arc::new(receipt)))
+    }
+
+    /// Whether anything waits for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// What waits for an application is no part of a change.
+impl PartialEq for Applied {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for Applied {}
+
 #[cfg(test)]
 mod tests {
     use tollway_model::{Label, ServiceName};

@@ -30,7 +30,7 @@ use super::config::{Announcement, Role};
 use super::connect::{ALPN, connect_by_clock};
 use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
-use super::policies::Receipt;
+use super::policies::{Applied, Receipt};
 use super::state_folder::StateFolder;
 use super::{MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate};
 
@@ -283,6 +283,10 @@ impl Watch {
                 let routes = RoutesUpdate::new(update, &self.service, &credentials, receipt);
                 delta.routes.push(routes);
             }
+        }
+        if delta.services.iter().any(|update| update.service.is_in_any_network()) {
+            let number = knowledge.number_change();
+            delta.applied = Applied::at(Receipt::new(number, shared.changes_applied.clone()));
         }
         let revision = delta.revision;
         let has_changes = !delta.services.is_empty()

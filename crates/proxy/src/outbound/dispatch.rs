@@ -12,6 +12,7 @@ use crate::exchange::{
     Destination, Exchange, ExchangeKey, Exchanges, UpstreamState, describe, fail,
 };
 use crate::inbound::{AppQueue, concurrency, fairness};
+use crate::outbound::failover::{self, Next, STAYS_UNDIALLED};
 use crate::outbound::{send, steer};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
@@ -27,13 +28,25 @@ pub(crate) fn wait_raw(
     key: ConnKey,
     service: ServiceName,
 ) {
+    let destination = Destination::Service(service.clone());
+    wait_raw_for(cx, conns, upstreams, key, service, destination);
+}
+
+/// A raw connection to `service` waits until the state of `destination` has come.
+pub(crate) fn wait_raw_for(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    key: ConnKey,
+    service: ServiceName,
+    destination: Destination,
+) {
     if let Some(conn) = conns.get_mut(key) {
         conn.since = cx.now;
-        conn.raw_target = Some(service.clone());
+        conn.raw_target = Some(service);
         conns.schedule(cx, key);
     }
     let limit = cx.config.limits.waiting_per_service;
-    let destination = Destination::Service(service);
     let mut waiting = std::mem::take(&mut pools::pool(cx, upstreams, &destination).waiting_raw);
     if waiting.len() >= limit {
         waiting.retain(|key| conns.get(*key).is_some());
@@ -82,8 +95,19 @@ pub(crate) fn dispatch(
                 }
                 return;
             }
+            Ok(Callee::InAnyNetwork) => {
+                return match failover::choose(cx, conns, exchanges, upstreams, key) {
+                    Ok(Next::Chosen(())) => cx.effects.push(Effect::Dispatch(key)),
+                    Ok(Next::Wait(of)) => wait(cx, conns, exchanges, upstreams, key, &of),
+                    Err(error) => fail::fail(cx, conns, exchanges, key, &error),
+                };
+            }
             Err(error) => {
                 let error = steer::unknown_backend(exchange, error);
+                // Its network can serve no more since it was chosen.
+                if failover::move_on(cx, conns, exchanges, upstreams, key, 0) {
+                    return cx.effects.push(Effect::Dispatch(key));
+                }
                 return fail::fail(cx, conns, exchanges, key, &error);
             }
         }
@@ -169,7 +193,9 @@ pub(crate) fn fail_waiting(
         if !exchanges.is_waiting(key) {
             continue;
         }
-        if exchanges.get_mut(key).is_some_and(Exchange::leave_replica) {
+        if failover::move_on(cx, conns, exchanges, upstreams, key, STAYS_UNDIALLED) {
+            cx.effects.push(Effect::Dispatch(key));
+        } else if exchanges.get_mut(key).is_some_and(Exchange::leave_replica) {
             pools::pass_over_workload(cx, upstreams, destination);
             cx.effects.push(Effect::Dispatch(key));
         } else {

@@ -10,6 +10,7 @@ use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
 use crate::cx::Cx;
 use crate::interception::Meant;
 use crate::observe::Kind;
+use crate::outbound::failover::{self, Next};
 use crate::outbound::{dispatch, tunnel};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
@@ -99,6 +100,16 @@ pub(crate) fn serve(
             learned.learn(&service, protocol);
             (Some(protocol), None)
         }
+        ServiceState::Failover { .. } => match failover::protocol(cx, conns, upstreams, &service) {
+            Ok(Next::Chosen(protocol)) => {
+                learned.learn(&service, protocol);
+                (Some(protocol), None)
+            }
+            Ok(Next::Wait(of)) => {
+                return dispatch::wait_raw_for(cx, conns, upstreams, key, service, of);
+            }
+            Err(error) => (None, Some(error.code())),
+        },
         ServiceState::Unavailable(reason) => {
             (None, Some(RequestError::unavailable(reason, &service).code()))
         }

@@ -1,5 +1,5 @@
 //! The stages of a request, in order: [`route`] decides which service it is for, [`steer`]
-//! applies the routes of that service, [`dispatch`] finds a connection or has it wait for one, [`send`]
+//! applies the routes of that service, [`failover`] chooses the network of one that is called in any, [`dispatch`] finds a connection or has it wait for one, [`send`]
 //! writes it, [`retry`] decides what follows a failed attempt;
 //! [`mirror`] makes copies. [`tunnel`] does the same for connections that carry bytes.
 
@@ -9,6 +9,7 @@
 )]
 
 pub(crate) mod dispatch;
+pub(crate) mod failover;
 pub(crate) mod intercepted;
 pub(crate) mod mirror;
 pub(crate) mod retry;

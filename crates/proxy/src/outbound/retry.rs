@@ -6,6 +6,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::{
     ExchangeKey, Exchanges, UpstreamState, access_log, again, describe, fail, trace,
 };
+use crate::outbound::failover::{self, STAYS_TRIED};
 use crate::request_error::{RequestError, Within};
 use crate::upstream::{Upstreams, dial};
 use tollway_http::h2;
@@ -17,7 +18,7 @@ pub(crate) fn on_attempt_failed(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
-    upstreams: &Upstreams,
+    upstreams: &mut Upstreams,
     key: ExchangeKey,
     failure: Failure,
     cause: Cause,
@@ -65,7 +66,9 @@ pub(crate) fn on_attempt_failed(
             cause.code.unwrap_or_else(|| access_log::code_of(failure)),
         );
     }
-    if let Some(exchange) = exchanges.get_mut(key) {
+    if !failover::move_on(cx, conns, exchanges, upstreams, key, STAYS_TRIED)
+        && let Some(exchange) = exchanges.get_mut(key)
+    {
         exchange.leave_replica();
     }
     exchanges.rewind(key);

@@ -82,6 +82,7 @@ fn decide(
     };
     let path = routed.rewritten(&head.path);
     let (of, to) = (service.clone(), target.service.clone());
+    exchange.keep_unrouted();
     let head = &mut *exchange.head;
     if let Some(path) = path {
         head.path = path;

@@ -11,6 +11,7 @@ use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role, acce
 use crate::cx::Cx;
 use crate::exchange::Destination;
 use crate::observe::Kind;
+use crate::outbound::failover::{self, Next};
 use crate::outbound::{dispatch, intercepted};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
@@ -43,14 +44,31 @@ pub(crate) fn dispatch_tcp(
     down: ConnKey,
     service: ServiceName,
 ) {
-    let Some(conn) = conns.get_mut(down) else { return };
-    conn.raw_target = Some(service.clone());
-    let destination = Destination::Service(service.clone());
+    // After a dial that failed its network is chosen once more.
+    let called = relay::relay(conns, down).and_then(|relay| relay.network.take());
+    let service = called.map_or(service, |network| network.called().clone());
     let state = match discover::service_state(cx, upstreams, &service) {
         Ok(Some(state)) => state,
         Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, down, service),
         Err(error) => return dispatch::fail_raw(cx, conns, down, &error),
     };
+    let (service, state) = match state {
+        ServiceState::Failover { .. } => {
+            match failover::choose_for_bytes(cx, conns, upstreams, down, &service) {
+                Ok(Next::Chosen(chosen)) => chosen,
+                Ok(Next::Wait(of)) => {
+                    return dispatch::wait_raw_for(cx, conns, upstreams, down, service, of);
+                }
+                Err(error) => return dispatch::fail_raw(cx, conns, down, &error),
+            }
+        }
+        ServiceState::Local { .. } | ServiceState::Remote { .. } | ServiceState::Unavailable(_) => {
+            (service, state)
+        }
+    };
+    let Some(conn) = conns.get_mut(down) else { return };
+    conn.raw_target = Some(service.clone());
+    let destination = Destination::Service(service.clone());
     match state {
         ServiceState::Unavailable(reason) => {
             let error = RequestError::unavailable(reason, &service);
@@ -63,6 +81,10 @@ pub(crate) fn dispatch_tcp(
             let code = ErrorCode::NotTcp;
             tracing::info!(%code, %service, %protocol, "TCP call refused");
             relay::refuse_tcp(cx, conns, down, code);
+        }
+        // One of them would have been chosen.
+        ServiceState::Failover { .. } => {
+            relay::refuse_tcp(cx, conns, down, ErrorCode::NoNetwork);
         }
         ServiceState::Local { .. } | ServiceState::Remote { .. } => {
             match dial::dial(
@@ -131,8 +153,6 @@ pub(crate) fn open_tunnel(
         Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, key, service),
         Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
     };
-    let Some(conn) = conns.get_mut(key) else { return };
-    let Role::Http1Server(server) = &mut conn.role else { return };
     let is_tcp = match state {
         ServiceState::Unavailable(reason) => {
             let error = RequestError::unavailable(reason, &service);
@@ -141,7 +161,16 @@ pub(crate) fn open_tunnel(
         ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
             protocol == AppProtocol::Tcp
         }
+        ServiceState::Failover { .. } => match failover::protocol(cx, conns, upstreams, &service) {
+            Ok(Next::Chosen(protocol)) => protocol == AppProtocol::Tcp,
+            Ok(Next::Wait(of)) => {
+                return dispatch::wait_raw_for(cx, conns, upstreams, key, service, of);
+            }
+            Err(error) => return http1_server::answer_error(cx, conns, key, &error),
+        },
     };
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Http1Server(server) = &mut conn.role else { return };
     let early = std::mem::take(&mut server.input);
     conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
     conns.mark_dirty(key);

@@ -14,7 +14,9 @@ use crate::headers::{self, ResponseOrigin};
 use crate::inbound::Upgraded;
 
 /// Addresses that are dialled for one relayed connection before it is given up.
-pub(crate) const RELAY_DIALS: u32 = 3;
+const RELAY_DIALS: u32 = 3;
+/// The same for one to a service in any network, where whole networks may be away.
+const ANY_NETWORK_DIALS: u32 = 16;
 /// A callee that has not answered a caller who waited so long stands still.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
@@ -201,8 +203,16 @@ pub(crate) fn attach(conns: &mut Connections, down: ConnKey, up: ConnKey) {
 /// Counts a dial that failed at once; whether another address may be tried.
 pub(crate) fn may_dial_again(conns: &mut Connections, down: ConnKey) -> bool {
     let Some(relay) = relay(conns, down) else { return false };
-    relay.failed_dials += 1;
-    relay.failed_dials < RELAY_DIALS
+    relay.note_failed_dial()
+}
+
+impl Relay {
+    /// Counts a dial that failed; whether another address may be tried.
+    pub(crate) fn note_failed_dial(&mut self) -> bool {
+        self.failed_dials += 1;
+        let is_in_any = self.network.is_some();
+        self.failed_dials < if is_in_any { ANY_NETWORK_DIALS } else { RELAY_DIALS }
+    }
 }
 
 /// Refuses a relay that could not be dialled.

@@ -299,7 +299,7 @@ pub(crate) fn after_failed_dial(
     let (now, patience) = (cx.now, cx.config.timeouts.connect);
     let config = Arc::clone(&cx.config);
     let pool = pools::pool(cx, upstreams, destination);
-    if !pool.dialling.is_empty() || pool.waiting.is_empty() {
+    if !pool.dialling.is_empty() || (pool.waiting.is_empty() && !pool.is_of_any_network) {
         return;
     }
     let untried = match (&pool.state, destination) {
@@ -314,6 +314,15 @@ pub(crate) fn after_failed_dial(
         }),
         _ => false,
     };
+    if pool.is_of_any_network && !untried {
+        pool.outage.get_or_insert(now);
+    }
+    if pool.waiting.is_empty() {
+        return;
+    }
+    if pool.is_of_any_network && !untried {
+        cx.effects.push(Effect::LeaveNetwork(destination.clone()));
+    }
     if untried {
         return cx.effects.push(Effect::Scale(destination.clone()));
     }
@@ -384,7 +393,9 @@ fn network_beyond<'u>(
 ) -> Option<&'u NetworkName> {
     match upstreams.pools.get(destination)?.state.as_ref()? {
         ServiceState::Remote { remote, .. } => Some(&remote.network),
-        ServiceState::Local { .. } | ServiceState::Unavailable(_) => None,
+        ServiceState::Local { .. }
+        | ServiceState::Failover { .. }
+        | ServiceState::Unavailable(_) => None,
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum Callee {
     Unknown,
     /// Its service has routes, which are to be applied first.
     Routed(Arc<ServiceRoutes>),
+    /// It is called in any network, one of which is to be chosen.
+    InAnyNetwork,
     Found(PoolKey),
 }
 
@@ -65,7 +67,11 @@ pub(crate) fn find_callee(
     {
         return Ok(Callee::Routed(Arc::clone(routes)));
     }
-    let is_known = note_callee(exchange, pool)?;
+    let is_known = match note_callee(exchange, pool)? {
+        Noted::InAnyNetwork => return Ok(Callee::InAnyNetwork),
+        Noted::Known => true,
+        Noted::Unknown => false,
+    };
     if is_known
         && let Some(of) = exchange.steering.as_mut().and_then(|steering| steering.take_affinity())
         && let Some(instance) = replica_of(pool, of, cx.now)
@@ -91,17 +97,24 @@ fn replica_of(pool: &Pool, key: AffinityHash, now: Instant) -> Option<Instance> 
     endpoints.get(chosen).map(|endpoint| endpoint.instance.clone())
 }
 
-/// Notes which service a request is for. Returns whether the control plane has said where it is.
+/// Whether the control plane has said where a service is.
+enum Noted {
+    Unknown,
+    Known,
+    InAnyNetwork,
+}
+
+/// Notes which service a request is for.
 ///
 /// # Errors
 /// The service takes no requests. A workload of a TCP service does: its runtime serves actors.
-fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<bool, RequestError> {
+fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<Noted, RequestError> {
     trace::note_service(exchange, pool.state.as_ref());
     exchange.series = Some(pool.series);
     match (&pool.state, &exchange.destination) {
         (Some(ServiceState::Unavailable(reason)), to) => {
             let unavailable = |service| RequestError::unavailable(*reason, service);
-            to.service().map(unavailable).map_or(Ok(true), Err)
+            to.service().map(unavailable).map_or(Ok(Noted::Known), Err)
         }
         (
             Some(ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }),
@@ -109,8 +122,9 @@ fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<bool, RequestErro
         ) if *protocol == AppProtocol::Tcp => {
             Err(RequestError::NotHttp { service: service.clone() })
         }
-        (Some(_), _) => Ok(true),
-        (None, _) => Ok(false),
+        (Some(ServiceState::Failover { .. }), Destination::Service(_)) => Ok(Noted::InAnyNetwork),
+        (Some(_), _) => Ok(Noted::Known),
+        (None, _) => Ok(Noted::Unknown),
     }
 }
 

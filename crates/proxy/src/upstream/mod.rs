@@ -15,6 +15,7 @@ pub(crate) mod dial;
 pub(crate) mod discover;
 pub(crate) mod keepalive;
 mod links;
+pub(crate) mod networks;
 pub(crate) mod pick;
 pub(crate) mod pools;
 pub(crate) mod relay_dial;
@@ -26,6 +27,7 @@ mod workload;
 use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
+pub(crate) use networks::{Chosen, CountedCall};
 use pools::Pools;
 pub(crate) use pools::{Candidates, Pool, PoolKey};
 

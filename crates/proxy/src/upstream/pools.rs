@@ -23,6 +23,7 @@ use crate::exchange::{Destination, WorkloadName};
 use crate::mesh::{RoutesUpdate, ServiceRoutes};
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
+use crate::upstream::networks::Networks;
 use crate::upstream::{Upstreams, pick, scale};
 
 /// From the change of a joined network's gateways to the replacement of the connections through
@@ -107,6 +108,10 @@ pub(crate) struct Pool {
     pub(crate) state: Option<ServiceState>,
     /// What is done with requests for the service; `None` where no route holds.
     pub(crate) routes: Option<Arc<ServiceRoutes>>,
+    /// The networks of a service that is called in any.
+    pub(crate) networks: Option<Box<Networks>>,
+    /// Requests for a service in any network go here: what is known of its addresses is kept up to date.
+    pub(crate) is_of_any_network: bool,
     /// The workloads of a service that have a pool of their own.
     pub(crate) workloads: Vec<Instance>,
     pub(crate) asked: Instant,
@@ -140,6 +145,8 @@ impl Pool {
             outage: None,
             state: None,
             routes: None,
+            networks: None,
+            is_of_any_network: false,
             workloads: Vec::new(),
             asked: now,
             renew_at: None,
@@ -189,7 +196,7 @@ impl Candidates {
                 trust_domain: Some(trust_domain.clone()),
                 remote_replicas: Some(remote.ready_replicas),
             },
-            ServiceState::Unavailable(_) => {
+            ServiceState::Failover { .. } | ServiceState::Unavailable(_) => {
                 Self { addresses: Vec::new(), trust_domain: None, remote_replicas: None }
             }
         }
@@ -389,6 +396,15 @@ pub(crate) fn on_service(
     if have_gateways_changed(pool.state.as_ref(), &update.state) {
         pool.renew_at = Some(now + RENEW_AFTER + spread);
     }
+    pool.networks = match &update.state {
+        ServiceState::Failover { rules, registered } => {
+            let before = pool.networks.as_deref();
+            Some(Box::new(Networks::new(&update.service, rules, registered, before)))
+        }
+        ServiceState::Local { .. } | ServiceState::Remote { .. } | ServiceState::Unavailable(_) => {
+            None
+        }
+    };
     if is_there(&update.state) {
         // However it is written, it is one service.
         let name = update.service.to_string().to_ascii_lowercase();
@@ -485,7 +501,11 @@ pub(crate) fn sweep_pools(
         let is_backoff_over = pool.backoff.len() < passed_over && !pool.is_unused();
         let is_awaited =
             pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
-        if is_backoff_over || is_awaited {
+        let is_to_be_probed = pool.is_of_any_network
+            && pool.outage.is_some()
+            && pool.dialling.is_empty()
+            && pool.backoff.is_empty();
+        if is_backoff_over || is_awaited || is_to_be_probed {
             again.push(destination.clone());
         }
         if pool.renew_at.take_if(|at| *at <= now).is_some() {
@@ -572,7 +592,7 @@ fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {
         ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
             Some(*protocol)
         }
-        ServiceState::Unavailable(_) => None,
+        ServiceState::Failover { .. } | ServiceState::Unavailable(_) => None,
     }
 }
 
@@ -580,6 +600,8 @@ fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {
 fn is_there(state: &ServiceState) -> bool {
     match state {
         ServiceState::Local { .. } | ServiceState::Remote { .. } => true,
+        // Each call counts for the service in one of the networks.
+        ServiceState::Failover { .. } => false,
         ServiceState::Unavailable(reason) => *reason == UnavailableReason::NoReadyEndpoint,
     }
 }

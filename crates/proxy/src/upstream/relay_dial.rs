@@ -6,7 +6,6 @@ use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::protocol::relay;
-use crate::protocol::relay::RELAY_DIALS;
 use crate::upstream::dial;
 
 /// Dials, without TLS, where `down` leads. False when that failed at once and `down` is gone.
@@ -49,8 +48,7 @@ pub(crate) fn on_relay_dial_failed(
     let Role::Relay(relay) = &mut conn.role else { return };
     relay.other = None;
     relay.early = unsent;
-    relay.failed_dials += 1;
-    let again = relay.failed_dials < RELAY_DIALS;
+    let again = relay.note_failed_dial();
     match (&conn.via, conn.raw_target.clone()) {
         (Some(via), _) if again && via.is_gateway() => {
             cx.effects.push(Effect::RelayElsewhere(down))

@@ -295,6 +295,17 @@ fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = Con
     pool.conns.iter().copied().filter(stands)
 }
 
+/// Whether something answers at a destination, as far as is known: a connection does, or no dial and no
+/// keepalive has shown that nothing does.
+pub(crate) fn answers(links: &impl Links, pool: &Pool) -> bool {
+    if usable(links, pool).next().is_some() {
+        return true;
+    }
+    let is_silent =
+        |key: &ConnKey| links.link(*key).is_some_and(|link| !link.is_draining && !link.is_usable());
+    pool.outage.is_none() && !pool.conns.iter().any(is_silent)
+}
+
 /// Whether small requests need another connection: this one carries bulk, or has as many streams as it
 /// may.
 fn is_unfit_for_small(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: ConnKey) -> bool {

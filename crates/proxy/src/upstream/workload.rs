@@ -15,9 +15,12 @@ pub(super) fn only(state: &ServiceState, instance: &Instance) -> ServiceState {
             }
         }
         (ServiceState::Unavailable(reason), _) => ServiceState::Unavailable(*reason),
-        (ServiceState::Local { .. } | ServiceState::Remote { .. }, _) => {
-            ServiceState::Unavailable(UnavailableReason::NoReadyEndpoint)
-        }
+        (
+            ServiceState::Local { .. }
+            | ServiceState::Remote { .. }
+            | ServiceState::Failover { .. },
+            _,
+        ) => ServiceState::Unavailable(UnavailableReason::NoReadyEndpoint),
     }
 }
 

@@ -108,6 +108,8 @@ metrics! {
             "Bytes relayed without parsing: by gateways, for TCP services and on upgraded connections.";
         INTERCEPTED_CONNECTIONS: Counter "tollway_intercepted_connections_total" ["decision"],
             "Connections that were led here from an app, by what decided where they go.";
+        FAILOVER: Counter "tollway_failover_total" ["reason"],
+            "Choices of a network for requests and connections to services in any network, by why that network: its priority, the health or the load of those before it, as a last resort, or a retry after another network failed.";
         GATEWAY_CONNECTIONS: Counter "tollway_gateway_connections_total" [],
             "Connections that a gateway forwarded.";
         GATEWAY_CONNECTIONS_REFUSED: Counter "tollway_gateway_connections_refused_total" [],

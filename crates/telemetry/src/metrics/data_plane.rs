@@ -46,6 +46,7 @@ pub struct DataPlaneMetrics {
     pub requests_cancelled: Counter,
     pub relayed_bytes: Counter,
     pub intercepted: Intercepted,
+    pub failover: Failover,
     pub gateway_connections: Counter,
     pub gateway_connections_refused: Counter,
     pub gateway_answers_refused: Counter,
@@ -60,6 +61,21 @@ pub struct DataPlaneMetrics {
     outbound_status: ByStatus,
     inbound_duration: Durations,
     outbound_duration: Durations,
+}
+
+/// Choices of a network for services that are called in any, by why it was chosen.
+#[derive(Default, Debug)]
+pub struct Failover {
+    /// It is of the first priority.
+    pub priority: Counter,
+    /// Too few replicas of those before it are healthy.
+    pub health: Counter,
+    /// Those before it have as many requests as they may.
+    pub load: Counter,
+    /// No network is known to be healthy.
+    pub last_resort: Counter,
+    /// Another network failed.
+    pub retry: Counter,
 }
 
 /// Connections that were led here from an app, by what decided where they go.
@@ -135,6 +151,7 @@ impl DataPlaneMetrics {
         add_durations(page, threads);
         add_status(page, threads);
         add_intercepted(page, threads);
+        add_failover(page, threads);
         let services: Vec<_> = threads.iter().map(|thread| &thread.services).collect();
         Services::add_to(page, &services);
         let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
@@ -169,6 +186,20 @@ fn add_intercepted(page: &mut Page, threads: &[&DataPlaneMetrics]) {
     for (decision, of) in decisions {
         let value: u64 = threads.iter().map(|thread| of(thread).value()).sum();
         page.family(&names::INTERCEPTED_CONNECTIONS).sample(&[("decision", decision)], value);
+    }
+}
+
+fn add_failover(page: &mut Page, threads: &[&DataPlaneMetrics]) {
+    let reasons: [(&str, CounterOf); 5] = [
+        ("priority", |m| &m.failover.priority),
+        ("health", |m| &m.failover.health),
+        ("load", |m| &m.failover.load),
+        ("last_resort", |m| &m.failover.last_resort),
+        ("retry", |m| &m.failover.retry),
+    ];
+    for (reason, of) in reasons {
+        let value: u64 = threads.iter().map(|thread| of(thread).value()).sum();
+        page.family(&names::FAILOVER).sample(&[("reason", reason)], value);
     }
 }
 

@@ -91,6 +91,51 @@ impl AppProtocol {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Failover {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub rules: ::core::option::Option<FailoverRules>,
+    #[prost(oneof = "failover::Target", tags = "3, 4")]
+    pub target: ::core::option::Option<failover::Target>,
+}
+/// Nested message and enum types in `Failover`.
+pub mod failover {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Target {
+        /// A service of the object's namespace.
+        #[prost(string, tag = "3")]
+        App(::prost::alloc::string::String),
+        /// Every service of the object's namespace.
+        #[prost(bool, tag = "4")]
+        AllApps(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FailoverRules {
+    #[prost(message, repeated, tag = "1")]
+    pub networks: ::prost::alloc::vec::Vec<FailoverNetwork>,
+    /// Percent of healthy replicas with which a priority takes all requests.
+    #[prost(uint32, tag = "2")]
+    pub threshold: u32,
+    /// Requests of one data thread under way for each healthy replica.
+    #[prost(uint32, optional, tag = "3")]
+    pub spill_over: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailoverNetwork {
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// Lower ones come first.
+    #[prost(uint32, tag = "2")]
+    pub priority: u32,
+    #[prost(uint32, tag = "3")]
+    pub weight: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Policy {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
@@ -552,7 +597,7 @@ pub struct ObjectId {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Object {
-    #[prost(oneof = "object::Object", tags = "1, 2, 3")]
+    #[prost(oneof = "object::Object", tags = "1, 2, 3, 4")]
     pub object: ::core::option::Option<object::Object>,
 }
 /// Nested message and enum types in `Object`.
@@ -565,6 +610,8 @@ pub mod object {
         Route(super::Route),
         #[prost(message, tag = "3")]
         TrafficPolicy(super::TrafficPolicy),
+        #[prost(message, tag = "4")]
+        Failover(super::Failover),
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -574,6 +621,7 @@ pub enum ObjectKind {
     Policy = 1,
     Route = 2,
     TrafficPolicy = 3,
+    Failover = 4,
 }
 impl ObjectKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -586,6 +634,7 @@ impl ObjectKind {
             Self::Policy => "OBJECT_KIND_POLICY",
             Self::Route => "OBJECT_KIND_ROUTE",
             Self::TrafficPolicy => "OBJECT_KIND_TRAFFIC_POLICY",
+            Self::Failover => "OBJECT_KIND_FAILOVER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -595,6 +644,7 @@ impl ObjectKind {
             "OBJECT_KIND_POLICY" => Some(Self::Policy),
             "OBJECT_KIND_ROUTE" => Some(Self::Route),
             "OBJECT_KIND_TRAFFIC_POLICY" => Some(Self::TrafficPolicy),
+            "OBJECT_KIND_FAILOVER" => Some(Self::Failover),
             _ => None,
         }
     }
@@ -3532,7 +3582,7 @@ pub struct ServiceUpdate {
     /// none.
     #[prost(message, optional, tag = "7")]
     pub traffic: ::core::option::Option<TrafficParts>,
-    #[prost(oneof = "service_update::State", tags = "3, 4, 5")]
+    #[prost(oneof = "service_update::State", tags = "3, 4, 5, 8")]
     pub state: ::core::option::Option<service_update::State>,
 }
 /// Nested message and enum types in `ServiceUpdate`.
@@ -3545,6 +3595,9 @@ pub mod service_update {
         Remote(super::Remote),
         #[prost(enumeration = "super::UnavailableReason", tag = "5")]
         Unavailable(i32),
+        /// The service is called in any network.
+        #[prost(message, tag = "8")]
+        Any(super::AnyNetwork),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3579,6 +3632,14 @@ pub struct Remote {
     #[prost(message, repeated, tag = "5")]
     pub beyond: ::prost::alloc::vec::Vec<Address>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AnyNetwork {
+    #[prost(message, optional, tag = "1")]
+    pub rules: ::core::option::Option<FailoverRules>,
+    /// Of each network of `rules`: workloads of the service, ready or not, as far as they are known.
+    #[prost(uint32, repeated, tag = "2")]
+    pub registered: ::prost::alloc::vec::Vec<u32>,
+}
 /// What a gateway must know of a joined network.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NetworkUpdate {
@@ -3604,6 +3665,7 @@ pub enum UnavailableReason {
     UnknownNetwork = 2,
     UnreachableNetwork = 3,
     NoReadyEndpoint = 4,
+    NoFailover = 5,
 }
 impl UnavailableReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -3617,6 +3679,7 @@ impl UnavailableReason {
             Self::UnknownNetwork => "UNAVAILABLE_REASON_UNKNOWN_NETWORK",
             Self::UnreachableNetwork => "UNAVAILABLE_REASON_UNREACHABLE_NETWORK",
             Self::NoReadyEndpoint => "UNAVAILABLE_REASON_NO_READY_ENDPOINT",
+            Self::NoFailover => "UNAVAILABLE_REASON_NO_FAILOVER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -3627,6 +3690,7 @@ impl UnavailableReason {
             "UNAVAILABLE_REASON_UNKNOWN_NETWORK" => Some(Self::UnknownNetwork),
             "UNAVAILABLE_REASON_UNREACHABLE_NETWORK" => Some(Self::UnreachableNetwork),
             "UNAVAILABLE_REASON_NO_READY_ENDPOINT" => Some(Self::NoReadyEndpoint),
+            "UNAVAILABLE_REASON_NO_FAILOVER" => Some(Self::NoFailover),
             _ => None,
         }
     }
@@ -5495,6 +5559,9 @@ pub struct Aggregate {
     /// No workload is left; the other numbers are zero.
     #[prost(bool, tag = "5")]
     pub removed: bool,
+    /// Registered replicas, ready or not.
+    #[prost(uint32, tag = "6")]
+    pub registered_replicas: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gateways {

@@ -2,7 +2,9 @@
 
 use tollway_identity::span;
 use tollway_model::traffic_policy::TrafficParts;
-use tollway_model::{NetworkName, Object, ObjectKind, Policy, PolicyScope, Route, TrafficPolicy};
+use tollway_model::{
+    Failover, NetworkName, Object, ObjectKind, Policy, PolicyScope, Route, TrafficPolicy,
+};
 
 use crate::command::moment::Moment;
 
@@ -33,6 +35,14 @@ const ROUTES: [Column; 5] = [
 const TRAFFIC_POLICIES: [Column; 3] =
     [("TRAFFIC POLICY", Side::Left), ("SERVICES", Side::Left), ("PARTS", Side::Left)];
 
+const FAILOVERS: [Column; 5] = [
+    ("FAILOVER", Side::Left),
+    ("SERVICES", Side::Left),
+    ("NETWORKS", Side::Left),
+    ("THRESHOLD", Side::Right),
+    ("SPILL", Side::Right),
+];
+
 /// The table of the objects of one kind, in `network`.
 pub(super) fn of_objects(
     kind: ObjectKind,
@@ -44,11 +54,13 @@ pub(super) fn of_objects(
         Object::Policy(policy) => policy_row(policy),
         Object::Route(route) => route_row(route, network, now_unix_ms),
         Object::TrafficPolicy(policy) => traffic_row(policy),
+        Object::Failover(failover) => failover_row(failover),
     };
     let columns: &[Column] = match kind {
         ObjectKind::Policy => &POLICIES,
         ObjectKind::Route => &ROUTES,
         ObjectKind::TrafficPolicy => &TRAFFIC_POLICIES,
+        ObjectKind::Failover => &FAILOVERS,
     };
     table(columns, objects.iter().map(row).collect())
 }
@@ -96,6 +108,26 @@ fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
     let parts: Vec<&str> =
         parts.into_iter().filter_map(|(has, name)| has.then_some(name)).collect();
     vec![policy.name.to_string(), services(policy.scope()), parts.join(",")]
+}
+
+/// Which services it is about, and their networks: those of one priority with a comma between them, the
+/// next priority behind `>`.
+fn failover_row(failover: &Failover) -> Vec<String> {
+    let mut networks: Vec<_> = failover.rules.networks.iter().collect();
+    networks.sort_by_key(|of| of.priority);
+    let levels = networks.chunk_by(|one, other| one.priority == other.priority).map(|level| {
+        let is_weighted = level.iter().any(|of| of.weight != level[0].weight);
+        let shown = level.iter().map(|of| match is_weighted {
+            true => format!("{}:{}", of.network, of.weight),
+            false => of.network.to_string(),
+        });
+        shown.collect::<Vec<_>>().join(",")
+    });
+    let networks = levels.collect::<Vec<_>>().join(" > ");
+    let spill = failover.rules.spill_over.map_or("-".to_owned(), |each| each.to_string());
+    let threshold = format!("{}%", failover.rules.threshold);
+    let services = format!("{}.any", services(failover.scope()));
+    vec![failover.name.to_string(), services, networks, threshold, spill]
 }
 
 /// Which calls it is for, and how many rules it has.
@@ -154,8 +186,31 @@ mod tests {
             Object::Route(route) => {
                 Object::Route(Arc::new(Route { created_unix_ms, ..Route::clone(&route) }))
             }
-            other @ (Object::Policy(_) | Object::TrafficPolicy(_)) => panic!("{other:?}"),
+            other @ (Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_)) => {
+                panic!("{other:?}")
+            }
         }
+    }
+
+    #[test]
+    fn a_table_of_failover_has_networks_in_their_order() {
+        let west = Label::new("west").unwrap();
+        let objects = manifest::read(
+            "{apiVersion: tollway/v1, kind: Failover, metadata: {name: all, namespace: shop}, \
+             spec: {service: \"*\", networks: [{network: west}]}}\n---\n\
+             {apiVersion: tollway/v1, kind: Failover, metadata: {name: stock, namespace: shop}, \
+             spec: {service: stock, threshold: 50, spillOver: {requestsPerReplica: 9}, networks: \
+             [{network: far, priority: 7}, {network: east, weight: 3}, {network: west}]}}\n",
+            "f.yaml",
+        )
+        .unwrap();
+        let shown = of_objects(ObjectKind::Failover, &objects, &west, 0);
+        let expected = "\
+FAILOVER    SERVICES        NETWORKS             THRESHOLD  SPILL
+shop/all    *.shop.any      west                       70%      -
+shop/stock  stock.shop.any  east:3,west:1 > far        50%      9
+";
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use hyper::StatusCode;
 use tollway_model::call_trace::{
-    Admission, CallTrace, Connection, FailedAttempt, Failure, RouteTaken, Service, ServiceWord,
-    Stage, Times,
+    Admission, CallTrace, Connection, FailedAttempt, Failure, NetworkTaken, RouteTaken, Service,
+    ServiceWord, Stage, Times,
 };
 
 use super::explanation::Explanation;
@@ -31,6 +31,17 @@ pub(super) fn write(explanation: &Explanation) -> String {
 fn write_hops(page: &mut Page, trace: &CallTrace) {
     if let Some(name) = &trace.name {
         page.hop("name", name);
+    }
+    if let Some(NetworkTaken { called, network, priority, by }) = &trace.failover {
+        let why = match by.as_str() {
+            "priority" => "the first",
+            "health" => "too few replicas of those before it are healthy",
+            "load" => "those before it have all the requests that they may",
+            "last_resort" => "none is known to be healthy",
+            "retry" => "another network failed",
+            other => other,
+        };
+        page.hop("network", &format!("{network} for {called}, priority {priority}: {why}"));
     }
     if let Some(RouteTaken { service, route, rule }) = &trace.route {
         page.hop("route", &format!("{route}, rule {rule}, of {service}"));
@@ -118,6 +129,7 @@ fn service_text(service: &Service) -> String {
         ServiceWord::UnknownNetwork => "its network is not joined".to_owned(),
         ServiceWord::UnreachableNetwork => "its network cannot be reached now".to_owned(),
         ServiceWord::NoReadyEndpoint => "no replica is ready".to_owned(),
+        ServiceWord::NoFailover => "no network may serve it".to_owned(),
     }
 }
 
