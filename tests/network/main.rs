@@ -7,6 +7,7 @@ mod away;
 mod databases;
 mod etcd;
 mod fabric;
+mod failover;
 mod failures;
 mod foreign_tls;
 mod lifecycle;

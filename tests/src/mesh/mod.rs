@@ -46,19 +46,7 @@ impl Mesh {
 
     /// East exports a bundle, west accepts it.
     pub fn join(&self) {
-        let (east, west) = (self.east.store(), self.west.store());
-        let (east, west) = (east.to_str().unwrap(), west.to_str().unwrap());
-        // A bundle names the network's gateways, and the control plane may not know of one yet.
-        let exported = retry_until(PATIENCE, "a join bundle", || {
-            tollway_try(["join", "export", "--store", east]).ok()
-        });
-        let bundle = self.east.files.path().join("bundle");
-        tollway_net::secret_file::write(&bundle, exported.unwrap().as_ref()).unwrap();
-        let bundle = bundle.to_str().unwrap();
-        // Gateways come and go in these tests.
-        let follow = new_options(&["--follow-gateways"]);
-        let accept = [&["join", "accept"][..], &follow, &["--store", west, bundle]].concat();
-        run(&accept).unwrap();
+        self.west.accept(&self.east);
     }
 }
 
@@ -94,6 +82,23 @@ impl Network {
         let control_address = control.port("control").unwrap();
         let gateway = start_gateway(files.path(), control_address, &any, &[]);
         Self { control, gateway, control_address, name, ip, options, descriptors, files }
+    }
+
+    /// The other network exports a bundle, this one accepts it.
+    pub fn accept(&self, other: &Self) {
+        let (other_store, own) = (other.store(), self.store());
+        let (other_store, own) = (other_store.to_str().unwrap(), own.to_str().unwrap());
+        // A bundle names the network's gateways, and the control plane may not know of one yet.
+        let exported = retry_until(PATIENCE, "a join bundle", || {
+            tollway_try(["join", "export", "--store", other_store]).ok()
+        });
+        let bundle = other.files.path().join("bundle");
+        tollway_net::secret_file::write(&bundle, exported.unwrap().as_ref()).unwrap();
+        let bundle = bundle.to_str().unwrap();
+        // Gateways come and go in these tests.
+        let follow = new_options(&["--follow-gateways"]);
+        let accept = [&["join", "accept"][..], &follow, &["--store", own, bundle]].concat();
+        run(&accept).unwrap();
     }
 
     /// Runs a command on what its control plane stores; `input` is what `-` reads.
