@@ -222,7 +222,7 @@ proptest! {
         let set = set(&networks, threshold, spill_over);
         let health = |index: usize| {
             let (healthy, registered, under_way, may_be_tried) = health[index];
-            let healthy = if index % 3 == 0 { 0 } else { healthy };
+            let healthy = if index.is_multiple_of(3) { 0 } else { healthy };
             NetworkHealth { healthy, registered, under_way, may_be_tried }
         };
         let tried = NetworkSet(tried);
