@@ -193,10 +193,12 @@ pub(crate) fn fail_waiting(
         if !exchanges.is_waiting(key) {
             continue;
         }
-        if failover::move_on(cx, conns, exchanges, upstreams, key, STAYS_UNDIALLED) {
-            cx.effects.push(Effect::Dispatch(key));
-        } else if exchanges.get_mut(key).is_some_and(Exchange::leave_replica) {
+        let has_left = exchanges.get_mut(key).is_some_and(Exchange::leave_replica);
+        if has_left {
             pools::pass_over_workload(cx, upstreams, destination);
+        }
+        let stays = STAYS_UNDIALLED;
+        if failover::move_on(cx, conns, exchanges, upstreams, key, stays) || has_left {
             cx.effects.push(Effect::Dispatch(key));
         } else {
             fail::fail(cx, conns, exchanges, key, error);

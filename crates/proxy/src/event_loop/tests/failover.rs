@@ -168,16 +168,21 @@ impl Shop {
         [&of.priority, &of.health, &of.load, &of.last_resort, &of.retry].map(|of| of.value())
     }
 
-    fn route(&self, site: usize, prefix: &str) {
+    fn route(&self, site: usize, path: &str) {
+        self.route_to(site, &self.sites[site].stock, path);
+    }
+
+    /// Requests for stock of a network go to another service, with this path.
+    fn route_to(&self, site: usize, backend: &ServiceName, path: &str) {
         let (home, stock) = (service("web"), &self.sites[site].stock);
         let backend = Backend {
-            service: ServiceRef::parse(&stock.to_string()).unwrap(),
+            service: ServiceRef::parse(&backend.to_string()).unwrap(),
             weight: 1,
             request: HeaderEdits::default(),
             response: HeaderEdits::default(),
         };
         let mut rule = RouteRule::forward(vec![backend]);
-        rule.rewrite.path = Some(PathEdit::Full(prefix.to_owned()));
+        rule.rewrite.path = Some(PathEdit::Full(path.to_owned()));
         let route = Route {
             name: ObjectName::new("default", "stock").unwrap(),
             service: ServiceRef::parse(&stock.to_string()).unwrap(),
@@ -437,6 +442,28 @@ fn the_routes_of_the_chosen_network_hold_and_no_others() {
     let answer = shop.post("/a");
     assert_from(&answer, "east");
     assert!(answer.contains("x-path: /of-east\r\n"), "{answer}");
+}
+
+#[test]
+fn a_route_may_lead_to_a_service_in_any_network_and_holds_once() {
+    let mut shop = Shop::west_before_east();
+    shop.route_to(WEST, &any(), "/routed");
+    // Called by its full name it is routed; called in any network as well, and no further.
+    let by_name = |shop: &Shop| {
+        let request = "POST /v1.0/invoke/stock.default.west/method/a HTTP/1.1\r\nhost: a\r\n\
+                       content-length: 0\r\n\r\n";
+        talk(&mut connect(shop.caller.addresses[0]), request.as_bytes(), b"\r\n\r\n")
+    };
+    for answer in [by_name(&shop), shop.post("/a")] {
+        assert_from(&answer, "west");
+        assert!(answer.contains("x-path: /routed\r\n"), "{answer}");
+    }
+    shop.stop(WEST);
+    advance(SECOND);
+    let answer = by_name(&shop);
+    assert_from(&answer, "east");
+    assert!(answer.contains("x-path: /routed\r\n"), "{answer}");
+    assert_from(&shop.post("/a"), "east");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use tollway_model::failover::{FailoverNetwork, FailoverRules};
 use tollway_routing::intercept::Meaning;
 
 use super::app_unreachable::start_tcp_echo;
@@ -95,6 +96,37 @@ const GET: &[u8] = b"GET /a HTTP/1.1\r\nhost: stock.mesh:8080\r\n\r\n";
 fn is_reset(mut stream: Stream) -> bool {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).is_err() && rest.is_empty()
+}
+
+/// West may serve stock in any network.
+fn serve_in_any(site: &Site) {
+    let west = FailoverNetwork { network: label("west"), priority: 0, weight: 1 };
+    let rules = FailoverRules { networks: vec![west], threshold: 70, spill_over: None };
+    let state = ServiceState::Failover { rules: Arc::new(rules), registered: [1].into() };
+    site.caller.send_state(&service("stock.default.any"), state);
+}
+
+#[test]
+fn a_name_in_any_network_has_an_address_for_requests_and_for_bytes() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    site.send_stock(AppProtocol::Http);
+    serve_in_any(&site);
+    let mut stream = site.call("stock.default.any.mesh");
+    let answer = talk(&mut stream, GET, b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("x-host: stock.default.west.mesh\r\n"), "{answer}");
+    assert_eq!(site.caller.metrics.failover.priority.value(), 1);
+
+    let site = Site::new(AppProtocol::Tcp, start_tcp_echo());
+    site.send_stock(AppProtocol::Tcp);
+    serve_in_any(&site);
+    let mut stream = site.call("stock.default.any.mesh");
+    stream.write_all(b"bytes").unwrap();
+    stream.finish();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "bytes");
+    assert_eq!(site.caller.metrics.failover.priority.value(), 1);
 }
 
 #[test]
