@@ -33,6 +33,9 @@ const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// Over how long sidecars spread that, so that they do not all shake hands at once.
 const RENEW_SPREAD: Duration = Duration::from_secs(2);
 
+/// A dial that takes so long counts as one that fails where requests may go to another network instead.
+const SLOW_DIAL: Duration = Duration::from_secs(2);
+
 /// The key of a pool. It is stale once nothing uses the destination any more.
 pub(crate) type PoolKey = Key<Pool>;
 
@@ -501,6 +504,10 @@ pub(crate) fn sweep_pools(
         let is_backoff_over = pool.backoff.len() < passed_over && !pool.is_unused();
         let is_awaited =
             pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
+        if pool.is_of_any_network && pool.outage.is_none() && is_dialled_in_vain(conns, pool, now) {
+            pool.outage = Some(now);
+            cx.effects.push(Effect::LeaveNetwork(destination.clone()));
+        }
         let is_to_be_probed = pool.is_of_any_network
             && pool.outage.is_some()
             && pool.dialling.is_empty()
@@ -547,6 +554,17 @@ pub(crate) fn sweep_pools(
     for destination in unused {
         forget_unused(upstreams, mesh.as_deref_mut(), &destination);
     }
+}
+
+/// Whether nothing answers at a destination although it has been dialled for long.
+fn is_dialled_in_vain(conns: &Connections, pool: &Pool, now: Instant) -> bool {
+    let is_slow = |key: &ConnKey| {
+        let began = conns.get(*key).map(|conn| conn.since);
+        began.is_none_or(|began| now.saturating_duration_since(began) >= SLOW_DIAL)
+    };
+    !pool.dialling.is_empty()
+        && pool.dialling.iter().all(is_slow)
+        && !scale::has_usable(conns, pool)
 }
 
 /// Removes the pool of a service or a workload that is not called any more, and what belongs to it.

@@ -295,10 +295,15 @@ fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = Con
     pool.conns.iter().copied().filter(stands)
 }
 
+/// Whether a connection stands that neither drains nor is silent.
+pub(crate) fn has_usable(links: &impl Links, pool: &Pool) -> bool {
+    usable(links, pool).next().is_some()
+}
+
 /// Whether something answers at a destination, as far as is known: a connection does, or no dial and no
 /// keepalive has shown that nothing does.
 pub(crate) fn answers(links: &impl Links, pool: &Pool) -> bool {
-    if usable(links, pool).next().is_some() {
+    if has_usable(links, pool) {
         return true;
     }
     let is_silent =

@@ -346,10 +346,9 @@ fn a_network_that_presents_the_identity_of_another_is_refused() {
     assert_eq!(requests(), 0);
 }
 
-#[test]
-fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
+/// The gateway of east accepts connections and never answers; north comes after it.
+fn east_is_silent() -> (Shop, sim::Listening) {
     let shop = Shop::new(AppProtocol::Http);
-    // It accepts connections and never answers.
     let silent = listen();
     let ServiceState::Remote { mut remote, protocol, trust_domain } = shop.sites[EAST].state(1)
     else {
@@ -359,6 +358,32 @@ fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
     let state = ServiceState::Remote { remote, protocol, trust_domain };
     shop.caller.send_state(&shop.sites[EAST].stock, state);
     shop.name(&[(EAST, 0, 1), (NORTH, 1, 1)], None);
+    (shop, silent)
+}
+
+#[test]
+fn a_network_that_swallows_connections_is_left_before_the_time_of_a_dial_is_over() {
+    let (shop, silent) = east_is_silent();
+    let began = now();
+    assert_from(&shop.post("/"), "north");
+    let waited = now() - began;
+    assert!(waited <= Duration::from_millis(2200), "{waited:?}");
+    // Those that come later do not wait, nor while it is dialled again and again.
+    for _ in 0..30 {
+        let began = now();
+        assert_from(&shop.post("/"), "north");
+        assert!(now() - began < SWEEP * 2, "{:?}", now() - began);
+        advance(SECOND / 2);
+    }
+    assert!(silent.waiting() > 1, "it is tried again");
+    shop.caller.send_state(&shop.sites[EAST].stock, shop.sites[EAST].state(1));
+    advance(2 * SECOND);
+    assert_from(&shop.post("/"), "east");
+}
+
+#[test]
+fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
+    let (shop, _silent) = east_is_silent();
     let mut stream = connect(shop.caller.addresses[0]);
     let request = format!("POST {CALL}/ HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
