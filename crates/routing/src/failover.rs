@@ -60,11 +60,6 @@ impl NetworkSet {
     }
 
     #[must_use]
-    pub fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

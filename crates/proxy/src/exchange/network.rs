@@ -1,13 +1,16 @@
 //! The network that a request for a service in any network goes to.
 
+use std::sync::Arc;
+
 use tollway_http::RequestHead;
 use tollway_model::ServiceName;
 use tollway_model::call_trace::NetworkTaken;
+use tollway_model::failover::FailoverRules;
 use tollway_routing::{ChosenBy, NetworkSet};
 
 use super::{Destination, Exchange};
 use crate::headers;
-use crate::upstream::{Chosen, CountedCall};
+use crate::upstream::{Before, Chosen, CountedCall};
 
 /// What has been decided for one request or connection.
 pub(crate) struct ChosenNetwork {
@@ -18,8 +21,11 @@ pub(crate) struct ChosenNetwork {
     index: usize,
     priority: u32,
     by: ChosenBy,
-    /// The networks that it was sent to, the last one included.
+    rules: Arc<FailoverRules>,
+    /// The networks that it was sent to, the last one included, by their places in the rules.
     tried: NetworkSet,
+    /// A network was chosen for it before.
+    is_again: bool,
     /// How often the network was chosen again after it had failed.
     stays: u8,
     /// It counts among what is under way there.
@@ -29,10 +35,9 @@ pub(crate) struct ChosenNetwork {
 }
 
 impl ChosenNetwork {
-    /// The choice for what calls `called` and was sent to `tried` before.
-    pub(crate) fn new(called: ServiceName, tried: NetworkSet, chosen: Chosen) -> Self {
-        let Chosen { service, index, priority, by, under_way } = chosen;
-        let mut tried = tried;
+    /// The choice for what calls `called`.
+    pub(crate) fn new(called: ServiceName, chosen: Chosen) -> Self {
+        let Chosen { service, index, priority, by, under_way, rules, mut tried, is_again } = chosen;
         tried.insert(index);
         Self {
             called,
@@ -40,7 +45,9 @@ impl ChosenNetwork {
             index,
             priority,
             by,
+            rules,
             tried,
+            is_again,
             stays: 0,
             _under_way: under_way,
             unrouted: None,
@@ -56,9 +63,10 @@ impl ChosenNetwork {
         self.stays
     }
 
-    /// The place of the network in the rules.
-    pub(crate) fn index(&self) -> usize {
-        self.index
+    /// What was chosen so far, for a choice in which the network may stay the same or not.
+    pub(crate) fn before(&self, may_stay: bool) -> Before {
+        let present = may_stay.then_some(self.index);
+        Before { rules: Arc::clone(&self.rules), tried: self.tried, present }
     }
 
     /// The service as it was called.
@@ -66,15 +74,10 @@ impl ChosenNetwork {
         &self.called
     }
 
-    /// The networks that it was sent to.
-    pub(crate) fn tried(&self) -> NetworkSet {
-        self.tried
-    }
-
     /// The choice, as a call trace names it.
     pub(super) fn taken(&self) -> NetworkTaken {
         let by = match self.by {
-            _ if self.is_again() => "retry",
+            _ if self.is_again => "retry",
             ChosenBy::Priority => "priority",
             ChosenBy::Health => "health",
             ChosenBy::Load => "load",
@@ -86,11 +89,6 @@ impl ChosenNetwork {
             priority: self.priority,
             by: by.to_owned(),
         }
-    }
-
-    /// Whether it was sent to another network before.
-    fn is_again(&self) -> bool {
-        self.tried.len() > 1
     }
 }
 

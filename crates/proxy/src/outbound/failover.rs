@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tollway_model::{AppProtocol, ServiceName, ServiceState};
-use tollway_routing::{ChosenBy, NetworkSet};
+use tollway_routing::ChosenBy;
 
 use crate::conn::{ConnKey, Connections, access_log};
 use crate::cx::{Cx, Effect};
@@ -12,7 +12,7 @@ use crate::exchange::{ChosenNetwork, Destination, ExchangeKey, Exchanges};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
 use crate::upstream::networks::{self, Choice};
-use crate::upstream::{Upstreams, pools};
+use crate::upstream::{Chosen, Upstreams, pools};
 
 /// How often a request may stay in the own network, where other replicas are healthy, after dials failed.
 pub(crate) const STAYS_UNDIALLED: u8 = 8;
@@ -41,13 +41,12 @@ pub(crate) fn choose(
     let Some(called) = exchange.destination.service().cloned() else {
         return Ok(Next::Chosen(()));
     };
-    let tried = NetworkSet::default();
-    match networks::choose(cx, conns, upstreams, &called, tried, None)? {
+    match networks::choose(cx, conns, upstreams, &called, None)? {
         Choice::Network(chosen) => {
-            count(cx, chosen.by, tried);
+            count(cx, &chosen);
             // A route may have led from one such service to another: its changes stay.
             exchange.network = None;
-            exchange.enter_network(ChosenNetwork::new(called, tried, chosen));
+            exchange.enter_network(ChosenNetwork::new(called, chosen));
             Ok(Next::Chosen(()))
         }
         Choice::Unknown(destination) => Ok(Next::Wait(destination)),
@@ -57,28 +56,28 @@ pub(crate) fn choose(
 
 /// The network of a request does not answer, and has carried out nothing of it. Returns whether a network
 /// is chosen once more: another one, or the own one if other replicas are healthy there and the request
-/// has stayed less often than `stays`.
+/// has stayed less often than `most_stays`.
 pub(crate) fn move_on(
     cx: &mut Cx,
     conns: &Connections,
     exchanges: &mut Exchanges,
     upstreams: &mut Upstreams,
     key: ExchangeKey,
-    stays: u8,
+    most_stays: u8,
 ) -> bool {
     let Some(network) = exchanges.get(key).and_then(|exchange| exchange.network.as_ref()) else {
         return false;
     };
-    let (called, tried) = (network.called().clone(), network.tried());
-    let present = (network.stays() < stays).then_some(network.index());
-    let (index, stays) = (network.index(), network.stays());
-    let chosen = networks::choose(cx, conns, upstreams, &called, tried, present);
+    let (called, stays) = (network.called().clone(), network.stays());
+    let before = network.before(stays < most_stays);
+    let chosen = networks::choose(cx, conns, upstreams, &called, Some(before));
     let (Ok(Choice::Network(chosen)), Some(exchange)) = (chosen, exchanges.get_mut(key)) else {
         return false;
     };
-    count(cx, chosen.by, tried);
-    let stays = stays.saturating_add(u8::from(chosen.index == index));
-    exchange.enter_network(ChosenNetwork::new(called, tried, chosen).with_stays(stays));
+    count(cx, &chosen);
+    let is_same = exchange.destination.service() == Some(&chosen.service);
+    let stays = stays.saturating_add(u8::from(is_same));
+    exchange.enter_network(ChosenNetwork::new(called, chosen).with_stays(stays));
     true
 }
 
@@ -91,6 +90,9 @@ pub(crate) fn leave_network(
     upstreams: &mut Upstreams,
     destination: &Destination,
 ) {
+    if upstreams.pool_of(destination).is_none() {
+        return;
+    }
     let waiting = std::mem::take(&mut pools::pool(cx, upstreams, destination).waiting);
     let mut staying = VecDeque::with_capacity(waiting.len());
     for key in waiting {
@@ -117,17 +119,16 @@ pub(crate) fn choose_for_bytes(
     down: ConnKey,
     called: &ServiceName,
 ) -> Result<Next<(ServiceName, ServiceState)>, RequestError> {
-    let tried = NetworkSet::default();
-    match networks::choose(cx, conns, upstreams, called, tried, None)? {
+    match networks::choose(cx, conns, upstreams, called, None)? {
         Choice::Network(chosen) => {
             let service = chosen.service.clone();
             let destination = Destination::Service(service.clone());
             let Some(state) = pools::pool(cx, upstreams, &destination).state.clone() else {
                 return Ok(Next::Wait(destination));
             };
-            count(cx, chosen.by, tried);
+            count(cx, &chosen);
             if let Some(relay) = relay::relay(conns, down) {
-                relay.network = Some(Box::new(ChosenNetwork::new(called.clone(), tried, chosen)));
+                relay.network = Some(Box::new(ChosenNetwork::new(called.clone(), chosen)));
             }
             access_log::mark_line(conns, down, |line| line.service = Some(service.clone()));
             Ok(Next::Chosen((service, state)))
@@ -147,8 +148,7 @@ pub(crate) fn protocol(
     upstreams: &mut Upstreams,
     called: &ServiceName,
 ) -> Result<Next<AppProtocol>, RequestError> {
-    let tried = NetworkSet::default();
-    match networks::choose(cx, conns, upstreams, called, tried, None)? {
+    match networks::choose(cx, conns, upstreams, called, None)? {
         Choice::Network(chosen) => {
             let destination = Destination::Service(chosen.service);
             let state = &pools::pool(cx, upstreams, &destination).state;
@@ -166,10 +166,10 @@ pub(crate) fn protocol(
     }
 }
 
-fn count(cx: &Cx, by: ChosenBy, tried: NetworkSet) {
+fn count(cx: &Cx, chosen: &Chosen) {
     let counts = &cx.metrics.failover;
-    let counter = match by {
-        _ if !tried.is_empty() => &counts.retry,
+    let counter = match chosen.by {
+        _ if chosen.is_again => &counts.retry,
         ChosenBy::Priority => &counts.priority,
         ChosenBy::Health => &counts.health,
         ChosenBy::Load => &counts.load,

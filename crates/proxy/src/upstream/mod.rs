@@ -27,7 +27,7 @@ mod workload;
 use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
-pub(crate) use networks::{Chosen, CountedCall};
+pub(crate) use networks::{Before, Chosen, CountedCall};
 use pools::Pools;
 pub(crate) use pools::{Candidates, Pool, PoolKey};
 

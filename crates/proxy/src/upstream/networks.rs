@@ -56,6 +56,21 @@ pub(crate) struct Chosen {
     pub(crate) priority: u32,
     pub(crate) by: ChosenBy,
     pub(crate) under_way: CountedCall,
+    /// By these rules.
+    pub(crate) rules: Arc<FailoverRules>,
+    /// The networks that it was sent to before, by their places in the rules.
+    pub(crate) tried: NetworkSet,
+    /// A network was chosen for it before.
+    pub(crate) is_again: bool,
+}
+
+/// What was chosen before for a request that is to go elsewhere.
+pub(crate) struct Before {
+    pub(crate) rules: Arc<FailoverRules>,
+    /// The networks that it was sent to, by their places in those rules.
+    pub(crate) tried: NetworkSet,
+    /// Where it may stay, if that is the own network and other replicas are healthy there.
+    pub(crate) present: Option<usize>,
 }
 
 /// What is known when a network is to be chosen.
@@ -92,13 +107,23 @@ impl Networks {
         }
     }
 
+    /// The service in networks that may no longer serve by `newer`.
+    pub(crate) fn gone<'a>(
+        &'a self,
+        newer: Option<&'a Self>,
+    ) -> impl Iterator<Item = &'a Destination> {
+        let is_named = move |member: &Member| {
+            newer.is_some_and(|of| of.members.iter().any(|of| of.service == member.service))
+        };
+        self.members.iter().filter(move |member| !is_named(member)).map(|of| &of.destination)
+    }
+
     fn priority(&self, index: usize) -> u32 {
         self.rules.networks.get(index).map_or(u32::MAX, |of| of.priority)
     }
 }
 
-/// Chooses the network of a request for a service in any network, of which it has `tried` some. It may
-/// stay in `present` if that is the own network and other replicas are healthy there.
+/// Chooses the network of a request for a service in any network.
 ///
 /// # Errors
 /// When too many services are in use to ask for one more.
@@ -107,15 +132,14 @@ pub(crate) fn choose(
     links: &impl Links,
     upstreams: &mut Upstreams,
     service: &ServiceName,
-    tried: NetworkSet,
-    present: Option<usize>,
+    before: Option<Before>,
 ) -> Result<Choice, RequestError> {
     let of = Destination::Service(service.clone());
     let (_, pool) = pools::pool_in_use(cx, upstreams, &of)?;
     let none = || Choice::None(RequestError::unavailable(UnavailableReason::NoFailover, service));
     // It is put back below: the pools of its members are beside its own.
     let Some(networks) = pool.networks.take() else { return Ok(none()) };
-    let chosen = choose_of(cx, links, upstreams, service, &networks, (tried, present));
+    let chosen = choose_of(cx, links, upstreams, service, &networks, before);
     if let Some(pool) = upstreams.pools.get_mut(&of) {
         pool.networks = Some(networks);
     }
@@ -128,8 +152,12 @@ fn choose_of(
     upstreams: &mut Upstreams,
     service: &ServiceName,
     networks: &Networks,
-    (mut tried, present): (NetworkSet, Option<usize>),
+    before: Option<Before>,
 ) -> Result<Choice, RequestError> {
+    let is_again = before.is_some();
+    // By other rules than those of before nothing was tried.
+    let before = before.filter(|before| *before.rules == *networks.rules);
+    let (mut tried, present) = before.map_or_else(Default::default, |of| (of.tried, of.present));
     let mut health = [NetworkHealth::default(); FAILOVER_NETWORKS_LIMIT];
     let mut unknown: Option<(u32, &Member)> = None;
     for (index, (member, health)) in networks.members.iter().zip(&mut health).enumerate() {
@@ -167,6 +195,9 @@ fn choose_of(
         priority: networks.priority(index),
         by,
         under_way: CountedCall::new(&member.under_way),
+        rules: Arc::clone(&networks.rules),
+        tried,
+        is_again,
     }))
 }
 

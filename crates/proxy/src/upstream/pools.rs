@@ -399,15 +399,19 @@ pub(crate) fn on_service(
     if have_gateways_changed(pool.state.as_ref(), &update.state) {
         pool.renew_at = Some(now + RENEW_AFTER + spread);
     }
+    let before = pool.networks.take();
     pool.networks = match &update.state {
         ServiceState::Failover { rules, registered } => {
-            let before = pool.networks.as_deref();
+            let before = before.as_deref();
             Some(Box::new(Networks::new(&update.service, rules, registered, before)))
         }
         ServiceState::Local { .. } | ServiceState::Remote { .. } | ServiceState::Unavailable(_) => {
             None
         }
     };
+    for gone in before.iter().flat_map(|of| of.gone(pool.networks.as_deref())) {
+        cx.effects.push(Effect::LeaveNetwork(gone.clone()));
+    }
     if is_there(&update.state) {
         // However it is written, it is one service.
         let name = update.service.to_string().to_ascii_lowercase();

@@ -396,6 +396,19 @@ fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
 }
 
 #[test]
+fn a_request_that_waits_follows_rules_that_change() {
+    let (shop, _silent) = east_is_silent();
+    let mut stream = connect(shop.caller.addresses[0]);
+    let request = format!("POST {CALL}/ HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    advance(SECOND);
+    assert!(!stream.has_arrived());
+    // The first network is another one now, which has not been tried.
+    shop.name(&[(NORTH, 0, 1), (WEST, 1, 1)], None);
+    assert_from(&talk(&mut stream, b"", b"\r\n\r\n"), "north");
+}
+
+#[test]
 fn connections_of_bytes_go_to_the_next_network_too() {
     let mut shop = Shop::new(AppProtocol::Tcp);
     shop.name(&[(WEST, 0, 1), (EAST, 1, 1)], None);
