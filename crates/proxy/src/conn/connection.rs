@@ -288,11 +288,16 @@ pub(crate) struct Dial {
     pub(crate) purpose: Purpose,
     /// It leads to the app, which proves nothing of itself.
     pub(crate) is_app: bool,
+    /// What it is for may go to another network instead.
+    pub(crate) is_of_any_network: bool,
     /// When the other end answered; with TLS, a handshake follows.
     pub(crate) connected: Option<Instant>,
     /// As TCP has measured it then.
     round_trip: Option<Duration>,
 }
+
+/// A dial that takes so long counts as one that fails where another network may serve instead.
+pub(crate) const SLOW_DIAL: Duration = Duration::from_secs(2);
 
 /// How a connection was made.
 #[derive(Clone, Copy, Debug)]
@@ -307,7 +312,19 @@ pub(crate) struct Opened {
 impl Dial {
     pub(crate) fn to(address: SocketAddr, purpose: Purpose) -> Self {
         let address = Some(address);
-        Self { address, purpose, is_app: false, connected: None, round_trip: None }
+        Self {
+            address,
+            purpose,
+            is_app: false,
+            is_of_any_network: false,
+            connected: None,
+            round_trip: None,
+        }
+    }
+
+    /// How long it may take where others may take as long as `usual`.
+    pub(super) fn limit(&self, usual: Duration) -> Duration {
+        if self.is_of_any_network { usual.min(SLOW_DIAL) } else { usual }
     }
 
     /// A dial that began at `began` stands.

@@ -103,7 +103,7 @@ impl Connections {
                 };
                 if is_over { Expired::Close } else { Expired::No }
             }
-            Role::Dialling(_) if waited > timeouts.connect => Expired::Dial,
+            Role::Dialling(dial) if waited > dial.limit(timeouts.connect) => Expired::Dial,
             Role::Http1Server(server) => {
                 conn.draining |= certificate_ended;
                 if server.in_head && waited > timeouts.head {
@@ -210,7 +210,7 @@ fn next_examination(
             let long = now.saturating_duration_since(*began);
             left(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long)).max(slow)
         }
-        Role::Dialling(_) => left(true, timeouts.connect),
+        Role::Dialling(dial) => left(true, dial.limit(timeouts.connect)),
         Role::Http1Server(server) if server.in_head => left(true, timeouts.head),
         Role::Http1Server(server) => {
             let idle = left(server.exchange.is_none(), timeouts.downstream_idle);

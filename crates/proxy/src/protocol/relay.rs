@@ -76,6 +76,12 @@ pub(crate) fn relay(conns: &mut Connections, key: ConnKey) -> Option<&mut Relay>
     }
 }
 
+/// Whether a connection carries bytes for a service in any network.
+pub(crate) fn is_of_any_network(conns: &Connections, key: ConnKey) -> bool {
+    let role = conns.get(key).map(|conn| &conn.role);
+    matches!(role, Some(Role::Relay(relay)) if relay.network.is_some())
+}
+
 /// A flushed connection has room: its source may be read again.
 pub(crate) fn on_room(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(Relay { other: Some(other), .. }) = relay(conns, key) else { return };

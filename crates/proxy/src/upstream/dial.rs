@@ -16,6 +16,7 @@ use crate::conn::{
 };
 use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, describe};
+use crate::protocol::relay;
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
 use crate::upstream::{Candidates, Pool, PoolKey, Upstreams, pools, scale};
@@ -139,7 +140,13 @@ pub(crate) fn dial(
         }
     };
     let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
-    let dial = Dial::to(address, purpose);
+    let is_of_any_network = match &purpose {
+        Purpose::Relay(down) => relay::is_of_any_network(conns, *down),
+        // Requests that wait are led elsewhere by themselves.
+        Purpose::PoolH2(_) | Purpose::PoolH1(_) | Purpose::Upgrade(_) => false,
+    };
+    let mut dial = Dial::to(address, purpose);
+    dial.is_of_any_network = is_of_any_network;
     let mut conn = Connection::new(io, Role::Dialling(dial), cx.now);
     conn.remote = Some(address);
     let Some(key) = conns.insert(cx, conn) else {

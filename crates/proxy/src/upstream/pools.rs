@@ -16,7 +16,7 @@ use tollway_routing::Flight;
 use tollway_telemetry::SeriesId;
 
 use super::workload;
-use crate::conn::{ConnKey, Connection, Connections, Role};
+use crate::conn::{ConnKey, Connection, Connections, Role, SLOW_DIAL};
 use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::ExchangeKey;
 use crate::exchange::{Destination, WorkloadName};
@@ -32,9 +32,6 @@ use crate::upstream::{Upstreams, pick, scale};
 const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// Over how long sidecars spread that, so that they do not all shake hands at once.
 const RENEW_SPREAD: Duration = Duration::from_secs(2);
-
-/// A dial that takes so long counts as one that fails where requests may go to another network instead.
-const SLOW_DIAL: Duration = Duration::from_secs(2);
 
 /// The key of a pool. It is stale once nothing uses the destination any more.
 pub(crate) type PoolKey = Key<Pool>;

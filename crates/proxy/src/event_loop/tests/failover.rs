@@ -348,7 +348,11 @@ fn a_network_that_presents_the_identity_of_another_is_refused() {
 
 /// The gateway of east accepts connections and never answers; north comes after it.
 fn east_is_silent() -> (Shop, sim::Listening) {
-    let shop = Shop::new(AppProtocol::Http);
+    east_is_silent_for(AppProtocol::Http)
+}
+
+fn east_is_silent_for(protocol: AppProtocol) -> (Shop, sim::Listening) {
+    let shop = Shop::new(protocol);
     let silent = listen();
     let ServiceState::Remote { mut remote, protocol, trust_domain } = shop.sites[EAST].state(1)
     else {
@@ -434,6 +438,16 @@ fn connections_of_bytes_go_to_the_next_network_too() {
     assert!(talk(&mut stream, request, b"east").starts_with("HTTP/1.1 200 "));
     shop.stop(EAST);
     assert!(read(&shop).is_err() || read(&shop).unwrap().is_empty());
+}
+
+#[test]
+fn a_connection_of_bytes_leaves_a_network_that_swallows_it() {
+    let (shop, _silent) = east_is_silent_for(AppProtocol::Tcp);
+    let began = now();
+    let mut text = String::new();
+    connect(shop.caller.addresses[2]).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "north");
+    assert!(now() - began <= Duration::from_millis(2200), "{:?}", now() - began);
 }
 
 #[test]
