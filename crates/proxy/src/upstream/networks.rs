@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use tollway_model::failover::{FAILOVER_NETWORKS_LIMIT, FailoverRules};
-use tollway_model::{ServiceName, ServiceState, UnavailableReason};
+use tollway_model::{Endpoint, ServiceName, ServiceState, UnavailableReason};
 use tollway_routing::{ChosenBy, FailoverSet, NetworkChoice, NetworkHealth, NetworkSet};
 
 use crate::cx::Cx;
@@ -206,14 +206,16 @@ fn choose_of(
 fn health_of(pool: &Pool, registered: u32, links: &impl Links, now: Instant) -> NetworkHealth {
     let ready = match &pool.state {
         Some(ServiceState::Local { endpoints, .. }) => {
-            let is_usable = |address| pool.backoff.is_empty() || !pool.is_passed_over(address, now);
-            endpoints.iter().filter(|endpoint| is_usable(endpoint.address)).count()
+            let is_usable = |of: &&Endpoint| !pool.is_passed_over(of.address, now);
+            endpoints.iter().filter(is_usable).count()
         }
         Some(ServiceState::Remote { remote, .. }) => {
             let mut gateways = remote.gateways.iter();
-            let is_usable = pool.backoff.is_empty()
-                || gateways.any(|address| !pool.is_passed_over(*address, now));
-            if is_usable { remote.ready_replicas as usize } else { 0 }
+            if gateways.any(|address| !pool.is_passed_over(*address, now)) {
+                remote.ready_replicas as usize
+            } else {
+                0
+            }
         }
         Some(ServiceState::Failover { .. } | ServiceState::Unavailable(_)) | None => {
             return NetworkHealth { registered, ..NetworkHealth::default() };
