@@ -45,6 +45,7 @@ fn main() {
         black_box(limits.take(&caller, black_box(at))).ok();
     });
     let rules = ReplicaRules {
+        balancing: Balancing::LeastRequests,
         outlier: Some(Outlier::DEFAULT),
         panic_percent: 50,
         slow_start: Duration::ZERO,

@@ -29,9 +29,9 @@ impl Share {
         Self(u32::try_from(scaled).unwrap_or(Self::WHOLE.0)).max(Self::LEAST)
     }
 
-    /// Whether it is drawn; `random` is uniform.
-    fn holds(self, random: u64) -> bool {
-        self >= Self::WHOLE || (random >> 48) < u64::from(self.0)
+    /// Whether it is drawn; `random` gives a uniform number.
+    fn holds(self, random: impl FnOnce() -> u64) -> bool {
+        self >= Self::WHOLE || (random() >> 48) < u64::from(self.0)
     }
 }
 
@@ -53,7 +53,7 @@ pub fn choose(
 ) -> Option<usize> {
     let drawn = pick_of_two(count, random, |index| {
         let Candidate { cost, share } = candidate(index)?;
-        share.holds(luck(random, index)).then_some(cost)
+        share.holds(|| luck(random, index)).then_some(cost)
     });
     drawn.or_else(|| {
         pick_of_two(count, random, |index| {

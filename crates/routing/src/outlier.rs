@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use tollway_model::traffic_policy::{Outlier, SuccessRate};
+use tollway_model::traffic_policy::{Balancing, Outlier, SuccessRate};
 
-use crate::balance::Share;
+use crate::balance::{Candidate, PeakEwma, Share, cost};
 
 /// For how long a replica that refuses requests as too many gets fewer, if it does not ask for a time.
 const OVERLOADED_FOR: Duration = Duration::from_secs(1);
@@ -66,6 +66,8 @@ pub enum EjectionReason {
 /// What is done about the replicas of one service.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReplicaRules {
+    /// By what a replica is chosen.
+    pub balancing: Balancing,
     pub outlier: Option<Outlier>,
     /// If fewer than this part of the replicas are left, ejected ones are used as well.
     pub panic_percent: u32,
@@ -121,6 +123,8 @@ struct Replica<K> {
     /// Since success rates were compared last.
     requests: u32,
     successes: u32,
+    /// What requests to it take.
+    times: PeakEwma,
 }
 
 impl<K: Eq + Hash + Clone> Replicas<K> {
@@ -191,6 +195,7 @@ impl<K: Eq + Hash + Clone> Replicas<K> {
             overloaded_until: None,
             requests: 0,
             successes: 0,
+            times: PeakEwma::new(now),
         };
         let index = self.free.pop().unwrap_or(self.slots.len());
         match self.slots.get_mut(index) {
@@ -247,14 +252,52 @@ impl<K: Eq + Hash + Clone> Replicas<K> {
         self.rules.rise(replica, now)
     }
 
+    /// Those that are ejected.
+    pub fn ejected_keys(&self) -> impl Iterator<Item = &K> {
+        let ejected = |replica: &&Replica<K>| replica.ejected_until.is_some();
+        self.slots.iter().flatten().filter(ejected).map(|replica| &replica.key)
+    }
+
+    /// Whether none may get a request.
+    #[must_use]
+    pub fn are_all_ejected(&self) -> bool {
+        self.ejected > 0 && self.ejected == self.by_key.len() && !self.is_panic()
+    }
+
+    /// A replica that has so many requests under way, for [`choose`](crate::choose). What is not known
+    /// gets its whole share.
+    #[must_use]
+    pub fn candidate(&self, id: Option<ReplicaId>, under_way: u32, now: Instant) -> Candidate {
+        let known = id.and_then(|id| Some((id, self.replica(id)?)));
+        let Some((id, replica)) = known else {
+            return Candidate { cost: under_way, share: Share::WHOLE };
+        };
+        let cost = cost(self.rules.balancing, under_way, &replica.times, now);
+        Candidate { cost, share: self.share(id, now) }
+    }
+
+    /// A replica has answered a request after `took`, or failed to if `has_failed`.
+    pub fn note_time(&mut self, id: ReplicaId, took: Duration, has_failed: bool, now: Instant) {
+        let Balancing::PeakEwma { decay } = self.rules.balancing else { return };
+        let slot = self.slots.get_mut(id.index).and_then(Option::as_mut);
+        let Some(replica) = slot.filter(|replica| replica.generation == id.generation) else {
+            return;
+        };
+        if has_failed {
+            replica.times.note_failure(took, decay, now);
+        } else {
+            replica.times.note_success(took, decay, now);
+        }
+    }
+
     fn replica(&self, id: ReplicaId) -> Option<&Replica<K>> {
         let replica = self.slots.get(id.index)?.as_ref()?;
         (replica.generation == id.generation).then_some(replica)
     }
 
-    /// Lets replicas come back whose time is over; it costs a comparison until then. Gives how many
-    /// came back.
-    pub fn advance(&mut self, now: Instant) -> usize {
+    /// Lets replicas come back whose time is over; it costs a comparison until then. `on_return` gets
+    /// each of them. Gives how many came back.
+    pub fn advance(&mut self, now: Instant, mut on_return: impl FnMut(&K)) -> usize {
         if self.next_return.is_none_or(|at| now < at) {
             return 0;
         }
@@ -272,6 +315,7 @@ impl<K: Eq + Hash + Clone> Replicas<K> {
             replica.is_rising = true;
             replica.since = now;
             (replica.requests, replica.successes) = (0, 0);
+            on_return(&replica.key);
         }
         self.next_return = next;
         self.ejected -= returned;
@@ -279,7 +323,7 @@ impl<K: Eq + Hash + Clone> Replicas<K> {
     }
 
     /// How a request to a replica ended. `on_ejection` gets each replica that is ejected by it, and for
-    /// how long.
+    /// how long. Those whose time is over come back first, as by [`advance`](Self::advance).
     pub fn note(
         &mut self,
         id: ReplicaId,
@@ -287,7 +331,7 @@ impl<K: Eq + Hash + Clone> Replicas<K> {
         now: Instant,
         mut on_ejection: impl FnMut(&K, EjectionReason, Duration),
     ) {
-        self.advance(now);
+        self.advance(now, |_| {});
         let outlier = self.rules.outlier;
         let slot = self.slots.get_mut(id.index).and_then(Option::as_mut);
         let Some(replica) = slot.filter(|replica| replica.generation == id.generation) else {

@@ -4,7 +4,12 @@ use crate::balance::{Candidate, choose};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn rules(outlier: Outlier) -> ReplicaRules {
-    ReplicaRules { outlier: Some(outlier), panic_percent: 50, slow_start: Duration::ZERO }
+    ReplicaRules {
+        balancing: Balancing::LeastRequests,
+        outlier: Some(outlier),
+        panic_percent: 50,
+        slow_start: Duration::ZERO,
+    }
 }
 
 fn with_success_rate() -> ReplicaRules {
@@ -46,7 +51,7 @@ struct Simulation {
 
 impl Simulation {
     fn choose(&mut self, count: u32, now: Instant) -> u32 {
-        self.replicas.advance(now);
+        self.replicas.advance(now, |_| {});
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut random = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         random ^= random >> 31;
@@ -120,7 +125,7 @@ fn at_most_a_part_is_ejected() {
     fail(&mut replicas, 0, 5, now);
     fail(&mut replicas, 1, 5, now);
     let later = now + 30 * SECOND;
-    assert_eq!(replicas.advance(later), 1);
+    assert_eq!(replicas.advance(later, |_| {}), 1);
     fail(&mut replicas, 1, 1, later);
     assert_eq!(share(&replicas, 1, later), Share::NONE);
 }
@@ -158,13 +163,13 @@ fn each_ejection_is_longer_up_to_a_bound_and_is_forgotten_in_time() {
     let mut last = 30;
     for expected in [60, 90, 120, 150, 180, 210, 240, 270, 300, 300] {
         now += Duration::from_secs(last);
-        assert_eq!(replicas.advance(now), 1);
+        assert_eq!(replicas.advance(now, |_| {}), 1);
         assert_eq!(share(&replicas, 0, now), Share::LEAST, "it is on trial");
         assert_eq!(eject(&mut replicas, now, 1), Some(expected));
         last = expected;
     }
     now += 300 * SECOND;
-    assert_eq!(replicas.advance(now), 1);
+    assert_eq!(replicas.advance(now, |_| {}), 1);
     note(&mut replicas, 0, ReplicaOutcome::Success, now);
     assert_eq!(share(&replicas, 0, now), Share::WHOLE);
     // Eleven ejections, of which a time of 30 s each forgets one.
@@ -179,8 +184,8 @@ fn what_was_under_way_when_it_was_ejected_does_not_count() {
     note(&mut replicas, 0, ReplicaOutcome::Success, now);
     assert_eq!(share(&replicas, 0, now), Share::NONE);
     let back = now + 30 * SECOND;
-    assert_eq!(replicas.advance(back - Duration::from_millis(1)), 0);
-    assert_eq!(replicas.advance(back), 1);
+    assert_eq!(replicas.advance(back - Duration::from_millis(1), |_| {}), 0);
+    assert_eq!(replicas.advance(back, |_| {}), 1);
     note(&mut replicas, 0, ReplicaOutcome::Success, back);
     assert_eq!(share(&replicas, 0, back), Share::WHOLE);
 }
@@ -322,7 +327,7 @@ fn the_share_of_one_that_joins_or_comes_back_rises() {
     assert_eq!(share(&replicas, 0, start), Share::WHOLE);
     fail(&mut replicas, 0, 5, start);
     let back = start + 30 * SECOND;
-    replicas.advance(back);
+    replicas.advance(back, |_| {});
     note(&mut replicas, 0, ReplicaOutcome::Success, back);
     assert_eq!(share(&replicas, 0, back), Share::LEAST);
     assert_eq!(share(&replicas, 0, back + 10 * SECOND), Share::WHOLE);
@@ -387,7 +392,7 @@ proptest::proptest! {
             proptest::prop_assert!(replicas.ejected() * 100 <= percent as usize * count as usize);
             proptest::prop_assert!(out <= replicas.ejected());
         }
-        replicas.advance(now + 301 * SECOND);
+        replicas.advance(now + 301 * SECOND, |_| {});
         proptest::prop_assert_eq!(replicas.ejected(), 0);
     }
 }
