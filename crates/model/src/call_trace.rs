@@ -40,6 +40,9 @@ pub struct CallTrace {
     /// What was known of the service when the request was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
+    /// What a traffic policy had go wrong with the request on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
     /// The connection that the last attempt was made on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
@@ -87,6 +90,9 @@ pub struct Service {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     pub ready_replicas: u32,
+    /// Those of them that were passed over, since the caller's sidecar has ejected them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ejected_replicas: u32,
     /// Gateways that are dialled for it, the first [`GATEWAYS_LIMIT`]: those of its network or of
     /// the caller's. Empty for a service of the caller's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,6 +100,21 @@ pub struct Service {
     /// If `gateways` are those of the caller's network: the gateways of the service's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote_gateways: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// What went wrong with a request on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    /// It was held back for so long; a part of the caller's sidecar's time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_us: Option<u64>,
+    /// It was answered and not sent.
+    pub is_aborted: bool,
 }
 
 /// The network that has a service, or why none does.

@@ -196,6 +196,10 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.iter_places(0..self.entries.len())
     }

@@ -67,7 +67,12 @@ impl AsDaprd {
         }
         let id = called(exchange, error, home)?;
         let text = text_of(&id, &error.message(hop));
-        Some(error_response::direct_invoke(error, status_of(error.code()), &text, hop))
+        let status = if let RequestError::FaultInjected { status, .. } = error {
+            *status
+        } else {
+            status_of(error.code())
+        };
+        Some(error_response::direct_invoke(error, status, &text, hop))
     }
 
     /// What another hop of the mesh reports in place of the app of a call.

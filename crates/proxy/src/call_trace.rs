@@ -11,9 +11,10 @@ use tollway_http::ResponseHead;
 use tollway_model::ErrorCode;
 use tollway_model::call_trace::{
     Admission, CalleePart, Connection as TracedConnection, FAILED_ATTEMPTS_LIMIT, FailedAttempt,
-    Failure, Service, Stage, Times, Tls,
+    Failure, Fault, Service, Stage, Times, Tls,
 };
 use tollway_net::Agreed;
+use tollway_routing::Mishap;
 
 use crate::conn::{Connection, Opened};
 use crate::headers;
@@ -44,6 +45,7 @@ pub(crate) struct CallerTrace {
     pub(crate) failure: Option<Failure>,
     /// What was known of the service when the request was dispatched last.
     pub(crate) service: Option<Service>,
+    pub(crate) fault: Option<Fault>,
 }
 
 /// In the callee's sidecar.
@@ -60,6 +62,13 @@ pub(crate) enum WaitsFor {
 }
 
 impl CallerTrace {
+    /// The request goes wrong on purpose.
+    pub(crate) fn note_fault(&mut self, mishap: Mishap) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (delay_us, is_aborted) = (mishap.delay.map(micros), mishap.abort.is_some());
+        self.fault = Some(Fault { delay_us, is_aborted });
+    }
+
     pub(crate) fn wait(&mut self, what: WaitsFor, now: Instant) {
         self.end_wait(now);
         self.waits = Some((what, now));

@@ -16,6 +16,7 @@ use crate::event_loop::LoopConfig;
 use crate::exchange::{Destination, ExchangeKey};
 use crate::observe::{Finished, Observer};
 use crate::request_error::RequestError;
+use crate::upstream::NotedOutcome;
 
 /// What one pass of the event loop works with.
 pub(crate) struct Cx {
@@ -158,6 +159,8 @@ pub(crate) enum Effect {
     Retire(ConnKey),
     /// A connection is no member of its pool any more; `refill` asks for another one in its place.
     LeftPool { conn: ConnKey, destination: Destination, refill: bool },
+    /// How a request ended at a replica of a service that has traffic policies.
+    NoteReplica(NotedOutcome),
     /// The replica behind an HTTP/1.1 upstream cannot reach its app.
     EjectReplica(Box<EjectedReplica>),
     /// An idle connection may have something to read.

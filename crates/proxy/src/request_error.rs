@@ -70,6 +70,11 @@ pub(crate) enum RequestError {
     /// `what` of the requests is over the limit of a traffic policy.
     #[error("service {service} takes no more requests {what} now; try again after {after_s} s")]
     RateLimited { service: ServiceName, what: &'static str, after_s: u64 },
+    #[error("every replica of service {service} is ejected since it has failed lately")]
+    AllEjected { service: ServiceName },
+    /// The statuses are those of the policy.
+    #[error("a traffic policy of service {service} has this request fail on purpose, for a test")]
+    FaultInjected { service: ServiceName, status: u16, grpc_status: u8 },
     /// Another hop of the mesh reports it.
     #[error("{hop} reports {code}: {}", lowered(code.entry().meaning))]
     OfCallee { code: ErrorCode, hop: String },
@@ -166,9 +171,10 @@ impl RequestError {
         }
     }
 
-    /// The HTTP status that carries it: the catalogue's, or for malformed requests the codec's.
+    /// The HTTP status that carries it: the catalogue's, or for malformed requests the codec's, and for
+    /// faults on purpose that of the policy.
     pub(crate) fn status(&self) -> u16 {
-        if let Self::BadRequest { status, .. } = self {
+        if let Self::BadRequest { status, .. } | Self::FaultInjected { status, .. } = self {
             return *status;
         }
         self.code().http_status()
@@ -189,6 +195,9 @@ impl RequestError {
             // What the app, or another hop, said by its code.
             let status = grpc::Status::from_reset(*reason).0;
             return u8::try_from(status).expect("the statuses of gRPC are below 17");
+        }
+        if let Self::FaultInjected { grpc_status, .. } = self {
+            return *grpc_status;
         }
         self.code().grpc_status().number()
     }
@@ -229,6 +238,8 @@ impl RequestError {
             Self::Overloaded { .. } | Self::Shed { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
+            Self::AllEjected { .. } => ErrorCode::ReplicasEjected,
+            Self::FaultInjected { .. } => ErrorCode::FaultInjected,
             Self::NoRoute { .. } => ErrorCode::NoRoute,
             Self::NoBackend { .. } => ErrorCode::NoBackend,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
@@ -254,6 +265,8 @@ impl RequestError {
 
 #[cfg(test)]
 mod tests {
+    use tollway_model::Label;
+
     use super::*;
 
     #[track_caller]
@@ -298,6 +311,17 @@ mod tests {
         check(&RequestError::CrossSite, "ERR_CROSS_SITE", 403, 7, "a web page of another site");
         let host = "rebind.evil.example:3500".to_owned();
         check(&RequestError::HostName { host }, "ERR_HOST_NAME", 403, 7, "evil.example:3500`; ");
+        let [namespace, network] = ["default", "east"].map(|text| Label::new(text).unwrap());
+        let service = ServiceName::parse_in("echo", &namespace, &network).unwrap();
+        let status = 418;
+        let fault = RequestError::FaultInjected { service, status, grpc_status: 10 };
+        check(
+            &fault,
+            "ERR_FAULT_INJECTED",
+            418,
+            10,
+            "fail on purpose, for a test; nothing is broken",
+        );
         check(&RequestError::ApiToken, "ERR_API_TOKEN", 401, 16, "does not show the API token");
     }
 }

@@ -92,27 +92,8 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<()> {
     };
     block_on(async {
         let changed = args.change.store.admin().await?.apply_objects(request).await?;
-        let idle = objects.iter().filter_map(without_effect);
-        idle.for_each(|note| eprintln!("note: {note}"));
         report(&args.change, &changed)
     })?
-}
-
-/// The parts of a traffic policy on which no sidecar acts in this version.
-fn without_effect(object: &Object) -> Option<String> {
-    let Object::TrafficPolicy(policy) = object else { return None };
-    let parts = &policy.parts;
-    let stated = [
-        ("balancing", parts.balancing.is_some()),
-        ("slowStart", parts.slow_start.is_some()),
-        ("outlier", parts.outlier.is_some()),
-        ("panicPercent", parts.panic_percent.is_some()),
-        ("faults", !parts.faults.is_empty()),
-    ];
-    let stated = stated.into_iter().filter_map(|(part, is_stated)| is_stated.then_some(part));
-    let stated: Vec<&str> = stated.collect();
-    let text = || format!("{} has no effect in this version: {}", object.id(), stated.join(", "));
-    (!stated.is_empty()).then(text)
 }
 
 pub(crate) fn delete(args: &DeleteArgs) -> Result<()> {

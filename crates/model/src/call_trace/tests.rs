@@ -20,9 +20,11 @@ fn whole() -> CallTrace {
             state: ServiceWord::JoinedNetwork,
             protocol: Some("http".to_owned()),
             ready_replicas: 2,
+            ejected_replicas: 1,
             gateways: vec!["10.0.0.1:15443".to_owned()],
             remote_gateways: vec!["192.0.2.1:15443".to_owned()],
         }),
+        fault: Some(Fault { delay_us: Some(5), is_aborted: false }),
         connection: Some(Connection {
             address: "10.0.0.1:15443".to_owned(),
             through_gateway: true,

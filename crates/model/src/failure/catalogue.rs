@@ -131,6 +131,14 @@ catalogue! {
         [CallersSidecar],
         "The service is called in any network, and none of the networks that may serve it can: the message has the reason for each.",
         "Follow the reasons: start the app in one of the networks, or find out why it cannot be reached. `tollway get failovers` lists the networks.";
+    FaultInjected, "ERR_FAULT_INJECTED", Request, http(503, Unavailable),
+        [CallersSidecar],
+        "A traffic policy of the service has requests of this caller go wrong on purpose, for a test; this is one of them. Nothing was sent to the service. The status is that of the policy.",
+        "Nothing is broken. `tollway get traffic-policies` shows `faults`; without them no request is refused so.";
+    ReplicasEjected, "ERR_REPLICAS_EJECTED", Connectivity, http(503, Unavailable),
+        [CallersSidecar],
+        "Every replica of the service is ejected, since it has failed lately, and the traffic policy uses none of them then (`maxEjectedPercent: 100`, `panicPercent: 0`).",
+        "Repair the app: its replicas are tried again one by one. To have all replicas used in this case, set `panicPercent`.";
     NotIntercepted, "ERR_NOT_INTERCEPTED", Name, NONE,
         [CallersSidecar],
         "A connection came to the port at which the sidecar takes intercepted connections, and the kernel has not led it there: some program dialled the port itself, or the sidecar would call itself in a circle. The connection is reset.",

@@ -20,7 +20,7 @@ use crate::headers::Caller;
 use crate::inbound::{Rated, Rights, Upgraded};
 use crate::observe::Finished;
 use crate::runtime_protocol::TurnLease;
-use crate::upstream::PoolKey;
+use crate::upstream::{PoolKey, ReplicaRef};
 
 /// Through which listener a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,6 +91,8 @@ pub(crate) struct Connection {
     /// Its address as text, once a request needed it.
     remote_text: Option<Box<str>>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// The replica that it leads to, where traffic policies distinguish replicas.
+    pub(crate) replica: Option<ReplicaRef>,
     /// What a front knows of its client.
     pub(crate) client: Option<Box<Client>>,
     pub(super) listed: Listed,
@@ -131,6 +133,7 @@ impl Connection {
             remote: None,
             remote_text: None,
             peer: None,
+            replica: None,
             client: None,
             listed: Listed::default(),
             paused: false,

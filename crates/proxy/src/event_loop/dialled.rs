@@ -16,7 +16,7 @@ use crate::exchange::{Destination, ExchangeKey, UpstreamState};
 use crate::outbound::send;
 use crate::protocol::relay;
 use crate::upstream::dial::{DialFailure, h1_client};
-use crate::upstream::{dial, pools, relay_dial, trace_wait};
+use crate::upstream::{dial, pools, relay_dial, replicas, trace_wait};
 
 impl<V: Variant> Http<V> {
     /// A dial stands: the connection takes its role. Returns whether it lives on.
@@ -54,6 +54,7 @@ impl<V: Variant> Http<V> {
         let upstreams = &mut self.upstreams;
         match purpose {
             Purpose::PoolH2(destination) => {
+                replicas::attach(conns, upstreams, key, &destination);
                 dial::join_pool_h2(cx, conns, upstreams, key, destination, address, opened);
             }
             Purpose::PoolH1(destination) => {
@@ -62,11 +63,18 @@ impl<V: Variant> Http<V> {
                 let client = Http1Client { opened, ..h1_client(destination.clone(), pool) };
                 conn.role = Role::Http1Client(Box::new(client));
                 conns.schedule(cx, key);
+                replicas::attach(conns, upstreams, key, &destination);
                 dial::join_pool(cx, upstreams, key, &destination, address).idle.push(key);
                 cx.effects.push(Effect::ServeWaiting(destination));
             }
             Purpose::Upgrade(exchange) => self.start_upgrade(cx, conns, key, exchange, opened),
-            Purpose::Relay(down) => relay::on_dialled(cx, conns, key, down),
+            Purpose::Relay(down) => {
+                let service = conns.get(down).and_then(|conn| conn.raw_target.clone());
+                if let Some(service) = service {
+                    replicas::note_dialled(cx, conns, upstreams, key, &service);
+                }
+                relay::on_dialled(cx, conns, key, down);
+            }
         }
         true
     }
@@ -82,6 +90,7 @@ impl<V: Variant> Http<V> {
         let waits = self.exchanges.get(exchange).filter(|e| e.up == UpstreamState::Waiting);
         let Some(state) = waits else { return conns.close(cx, key) };
         let destination = state.destination.clone();
+        replicas::attach(conns, &self.upstreams, key, &destination);
         if let Some(conn) = conns.get_mut(key) {
             let client = Http1Client { opened: Some(opened), ..h1_client(destination, None) };
             conn.role = Role::Http1Client(Box::new(client));
@@ -113,6 +122,7 @@ impl<V: Variant> Http<V> {
                 tracing::debug!(?destination, ?address, reason, "dial failed");
                 let dialling = &mut pools::pool(cx, upstreams, &destination).dialling;
                 dialling.retain(|dialling| *dialling != key);
+                dial::note_failed(cx, upstreams, &destination, address, failure);
                 pools::back_off(cx, upstreams, &destination, address, until);
                 if destination == Destination::App {
                     if let (Some(app), Some(address)) = (&cx.config.app, address) {
@@ -136,6 +146,7 @@ impl<V: Variant> Http<V> {
                 let Some(state) = self.exchanges.get_mut(exchange) else { return };
                 state.attempts += 1;
                 let destination = state.destination.clone();
+                dial::note_failed(cx, upstreams, &destination, address, failure);
                 pools::back_off(cx, upstreams, &destination, address, until);
                 let cause = failure.cause(dial::is_behind_gateway(upstreams, &destination));
                 let failure = Failure::NotConnected;

@@ -18,7 +18,7 @@ use crate::protocol::http1::{self, Next};
 use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
 use crate::tls::MeshTls;
 use crate::upstream::dial::DialFailure;
-use crate::upstream::{Keepalive, Upstreams, keepalive, pools, runtime_backlog, scale};
+use crate::upstream::{Keepalive, Upstreams, keepalive, pools, replicas, runtime_backlog, scale};
 
 /// The parts that serve requests, and what a sidecar and a front do apart.
 pub(crate) struct Http<V> {
@@ -359,6 +359,7 @@ impl<V: Variant> Composition for Http<V> {
             Effect::LeftPool { conn, destination, refill } => {
                 pools::on_left_pool(cx, upstreams, conn, &destination, refill);
             }
+            Effect::NoteReplica(noted) => replicas::note(cx, upstreams, &noted),
             Effect::EjectReplica(replica) => pools::eject_replica(cx, conns, upstreams, &replica),
             Effect::QueueRead(conn) => conns.queue_read(conn),
             Effect::Probe { conn, quiet } => keepalive::probe(cx, conns, keepalive, conn, quiet),

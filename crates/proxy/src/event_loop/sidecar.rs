@@ -161,8 +161,10 @@ impl Variant for Sidecar {
     fn on_command(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, command: Command) {
         match command {
             Command::Services(updates) => {
+                let Http { upstreams, variant, .. } = http;
+                let caller = variant.tls.credentials().spiffe_id();
                 for update in updates {
-                    pools::on_service(cx, conns, &mut http.upstreams, update);
+                    pools::on_service(cx, conns, upstreams, caller, update);
                 }
             }
             Command::Applied(applied) => drop(applied),

@@ -45,6 +45,7 @@ mod policy;
 mod pooled;
 mod public;
 mod refused_peers;
+mod replicas;
 mod routes;
 mod runtime_backlog;
 mod sim;

@@ -87,6 +87,7 @@ pub(crate) fn retry_answered(
     }
     if let Some(exchange) = exchanges.get_mut(key) {
         exchange.up = up;
+        exchange.avoid_replica(conns);
     }
     fail::cancel_upstream(cx, conns, exchanges, key);
     if let Some(exchange) = exchanges.get_mut(key) {

@@ -5,7 +5,7 @@ use tollway_routing::Failure;
 use tollway_telemetry::CallEnd;
 
 use super::{Destination, Exchange, Exchanges, UpstreamState};
-use super::{access_log, finish, respond, trace};
+use super::{access_log, finish, outcome, respond, trace};
 use crate::as_daprd::{self, AsDaprd};
 use crate::cause::Cause;
 use crate::conn::{Connections, Role};
@@ -115,6 +115,9 @@ pub(crate) fn on_caller_gone(
     key: ExchangeKey,
 ) {
     cx.metrics.requests_cancelled.add(1);
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.judge_abandoned(cx);
+    }
     cancel_upstream(cx, conns, exchanges, key);
     if let Some(exchange) = exchanges.get(key) {
         finish::count_call(cx, exchange, CallEnd::Cancelled);
@@ -135,6 +138,7 @@ pub(crate) fn ask_another_replica(
     if !exchanges.get(key).is_some_and(|exchange| exchange.may_retry(failure)) {
         return false;
     }
+    outcome::on_attempt_broke(cx, conns, exchanges, key);
     cancel_upstream(cx, conns, exchanges, key);
     let cause = Cause::coded(tollway_model::ErrorCode::AppUnreachable, "its app cannot be reached");
     cx.effects.push(Effect::AttemptFailed { exchange: key, failure, cause });

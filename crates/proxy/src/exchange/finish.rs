@@ -23,6 +23,9 @@ pub(crate) fn on_response_source_ended(
     key: ExchangeKey,
     trailers: Option<Fields>,
 ) {
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.judge_end(cx, trailers.as_ref());
+    }
     release_upstream(cx, conns, exchanges, key);
     body::end_source(cx, conns, exchanges, key, Side::Response, trailers);
 }
@@ -40,6 +43,9 @@ pub(crate) fn release_upstream(
     let up = std::mem::replace(&mut exchange.up, UpstreamState::Gone);
     let UpstreamState::Open(up) = up else { return };
     let code = fail::calling_off(exchange);
+    if exchange.judged.is_some() && exchange.answer.has_begun {
+        exchange.judge_end(cx, None);
+    }
     let Some(conn) = conns.get_mut(up.conn) else { return };
     match &mut conn.role {
         Role::Http2Client(link) => {
@@ -165,6 +171,7 @@ pub(crate) fn exchange_left_http(
 ) {
     if let Some(exchange) = exchanges.get_mut(key) {
         exchange.answer.status = 101;
+        exchange.note_success(cx);
     }
     if let Some(exchange) = exchanges.get(key) {
         record(cx, exchange);

@@ -17,9 +17,11 @@ mod actor_turns;
 pub(crate) mod again;
 pub(crate) mod body;
 pub(crate) mod fail;
+pub(crate) mod fault;
 pub(crate) mod finish;
 pub(crate) mod memory_pressure;
 mod network;
+pub(crate) mod outcome;
 mod pipe;
 pub(crate) mod respond;
 mod state;
@@ -34,6 +36,7 @@ use tollway_net::{Key, Slab, Wheel};
 
 use body::BufferPool;
 pub(crate) use network::ChosenNetwork;
+pub(crate) use outcome::FailedReplica;
 pub(crate) use pipe::Pipe;
 pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,

@@ -41,6 +41,9 @@ pub(crate) fn on_response(
         headers::response(head, origin);
         return on_informational(cx, conns, exchanges, key, head);
     }
+    if exchange.judged.is_some() {
+        exchange.judge_head(cx, head, framing.ended);
+    }
     if exchange.steering.is_some() && again::retry_answered(cx, conns, exchanges, key, head) {
         return;
     }

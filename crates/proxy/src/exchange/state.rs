@@ -10,6 +10,8 @@ use tollway_routing::{Attempt, Failure, Retry, decide_retry};
 
 use tollway_telemetry::SeriesId;
 
+use super::fault::Held;
+use super::outcome::{FailedReplica, JudgedAttempt};
 use super::{ChosenNetwork, Pipe, Steering};
 use crate::as_daprd::BodyLimit;
 use crate::conn::{ConnKey, ListenerKind};
@@ -163,6 +165,12 @@ pub(crate) struct Exchange {
     pub(crate) is_bulk: bool,
     /// Attempts made.
     pub(crate) attempts: u32,
+    /// The connection of the last one; one that never was before the first.
+    pub(super) sent_on: ConnKey,
+    /// Its replica, until its outcome is known; `None` where no traffic policy asks for it.
+    pub(super) judged: Option<Box<JudgedAttempt>>,
+    /// Where attempts have failed.
+    pub(crate) avoided: Vec<FailedReplica>,
     /// Request body bytes already sent, for another attempt; `None` once they are too many.
     pub(super) replay: Option<Vec<u8>>,
     pub(crate) started: Instant,
@@ -197,6 +205,10 @@ pub(crate) struct Exchange {
     pub(crate) steering: Option<Box<Steering>>,
     /// Its network, if its service is called in any.
     pub(crate) network: Option<Box<ChosenNetwork>>,
+    /// What goes wrong with it on purpose was drawn, or nothing is to.
+    pub(crate) is_fault_drawn: bool,
+    /// It is held back on purpose.
+    pub(super) held: Option<Box<Held>>,
     /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
@@ -228,6 +240,9 @@ impl Exchange {
             answer: Answer::default(),
             is_bulk: false,
             attempts: 0,
+            sent_on: ConnKey::dangling(),
+            judged: None,
+            avoided: Vec::new(),
             replay: Some(Vec::new()),
             series: None,
             is_of_actors: false,
@@ -242,6 +257,8 @@ impl Exchange {
             is_mirrored: false,
             steering: None,
             network: None,
+            is_fault_drawn: false,
+            held: None,
             started: now,
             active: now,
             observed,

@@ -40,15 +40,37 @@ impl Exchange {
     pub(super) fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         let (deadline, up, is_answered) = (self.deadline, self.up, self.answer.has_begun);
         let is_soon = |at: &Instant| *at <= now + TIMER_HORIZON;
-        let Some(steering) = &mut self.steering else {
+        let (next, listed) = match (&mut self.held, &mut self.steering) {
+            (Some(held), _) => {
+                (deadline.map_or(held.until, |at| at.min(held.until)), &mut held.listed)
+            }
+            (None, Some(steering)) => {
+                let attempt_ends = steering.attempt_ends.filter(|_| !is_answered);
+                let resume_at = steering.resume_at.filter(|_| up == UpstreamState::Pausing);
+                let next = [deadline, attempt_ends, resume_at].into_iter().flatten().min()?;
+                (next, &mut steering.listed)
+            }
             // A caller of gRPC ends its calls itself, and the sweep those of one that does not.
-            return deadline.filter(is_soon).filter(|_| !self.is_grpc);
+            (None, None) => return deadline.filter(is_soon).filter(|_| !self.is_grpc),
         };
-        let attempt_ends = steering.attempt_ends.filter(|_| !is_answered);
-        let resume_at = steering.resume_at.filter(|_| up == UpstreamState::Pausing);
-        let next = [deadline, attempt_ends, resume_at].into_iter().flatten().min()?;
-        let is_listed = steering.listed.is_some_and(|listed| listed <= next);
-        (is_soon(&next) && !is_listed).then(|| *steering.listed.insert(next))
+        let is_listed = listed.is_some_and(|listed| listed <= next);
+        (is_soon(&next) && !is_listed).then(|| *listed.insert(next))
+    }
+
+    /// Its timer has fired.
+    pub(super) fn timer_fired(&mut self) {
+        if let Some(steering) = &mut self.steering {
+            steering.listed = None;
+        }
+        if let Some(held) = &mut self.held {
+            held.listed = None;
+        }
+    }
+
+    /// Whether times are set for it that a sweep would notice too late.
+    pub(super) fn has_timers(&self) -> bool {
+        let has_deadline = self.deadline.is_some() && !self.is_grpc;
+        self.steering.is_some() || self.held.is_some() || has_deadline
     }
 
     /// The whole body of a request that was sent, while it is kept for another attempt.
@@ -170,11 +192,6 @@ impl Steering {
 
     pub(crate) fn backend(&self) -> Option<&BackendTarget> {
         self.rule.backend(self.backend)
-    }
-
-    /// Its timer has fired.
-    pub(super) fn timer_fired(&mut self) {
-        self.listed = None;
     }
 
     /// Changes a response of the backend as the rule has it.

@@ -3,7 +3,7 @@
 use tollway_http::h2::ErrorCode;
 use tollway_routing::Failure;
 
-use super::{Exchanges, UpstreamState, again, body, describe, fail};
+use super::{Exchanges, UpstreamState, again, body, describe, fail, fault, outcome};
 use crate::conn::{Connection, Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::ExchangeKey;
@@ -31,7 +31,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     for (key, exchange) in exchanges.slab.iter_places(from..to) {
         let quiet = cx.now.saturating_duration_since(exchange.active);
         let answered = exchange.answer.has_begun;
-        if exchange.steering.is_some() || (exchange.deadline.is_some() && !exchange.is_grpc) {
+        if exchange.has_timers() {
             timed.push(key);
         }
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
@@ -86,11 +86,14 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
 pub(crate) fn serve_timers(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges) {
     for key in exchanges.due(cx.now) {
         let Some(exchange) = exchanges.get_mut(key) else { continue };
-        if let Some(steering) = &mut exchange.steering {
-            steering.timer_fired();
-        }
+        exchange.timer_fired();
         if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
             end_expired(cx, conns, exchanges, key);
+            continue;
+        }
+        if exchange.held.as_ref().is_some_and(|held| cx.now >= held.until) {
+            fault::release(cx, conns, exchanges, key);
+            exchanges.set_timer(cx.now, key);
             continue;
         }
         let attempt_ends = exchange.steering.as_ref().and_then(|steering| steering.attempt_ends);
@@ -116,6 +119,7 @@ fn time_out_attempt(
     exchanges: &mut Exchanges,
     key: ExchangeKey,
 ) {
+    outcome::on_attempt_broke(cx, conns, exchanges, key);
     fail::cancel_upstream(cx, conns, exchanges, key);
     cx.effects.push(Effect::AttemptFailed {
         exchange: key,
@@ -132,19 +136,17 @@ pub(crate) fn end_expired(
     exchanges: &mut Exchanges,
     key: ExchangeKey,
 ) {
-    let Some(exchange) = exchanges.get(key) else { return };
+    let Some(exchange) = exchanges.get_mut(key) else { return };
     if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }
+    if exchange.request.finished {
+        exchange.note_failure(cx);
+    }
     let given = exchange.deadline.map(|deadline| deadline - exchange.started);
     let within = Within(given.unwrap_or_default());
-    fail::fail(
-        cx,
-        conns,
-        exchanges,
-        key,
-        &RequestError::TimedOut { peer: describe(&exchange.destination), within },
-    );
+    let error = RequestError::TimedOut { peer: describe(&exchange.destination), within };
+    fail::fail(cx, conns, exchanges, key, &error);
 }
 
 /// Neither side has sent a byte for too long: the caller gets an error if no response has begun.

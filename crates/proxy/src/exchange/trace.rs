@@ -83,9 +83,16 @@ pub(crate) fn note_wait(exchanges: &mut Exchanges, key: ExchangeKey, what: Waits
 }
 
 /// What is known of the service that a request is for; `None` until it is known.
-pub(crate) fn note_service(exchange: &mut Exchange, state: Option<&ServiceState>) {
+/// `ejected` is how many of its replicas get no requests.
+pub(crate) fn note_service(
+    exchange: &mut Exchange,
+    state: Option<&ServiceState>,
+    ejected: impl FnOnce() -> usize,
+) {
     if let Some(part) = exchange.caller_part() {
-        part.service = state.map(service_of);
+        let ejected = u32::try_from(ejected()).unwrap_or(u32::MAX);
+        part.service =
+            state.map(|state| Service { ejected_replicas: ejected, ..service_of(state) });
     }
 }
 
@@ -151,7 +158,7 @@ fn call_trace(
     let failure = failure.or_else(|| part.failure.take());
     let (admission, mut connection) = (part.admission(), part.connection.take());
     let failed_attempts = std::mem::take(&mut part.failed_attempts);
-    let service = part.service.take();
+    let (service, fault) = (part.service.take(), part.fault);
     if let (Some(connection), Some(service)) = (&mut connection, &service) {
         connection.through_gateway |= service.state == ServiceWord::JoinedNetwork;
     }
@@ -159,6 +166,7 @@ fn call_trace(
         reported_by,
         caller: cx.identity.clone(),
         service,
+        fault,
         name: name.as_ref().map(ServiceName::to_string),
         route,
         failover,
@@ -219,6 +227,7 @@ fn service_of(state: &ServiceState) -> Service {
         state,
         protocol: protocol.map(ToString::to_string),
         ready_replicas: u32::try_from(ready_replicas).unwrap_or(u32::MAX),
+        ejected_replicas: 0,
         gateways,
         remote_gateways,
     }

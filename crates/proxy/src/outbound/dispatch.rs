@@ -9,7 +9,7 @@ use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
 use crate::cx::{Cx, Effect};
 use crate::exchange::{
-    Destination, Exchange, ExchangeKey, Exchanges, UpstreamState, describe, fail,
+    Destination, Exchange, ExchangeKey, Exchanges, UpstreamState, describe, fail, fault,
 };
 use crate::inbound::{AppQueue, concurrency, fairness};
 use crate::outbound::failover::{self, Next, STAYS_UNDIALLED};
@@ -102,6 +102,9 @@ pub(crate) fn dispatch(
                     Err(error) => fail::fail(cx, conns, exchanges, key, &error),
                 };
             }
+            Ok(Callee::Faulty(mishap)) => {
+                return fault::inject(cx, conns, exchanges, key, mishap);
+            }
             Err(error) => {
                 let error = steer::unknown_backend(exchange, error);
                 // Its network can serve no more since it was chosen.
@@ -124,7 +127,8 @@ pub(crate) fn dispatch(
         return fairness::wait(cx, conns, exchanges, upstreams, app_queue, key);
     }
     let pool = pool.or_else(|| upstreams.pool_of(&exchange.destination));
-    match pool.and_then(|pool| pick::pick(cx, conns, upstreams, pool)) {
+    let avoided = &exchange.avoided;
+    match pool.and_then(|pool| pick::pick(cx, conns, upstreams, pool, avoided)) {
         Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
         None => {
             let destination = exchange.destination.clone();
@@ -269,7 +273,13 @@ pub(crate) fn serve_waiting(
         if !exchanges.is_waiting(key) {
             continue;
         }
-        match pick::pick(cx, conns, upstreams, pool) {
+        let avoided = exchanges.get(key).map_or(&[][..], |exchange| &exchange.avoided);
+        let mut picked = pick::pick(cx, conns, upstreams, pool, avoided);
+        if picked.is_none() && !avoided.is_empty() {
+            // It must not hold up those behind it.
+            picked = pick::pick(cx, conns, upstreams, pool, &[]);
+        }
+        match picked {
             Some(conn) => send::send(cx, conns, exchanges, app_queue, key, conn),
             None => {
                 upstreams.wait_first(pool, key);

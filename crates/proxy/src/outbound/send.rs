@@ -49,6 +49,7 @@ pub(crate) fn send(
     exchange.is_begun = false;
     conn.note_turn(key, exchange.turn);
     exchange.attempts += 1;
+    exchange.begin_attempt(conn_key, conn, now);
     let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
     match &mut conn.role {
         Role::Http2Client(link) => {

@@ -16,7 +16,7 @@ use crate::outbound::{dispatch, intercepted};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::{MeshTls, alpn};
-use crate::upstream::{Upstreams, dial, discover, pools};
+use crate::upstream::{Upstreams, dial, discover, pools, replicas};
 
 /// Opens a stream of bytes to a TCP service for an accepted connection.
 pub(crate) fn open_tcp(
@@ -219,6 +219,8 @@ pub(crate) fn back_off_dialled(
     until: Instant,
 ) {
     if let Some(service) = conns.get(down).and_then(|conn| conn.raw_target.clone()) {
-        pools::back_off(cx, upstreams, &Destination::Service(service), Some(address), until);
+        let destination = Destination::Service(service);
+        replicas::note_dial_failed(cx, upstreams, &destination, address);
+        pools::back_off(cx, upstreams, &destination, Some(address), until);
     }
 }

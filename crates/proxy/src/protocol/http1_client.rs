@@ -14,7 +14,7 @@ use crate::cx::{Cx, Effect, EjectedReplica};
 use crate::exchange::body::Chunk;
 use crate::exchange::respond::Framing;
 use crate::exchange::{BodySize, Destination, ExchangeKey, Exchanges, Side};
-use crate::exchange::{body, fail, finish, respond};
+use crate::exchange::{body, fail, finish, outcome, respond};
 use crate::headers;
 
 fn client(conns: &mut Connections, key: ConnKey) -> Option<&mut Http1Client> {
@@ -207,6 +207,7 @@ fn on_malformed(
     exchange: ExchangeKey,
     reason: &str,
 ) {
+    outcome::on_attempt_broke(cx, conns, exchanges, exchange);
     detach(cx, conns, key);
     upstream_broke(cx, conns, exchanges, exchange, Failure::Malformed, reason);
 }
@@ -265,6 +266,7 @@ pub(crate) fn on_closed(
         return body::end_source(cx, conns, exchanges, exchange, Side::Response, None);
     }
     let failure = if reused { Failure::ReusedConnectionClosed } else { Failure::Broken };
+    outcome::on_attempt_broke(cx, conns, exchanges, exchange);
     detach(cx, conns, key);
     upstream_broke(cx, conns, exchanges, exchange, failure, "it closed the connection");
 }

@@ -15,7 +15,7 @@ use crate::exchange::respond::Framing;
 use crate::exchange::{
     BodySize, Destination, ExchangeKey, Exchanges, Side, StreamRef, UpstreamState, describe,
 };
-use crate::exchange::{body, fail, finish, respond};
+use crate::exchange::{body, fail, finish, outcome, respond};
 use crate::headers;
 use crate::request_error::RequestError;
 
@@ -237,6 +237,9 @@ fn on_response(
         && let Some(call) = exchanges.get(exchange)
         && let Some(error) = AsDaprd::failure_of_callee(call, &head)
     {
+        if let Some(call) = exchanges.get_mut(exchange) {
+            call.judge_head(cx, &head, true);
+        }
         return fail::fail(cx, conns, exchanges, exchange, &error);
     }
     let is_head = exchanges.get(exchange).is_some_and(|e| e.is_head);
@@ -328,6 +331,12 @@ fn on_reset(
     }
     let Some(state) = exchanges.get_mut(exchange) else { return };
     state.up = UpstreamState::Gone;
+    if code == ErrorCode::REFUSED_STREAM {
+        outcome::on_attempt_refused(conns, exchanges, exchange);
+    } else {
+        outcome::on_attempt_broke(cx, conns, exchanges, exchange);
+    }
+    let Some(state) = exchanges.get(exchange) else { return };
     if state.has_response_begun() {
         cx.metrics.request_failures.add(1);
         fail::abort_down(cx, conns, exchanges, exchange, code);
@@ -376,6 +385,7 @@ pub(crate) fn on_over(
     } else {
         for (stream, exchange) in ended {
             // The first request may itself be what broke the connection.
+            outcome::on_attempt_broke(cx, conns, exchanges, exchange);
             let is_reused = stream > 1;
             let failure = if is_reused { Failure::ReusedConnectionClosed } else { Failure::Broken };
             http1_client::upstream_broke(cx, conns, exchanges, exchange, failure, cause.clone());

@@ -19,7 +19,7 @@ use crate::exchange::{Destination, describe};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
-use crate::upstream::{Candidates, Pool, PoolKey, Upstreams, pools, scale};
+use crate::upstream::{Candidates, Pool, PoolKey, Upstreams, pools, replicas, scale};
 
 /// Connections to one service that may each have as many bytes under way as is set. Further ones
 /// are for small requests over distance, and have this window together with many others.
@@ -46,6 +46,19 @@ impl DialFailure<'_> {
             return false;
         };
         *alert == AlertDescription::CertificateExpired
+    }
+
+    /// Whether it shows nothing of the peer: this process has no descriptor or port left, or a
+    /// certificate that has ended.
+    fn is_own(&self) -> bool {
+        let lacks = |error: &std::io::Error| {
+            ErrorCode::of_io(error) == Some(ErrorCode::OutOfDescriptors)
+                || error.kind() == std::io::ErrorKind::AddrNotAvailable
+        };
+        let Self::Broken(ConnError::Connect(error) | ConnError::Socket(error)) = self else {
+            return self.refuses_certificate();
+        };
+        lacks(error)
     }
 
     /// In words. What a gateway says in the handshake is of itself; what else fails there is of
@@ -92,7 +105,21 @@ impl DialFailure<'_> {
     }
 }
 
-/// Dials one of the destination's addresses, those that failed lately last.
+/// A replica could not be connected to.
+pub(crate) fn note_failed(
+    cx: &mut Cx,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+    failure: &DialFailure<'_>,
+) {
+    if let Some(address) = address.filter(|_| !failure.is_own()) {
+        replicas::note_dial_failed(cx, upstreams, destination, address);
+    }
+}
+
+/// Dials one of the destination's addresses, those that failed lately last, and none whose replica is
+/// ejected.
 pub(crate) fn dial(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -115,7 +142,11 @@ pub(crate) fn dial(
         _ => None,
     };
     let unready = || RequestError::unready(service, instance);
-    let state = pools::pool(cx, upstreams, destination).state.clone().ok_or_else(unready)?;
+    let pool = pools::pool(cx, upstreams, destination);
+    if pool.are_all_ejected() {
+        return Err(RequestError::AllEjected { service: service.clone() });
+    }
+    let state = pool.state.clone().ok_or_else(unready)?;
     let candidates = Candidates::of(&state);
     let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
     let address =
@@ -134,6 +165,7 @@ pub(crate) fn dial(
             let until = cx.now + cx.config.timeouts.dial_backoff;
             // Without descriptors no other address can be dialled either.
             if cause.code.is_none() {
+                replicas::note_dial_failed(cx, upstreams, destination, address);
                 pools::back_off(cx, upstreams, destination, Some(address), until);
             }
             return Err(unreachable(cx, upstreams, destination, Some(address), cause));
@@ -176,10 +208,12 @@ fn next_address(
     let pool = pools::pool(cx, upstreams, destination);
     pool.next_address = pool.next_address.wrapping_add(1);
     let first = pool.next_address;
-    let may_dial = |address: &&SocketAddr| !pool.is_passed_over(**address, now);
     let pick = |addresses: &[SocketAddr]| {
-        let usable: Vec<_> = addresses.iter().filter(may_dial).copied().collect();
-        let from = if usable.is_empty() { addresses } else { &usable };
+        let allowed: Vec<_> =
+            addresses.iter().filter(|address| !pool.is_ejected(**address)).copied().collect();
+        let may_dial = |address: &&SocketAddr| !pool.is_passed_over(**address, now);
+        let usable: Vec<_> = allowed.iter().filter(may_dial).copied().collect();
+        let from = if usable.is_empty() { &allowed } else { &usable };
         (!from.is_empty()).then(|| from[first % from.len()])
     };
     pick(&missing).or_else(|| pick(&candidates.addresses))

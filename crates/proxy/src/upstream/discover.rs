@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollway_model::{AppProtocol, Instance, ServiceName, ServiceState};
-use tollway_routing::{AffinityHash, pick_by_key};
+use tollway_routing::{AffinityHash, Mishap, pick_by_key};
 
 use super::workload;
 use crate::cx::Cx;
@@ -35,6 +35,8 @@ pub(crate) enum Callee {
     /// It is called in any network, one of which is to be chosen.
     InAnyNetwork,
     Found(PoolKey),
+    /// It goes wrong on purpose.
+    Faulty(Mishap),
 }
 
 impl From<Option<PoolKey>> for Callee {
@@ -72,6 +74,19 @@ pub(crate) fn find_callee(
         Noted::Known => true,
         Noted::Unknown => false,
     };
+    if let Some(traffic) = pool.traffic.as_ref().filter(|_| is_known) {
+        if exchange.is_fault_due() {
+            exchange.is_fault_drawn = true;
+            if let Some(mishap) = traffic.draw_fault(|| cx.next_random()) {
+                return Ok(Callee::Faulty(mishap));
+            }
+        }
+        if pool.are_all_ejected()
+            && let Destination::Service(service) = &exchange.destination
+        {
+            return Err(RequestError::AllEjected { service: service.clone() });
+        }
+    }
     if is_known
         && let Some(of) = exchange.steering.as_mut().and_then(|steering| steering.take_affinity())
         && let Some(instance) = replica_of(pool, of, cx.now)
@@ -109,7 +124,8 @@ enum Noted {
 /// # Errors
 /// The service takes no requests. A workload of a TCP service does: its runtime serves actors.
 fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<Noted, RequestError> {
-    trace::note_service(exchange, pool.state.as_ref());
+    let ejected = || pool.traffic.as_ref().map_or(0, |traffic| traffic.ejected());
+    trace::note_service(exchange, pool.state.as_ref(), ejected);
     exchange.series = Some(pool.series);
     match (&pool.state, &exchange.destination) {
         (Some(ServiceState::Unavailable(reason)), to) => {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tollway_model::Instance;
+use tollway_routing::ReplicaId;
 
 use crate::conn::{ConnKey, Connections, Role};
 
@@ -19,6 +20,8 @@ pub(crate) struct Link<'a> {
     pub(crate) remote: Option<SocketAddr>,
     /// The instance that the peer proved to be.
     pub(crate) instance: Option<&'a Instance>,
+    /// The same, where traffic policies distinguish replicas.
+    pub(crate) replica: Option<ReplicaId>,
     /// It takes no new requests.
     pub(crate) is_draining: bool,
     /// Bytes that were written and that the peer has not taken.
@@ -96,6 +99,7 @@ impl Links for Connections {
         Some(Link {
             remote: conn.remote,
             instance: conn.instance(),
+            replica: conn.replica.map(|replica| replica.id),
             is_draining: conn.draining,
             pending: conn.io.pending(),
             protocol,

@@ -3,7 +3,8 @@
 //!
 //! [`Upstreams`] owns the pools. The modules beside it find a connection for a request ([`pick`]),
 //! decide how many there are ([`scale`]), dial ([`dial`]), ask silent peers for an answer
-//! ([`keepalive`]) and bound what waits at the runtime ([`runtime_backlog`]). What follows for
+//! ([`keepalive`]) bound what waits at the runtime
+//! ([`runtime_backlog`]), and keep what traffic policies have a caller do ([`replicas`]). What follows for
 //! requests is an [`Effect`](crate::cx::Effect).
 
 #![expect(
@@ -19,6 +20,7 @@ pub(crate) mod networks;
 pub(crate) mod pick;
 pub(crate) mod pools;
 pub(crate) mod relay_dial;
+pub(crate) mod replicas;
 pub(crate) mod runtime_backlog;
 pub(crate) mod scale;
 pub(crate) mod trace_wait;
@@ -30,6 +32,7 @@ pub(crate) use keepalive::Keepalive;
 pub(crate) use networks::{Before, Chosen, CountedCall};
 use pools::Pools;
 pub(crate) use pools::{Candidates, Pool, PoolKey};
+pub(crate) use replicas::{NotedOutcome, ReplicaRef};
 
 /// The pools of one event loop.
 pub(crate) struct Upstreams {

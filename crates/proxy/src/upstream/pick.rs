@@ -2,12 +2,12 @@
 //! HTTP/2. Never dials.
 
 use tollway_model::{AppProtocol, Instance, ServiceState};
-use tollway_routing::pick_of_two;
+use tollway_routing::{Candidate, ReplicaId, Share, choose, pick_of_two};
 
 use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
 use crate::event_loop::MeshProtocol;
-use crate::exchange::Destination;
+use crate::exchange::{Destination, FailedReplica};
 use crate::upstream::links::{LinkProtocol, Links};
 use crate::upstream::{Pool, PoolKey, Upstreams, runtime_backlog};
 
@@ -36,25 +36,32 @@ impl Load {
     }
 }
 
-/// Picks a connection for a request, of an endpoint that has one. `None` if none has room: the request
-/// waits, and `scale` dials.
+/// Picks a connection for a request, of an endpoint that has one; of a replica that is not `avoided`, if
+/// there are others. `None` if none has room: the request waits, and `scale` dials.
 pub(crate) fn pick(
     cx: &mut Cx,
     links: &impl Links,
     upstreams: &mut Upstreams,
     pool: PoolKey,
+    avoided: &[FailedReplica],
 ) -> Option<ConnKey> {
     let random = cx.next_random();
-    if speaks_http1(cx, upstreams.pools.at(pool)?) {
-        return pick_idle(cx, links, upstreams.pools.at_mut(pool)?, random);
+    let of = upstreams.pools.at(pool)?;
+    let avoided = if avoided.is_empty() || !has_several(of) { &[] } else { avoided };
+    if speaks_http1(cx, of) {
+        return pick_idle(cx, links, upstreams.pools.at_mut(pool)?, random, avoided);
     }
-    let pool = upstreams.pools.at(pool)?;
-    let chosen = pick_link(cx, links, upstreams, pool, random, Unhealthy::Avoid);
+    let chosen = pick_link(cx, links, upstreams, of, random, Unhealthy::Avoid, avoided);
     // One that is being dialled is worth waiting for.
-    if chosen.is_some() || !pool.dialling.is_empty() {
+    if chosen.is_some() || !of.dialling.is_empty() {
         return chosen;
     }
-    pick_link(cx, links, upstreams, pool, random, Unhealthy::Allow)
+    let chosen = if avoided.is_empty() {
+        None
+    } else {
+        pick_link(cx, links, upstreams, of, random, Unhealthy::Avoid, &[])
+    };
+    chosen.or_else(|| pick_link(cx, links, upstreams, of, random, Unhealthy::Allow, &[]))
 }
 
 /// A connection for a request that has waited for a better one long enough.
@@ -69,7 +76,16 @@ pub(crate) fn pick_last_resort(
         return None;
     }
     let random = cx.next_random();
-    pick_link(cx, links, upstreams, pool, random, Unhealthy::Allow)
+    pick_link(cx, links, upstreams, pool, random, Unhealthy::Allow, &[])
+}
+
+/// Whether a service has other replicas than one that has failed.
+fn has_several(pool: &Pool) -> bool {
+    match &pool.state {
+        Some(ServiceState::Local { endpoints, .. }) => endpoints.len() > 1,
+        Some(ServiceState::Remote { remote, .. }) => remote.ready_replicas > 1,
+        Some(ServiceState::Failover { .. } | ServiceState::Unavailable(_)) | None => false,
+    }
 }
 
 fn pick_link(
@@ -79,30 +95,103 @@ fn pick_link(
     pool: &Pool,
     random: u64,
     unhealthy: Unhealthy,
+    avoided: &[FailedReplica],
 ) -> Option<ConnKey> {
     let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
-    if is_remote {
-        pick_by_instance(cx, links, upstreams, pool, random, unhealthy)
+    if is_remote || pool.replicas().is_some() {
+        pick_replica(cx, links, upstreams, pool, random, unhealthy, avoided)
     } else {
-        pick_two(cx, links, upstreams, pool, random, unhealthy)
+        pick_two(cx, links, upstreams, pool, random, unhealthy, avoided)
     }
 }
 
 /// The one that was used last; of a service one by chance, since they lead to several replicas.
-fn pick_idle(cx: &mut Cx, links: &impl Links, pool: &mut Pool, random: u64) -> Option<ConnKey> {
+fn pick_idle(
+    cx: &mut Cx,
+    links: &impl Links,
+    pool: &mut Pool,
+    random: u64,
+    avoided: &[FailedReplica],
+) -> Option<ConnKey> {
+    if pool.replicas().is_some() {
+        let chosen = pick_idle_replica(cx, links, pool, random, avoided);
+        let chosen = chosen.or_else(|| {
+            let others = !avoided.is_empty();
+            others.then(|| pick_idle_replica(cx, links, pool, random, &[])).flatten()
+        });
+        return Some(pool.idle.remove(chosen?));
+    }
     if let (Destination::Service(_), Some(last)) =
         (&pool.destination, pool.idle.len().checked_sub(1))
     {
         let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
         pool.idle.swap(chosen, last);
     }
-    let chosen = pool.idle.iter().rposition(|key| is_fresh(links, *key));
+    let last = |avoided: &[FailedReplica]| {
+        let is_meant = |key: &ConnKey| is_fresh(links, *key) && !is_avoided(links, *key, avoided);
+        pool.idle.iter().rposition(is_meant)
+    };
+    let chosen = last(avoided).or_else(|| if avoided.is_empty() { None } else { last(&[]) });
     // Those behind it have unread bytes or were closed. A read decides whether they stay: the bytes
     // may be a ticket of TLS.
     for unread in &pool.idle[chosen.map_or(0, |at| at + 1)..] {
         cx.effects.push(Effect::QueueRead(*unread));
     }
     Some(pool.idle.remove(chosen?))
+}
+
+/// The place of an idle connection to the replica that is chosen among those that have one.
+fn pick_idle_replica(
+    cx: &mut Cx,
+    links: &impl Links,
+    pool: &Pool,
+    random: u64,
+    avoided: &[FailedReplica],
+) -> Option<usize> {
+    let replicas = pool.replicas()?;
+    let mut found: Vec<Idle<'_>> = Vec::with_capacity(8);
+    for key in &pool.conns {
+        let Some(link) = links.link(*key) else { continue };
+        match found.iter_mut().find(|idle| idle.instance == link.instance) {
+            Some(idle) => idle.under_way += 1,
+            None => {
+                let (instance, replica) = (link.instance, link.replica);
+                found.push(Idle { instance, replica, under_way: 1, place: None });
+            }
+        }
+    }
+    for (place, key) in pool.idle.iter().enumerate() {
+        let of = instance(links, *key);
+        let Some(idle) = found.iter_mut().find(|idle| idle.instance == of) else { continue };
+        idle.under_way -= 1;
+        if !is_fresh(links, *key) {
+            cx.effects.push(Effect::QueueRead(*key));
+        } else if !is_avoided(links, *key, avoided) {
+            idle.place = Some(place);
+        }
+    }
+    let now = cx.now;
+    let candidate = |at: usize| {
+        let Idle { replica, under_way, place, .. } = &found[at];
+        place.is_some().then(|| replicas.candidate(*replica, *under_way, now))
+    };
+    found[choose(found.len(), random, candidate)?].place
+}
+
+/// A replica with connections of one request at a time.
+struct Idle<'l> {
+    instance: Option<&'l Instance>,
+    replica: Option<ReplicaId>,
+    under_way: u32,
+    /// Of one of its idle connections.
+    place: Option<usize>,
+}
+
+fn is_avoided(links: &impl Links, key: ConnKey, avoided: &[FailedReplica]) -> bool {
+    !avoided.is_empty()
+        && links.link(key).is_some_and(|link| {
+            avoided.iter().any(|replica| replica.is_at(link.instance, link.remote))
+        })
 }
 
 fn is_fresh(links: &impl Links, key: ConnKey) -> bool {
@@ -149,10 +238,11 @@ fn pick_two(
     pool: &Pool,
     random: u64,
     unhealthy: Unhealthy,
+    avoided: &[FailedReplica],
 ) -> Option<ConnKey> {
     let load = |at: usize| {
         let load = load(cx, links, upstreams, pool.conns[at])
-            .filter(|_| is_preferred(cx, links, pool.conns[at], unhealthy));
+            .filter(|_| is_preferred(cx, links, pool.conns[at], unhealthy, avoided));
         load.map(Load::weight)
     };
     let index = pick_of_two(pool.conns.len(), random, load)?;
@@ -160,52 +250,79 @@ fn pick_two(
 }
 
 /// Two choices over the replicas that answered, then the least loaded of the connections to
-/// the chosen one: a replica with two connections gets no more than one with one.
-fn pick_by_instance(
+/// the chosen one: a replica with two connections gets no more than one with one. Traffic policies
+/// that distinguish replicas decide what a request costs each, and its share of them.
+fn pick_replica(
     cx: &Cx,
     links: &impl Links,
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
     unhealthy: Unhealthy,
+    avoided: &[FailedReplica],
 ) -> Option<ConnKey> {
-    let mut replicas: Vec<(Option<&Instance>, u32, ConnKey, Load)> = Vec::with_capacity(8);
+    let mut found: Vec<Connected<'_>> = Vec::with_capacity(8);
     // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
     let start = usize::try_from(random >> 40).unwrap_or(0) % pool.conns.len().max(1);
     let (before, from) = pool.conns.split_at(start);
     for key in from.iter().chain(before) {
-        let Some(load) =
-            load(cx, links, upstreams, *key).filter(|_| is_preferred(cx, links, *key, unhealthy))
+        let Some(load) = load(cx, links, upstreams, *key)
+            .filter(|_| is_preferred(cx, links, *key, unhealthy, avoided))
         else {
             continue;
         };
-        let instance = instance(links, *key);
-        match replicas.iter_mut().find(|(known, ..)| *known == instance) {
-            Some((_, total, best, best_load)) => {
-                *total += load.streams;
-                if load.weight() < best_load.weight() {
-                    (*best, *best_load) = (*key, load);
+        let Some(link) = links.link(*key) else { continue };
+        match found.iter_mut().find(|known| known.instance == link.instance) {
+            Some(known) => {
+                known.under_way += load.streams;
+                if load.weight() < known.load.weight() {
+                    (known.conn, known.load) = (*key, load);
                 }
             }
-            None => replicas.push((instance, load.streams, *key, load)),
+            None => {
+                let (instance, replica) = (link.instance, link.replica);
+                let under_way = load.streams;
+                found.push(Connected { instance, replica, under_way, conn: *key, load });
+            }
         }
     }
+    let replicas = pool.replicas();
     // A replica is as busy as its streams say, and out of the way only if all that leads to
     // it carries bulk.
-    let weight = |at: usize| {
-        let (_, streams, _, best) = replicas[at];
-        Some(Load { streams, is_bulk: best.is_bulk }.weight())
+    let candidate = |at: usize| {
+        let Connected { replica, under_way, load, .. } = &found[at];
+        let weight = Load { streams: *under_way, is_bulk: load.is_bulk }.weight();
+        Some(match replicas {
+            Some(replicas) => replicas.candidate(*replica, weight, cx.now),
+            None => Candidate { cost: weight, share: Share::WHOLE },
+        })
     };
-    let index = pick_of_two(replicas.len(), random, weight)?;
-    Some(replicas[index].2)
+    let index = choose(found.len(), random, candidate)?;
+    Some(found[index].conn)
 }
 
-fn is_preferred(cx: &Cx, links: &impl Links, key: ConnKey, unhealthy: Unhealthy) -> bool {
+/// A replica to which multiplexed connections lead.
+struct Connected<'l> {
+    instance: Option<&'l Instance>,
+    replica: Option<ReplicaId>,
+    under_way: u32,
+    /// The least loaded of them.
+    conn: ConnKey,
+    load: Load,
+}
+
+fn is_preferred(
+    cx: &Cx,
+    links: &impl Links,
+    key: ConnKey,
+    unhealthy: Unhealthy,
+    avoided: &[FailedReplica],
+) -> bool {
     let is_unhealthy = || {
         let state = links.link(key).and_then(|link| link.http2());
         state.is_some_and(|s| s.is_silent || s.ejected_until.is_some_and(|until| cx.now < until))
     };
-    unhealthy == Unhealthy::Allow || !is_unhealthy()
+    (unhealthy == Unhealthy::Allow || !is_unhealthy()) && !is_avoided(links, key, avoided)
 }
 
 /// The instance that a connection proved to lead to.

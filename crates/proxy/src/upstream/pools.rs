@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, Instance, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    AppProtocol, Instance, ServiceState, ServiceUpdate, SpiffeId, TrustDomain, UnavailableReason,
 };
 use tollway_net::{Key, Slab};
 use tollway_routing::Flight;
 use tollway_telemetry::SeriesId;
 
+use super::replicas::{self, ServiceTraffic};
 use super::workload;
 use crate::conn::{ConnKey, Connection, Connections, Role, SLOW_DIAL};
 use crate::cx::{Cx, Effect, EjectedReplica};
@@ -72,6 +73,10 @@ impl Pools {
         self.slab.iter().map(|(_, pool)| pool)
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pool> {
+        self.slab.iter_mut()
+    }
+
     fn insert(&mut self, pool: Pool) -> PoolKey {
         let destination = pool.destination.clone();
         let key = self.slab.insert(pool);
@@ -112,6 +117,8 @@ pub(crate) struct Pool {
     pub(crate) networks: Option<Box<Networks>>,
     /// Requests for a service in any network go here: what is known of its addresses is kept up to date.
     pub(crate) is_of_any_network: bool,
+    /// What traffic policies of the service have this caller do; `None` where none holds.
+    pub(crate) traffic: Option<Box<ServiceTraffic>>,
     /// The workloads of a service that have a pool of their own.
     pub(crate) workloads: Vec<Instance>,
     pub(crate) asked: Instant,
@@ -128,9 +135,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Whether an address is passed over since it failed.
+    /// Whether an address is passed over since it failed, or since its replica is ejected.
     pub(crate) fn is_passed_over(&self, address: SocketAddr, now: Instant) -> bool {
-        self.backoff.get(&address).is_some_and(|until| *until > now)
+        self.backoff.get(&address).is_some_and(|until| *until > now) || self.is_ejected(address)
     }
 
     pub(crate) fn new(destination: Destination, now: Instant) -> Self {
@@ -147,6 +154,7 @@ impl Pool {
             routes: None,
             networks: None,
             is_of_any_network: false,
+            traffic: None,
             workloads: Vec::new(),
             asked: now,
             renew_at: None,
@@ -382,11 +390,12 @@ pub(crate) fn retire(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     conns.leave_pool(cx, key, true);
 }
 
-/// The control plane has sent the state of a service.
+/// The control plane has sent the state of a service, which `caller` calls.
 pub(crate) fn on_service(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
+    caller: &SpiffeId,
     update: ServiceUpdate,
 ) {
     let destination = Destination::Service(update.service.clone());
@@ -417,6 +426,7 @@ pub(crate) fn on_service(
     let workloads = pool.workloads.clone();
     let states: Vec<_> = workloads.iter().map(|of| workload::only(&update.state, of)).collect();
     take_state(cx, conns, upstreams, &destination, update.state);
+    replicas::on_service(cx, conns, upstreams, &update.service, &update.traffic, caller);
     for (instance, state) in workloads.into_iter().zip(states) {
         take_state(
             cx,
@@ -497,6 +507,7 @@ pub(crate) fn sweep_pools(
     let mut again = Vec::new();
     let mut renewed = Vec::new();
     scale::note_flights(cx, conns, upstreams);
+    replicas::sweep(cx, upstreams);
     let Pools { keys, slab } = &mut upstreams.pools;
     for (destination, key) in keys.iter() {
         let Some(pool) = slab.get_mut(*key) else { continue };

@@ -365,6 +365,8 @@ pub(crate) fn missing(
             if is_unfit_for_small(cx, links, upstreams, key) { &mut unfit } else { &mut connected };
         *counted.entry(address).or_default() += 1;
     }
+    // Others take the places of those that are ejected.
+    connected.retain(|address, _| !pool.is_ejected(*address));
     for (address, count) in unfit {
         if count > most {
             *connected.entry(address).or_default() += count - most;

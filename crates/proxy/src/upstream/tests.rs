@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tollway_model::traffic_policy::{Balancing, TrafficParts};
 use tollway_model::{
-    AppProtocol, Endpoint, Instance, Label, Remote, ServiceName, ServiceState, TrustDomain,
+    AppProtocol, Caller, Endpoint, Instance, Label, Remote, ServiceName, ServiceState, SpiffeId,
+    TrustDomain,
 };
 use tollway_net::Key;
+use tollway_routing::ReplicaId;
 
 use super::links::{Http2State, Link, LinkProtocol, Links};
+use super::replicas::ServiceTraffic;
 use super::{Candidates, Upstreams, pick, pools, scale};
 use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
@@ -35,6 +39,7 @@ fn address(host: u8) -> SocketAddr {
 struct Fake {
     host: u8,
     instance: Option<Instance>,
+    replica: Option<ReplicaId>,
     is_draining: bool,
     pending: usize,
     state: Http2State,
@@ -53,7 +58,7 @@ impl Fake {
             leads_to_runtime: false,
             round_trip: Some(Duration::from_micros(500)),
         };
-        Self { host, instance: None, is_draining: false, pending: 0, state }
+        Self { host, instance: None, replica: None, is_draining: false, pending: 0, state }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -76,6 +81,7 @@ impl Links for HashMap<ConnKey, Fake> {
         Some(Link {
             remote: Some(address(fake.host)),
             instance: fake.instance.as_ref(),
+            replica: fake.replica,
             is_draining: fake.is_draining,
             pending: fake.pending,
             protocol: LinkProtocol::Http2(fake.state),
@@ -168,7 +174,45 @@ impl Script {
 
     fn pick(&mut self) -> Option<ConnKey> {
         let pool = self.upstreams.pool_of(&self.stock)?;
-        pick::pick(&mut self.cx, &self.links, &mut self.upstreams, pool)
+        pick::pick(&mut self.cx, &self.links, &mut self.upstreams, pool, &[])
+    }
+
+    /// Traffic policies of the service hold, and its replicas are those of its state.
+    fn police(&mut self, parts: TrafficParts) {
+        let (now, of) = (self.cx.now, service("stock"));
+        let spiffe = SpiffeId::parse("spiffe://west.tollway/ns/default/web").unwrap();
+        let caller = Caller { spiffe: &spiffe, network: &label("west") };
+        let pool = pools::pool(&mut self.cx, &mut self.upstreams, &self.stock);
+        pool.traffic = ServiceTraffic::new(&Arc::new(parts), &of, caller, now).map(Box::new);
+        self.update_replicas();
+    }
+
+    fn update_replicas(&mut self) {
+        let now = self.cx.now;
+        let pool = pools::pool(&mut self.cx, &mut self.upstreams, &self.stock);
+        let Some(ServiceState::Local { endpoints, .. }) = &pool.state else { return };
+        let replicas = pool.traffic.as_mut().unwrap().replicas.as_mut().unwrap();
+        replicas.update(endpoints.iter().cloned(), now);
+    }
+
+    fn replica(&self, host: u8) -> ReplicaId {
+        let endpoint = Endpoint { instance: label(&format!("s-{host}")), address: address(host) };
+        let pool = self.upstreams.pools.get(&self.stock).unwrap();
+        pool.replicas().unwrap().find(&endpoint).unwrap()
+    }
+
+    /// A connection to a replica that policies distinguish.
+    fn join_replica(&mut self, host: u8) {
+        let replica = self.replica(host);
+        let instance = format!("s-{host}");
+        self.join(Fake::to(host).instance(&instance).with(|fake| fake.replica = Some(replica)));
+    }
+
+    fn note_time(&mut self, host: u8, millis: u64) {
+        let (id, now) = (self.replica(host), self.cx.now);
+        let pool = pools::pool(&mut self.cx, &mut self.upstreams, &self.stock);
+        let replicas = pool.traffic.as_mut().unwrap().replicas.as_mut().unwrap();
+        replicas.note_time(id, Duration::from_millis(millis), false, now);
     }
 
     /// How many of 100 requests go to each host, those before it under way.
@@ -269,6 +313,45 @@ fn a_replica_with_two_connections_gets_no_more_than_one_with_one() {
     let spread = script.spread();
     let of = |host: u8| spread.get(&host).copied().unwrap_or_default();
     assert!(of(1).abs_diff(of(2) + of(3)) <= 1, "{spread:?}");
+}
+
+#[test]
+fn a_slow_replica_gets_less_where_the_expected_time_counts() {
+    let mut script = Script::local(&[1, 2, 3]);
+    let decay = Balancing::DECAY;
+    script.police(TrafficParts {
+        balancing: Some(Balancing::PeakEwma { decay }),
+        ..TrafficParts::default()
+    });
+    (1..=3).for_each(|host| script.join_replica(host));
+    // Two connections to one replica are no reason to prefer it.
+    script.join_replica(2);
+    script.cx.now += Duration::from_secs(60);
+    for (host, millis) in [(1, 200), (2, 5), (3, 5)] {
+        script.note_time(host, millis);
+    }
+    let spread = script.spread();
+    let of = |host: u8| spread.get(&host).copied().unwrap_or_default();
+    assert!(of(1) < 10 && of(2).abs_diff(of(3)) < 10, "{spread:?}");
+}
+
+#[test]
+fn a_replica_that_joins_gets_a_share_that_rises() {
+    let mut script = Script::local(&[1, 2]);
+    let slow_start = Some(Duration::from_secs(10));
+    script.police(TrafficParts { slow_start, ..TrafficParts::default() });
+    let state = Script::local(&[1, 2, 3]);
+    let state = state.upstreams.pools.get(&state.stock).unwrap().state.clone();
+    pools::pool(&mut script.cx, &mut script.upstreams, &script.stock).state = state;
+    script.update_replicas();
+    (1..=3).for_each(|host| script.join_replica(host));
+    let mut shares = Vec::new();
+    for _ in 0..3 {
+        shares.push(script.spread().get(&3).copied().unwrap_or_default());
+        script.links.values_mut().for_each(|fake| fake.state.streams = 0);
+        script.cx.now += Duration::from_secs(5);
+    }
+    assert!(shares[0] < 15 && shares[0] < shares[1] && shares[2].abs_diff(33) < 3, "{shares:?}");
 }
 
 #[test]

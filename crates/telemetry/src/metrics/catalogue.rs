@@ -70,6 +70,14 @@ metrics! {
             "Requests that a limit of a traffic policy refused: too many in a time, or at one time.";
         REQUESTS_SHED: Counter "tollway_requests_shed_total" [],
             "Requests that a traffic policy had refused, since they had waited for an app that takes less than comes.";
+        EJECTIONS: Counter "tollway_ejections_total" ["reason"],
+            "Ejections of replicas of called services, by reason: consecutive failures, or a success rate below that of the others. Each data thread ejects by what it has seen.";
+        EJECTED_REPLICAS: Gauge "tollway_ejected_replicas" [],
+            "Replicas of called services that are ejected now; one that two data threads have ejected counts twice.";
+        REPLICA_PANICS: Counter "tollway_replica_panics_total" [],
+            "Ejections that left so few replicas of a service that all are used.";
+        FAULTS: Counter "tollway_faults_total" ["kind"],
+            "Requests that a traffic policy has had delayed or aborted on purpose, by kind.";
         RETRIES: Counter "tollway_retries_total" [],
             "Retries: further attempts after one that changed nothing.";
         MIRRORED_REQUESTS: Counter "tollway_mirrored_requests_total" [],

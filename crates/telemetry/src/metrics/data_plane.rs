@@ -39,6 +39,10 @@ pub struct DataPlaneMetrics {
     pub policy_closed_connections: Counter,
     pub rate_limited: Counter,
     pub requests_shed: Counter,
+    pub ejections: Ejections,
+    pub ejected_replicas: Gauge,
+    pub replica_panics: Counter,
+    pub faults: Faults,
     pub retries: Counter,
     pub mirrored_requests: Counter,
     pub mirrors_skipped: Counter,
@@ -94,10 +98,24 @@ pub struct Intercepted {
     pub refused: Counter,
 }
 
+/// Ejections of replicas, by reason.
+#[derive(Default, Debug)]
+pub struct Ejections {
+    pub consecutive: Counter,
+    pub success_rate: Counter,
+}
+
+/// Requests that went wrong on purpose.
+#[derive(Default, Debug)]
+pub struct Faults {
+    pub delays: Counter,
+    pub aborts: Counter,
+}
+
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 27] = [
+static COUNTERS: [(&Metric, CounterOf); 28] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -105,6 +123,7 @@ static COUNTERS: [(&Metric, CounterOf); 27] = [
     (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed_connections),
     (&names::RATE_LIMITED, |m| &m.rate_limited),
     (&names::REQUESTS_SHED, |m| &m.requests_shed),
+    (&names::REPLICA_PANICS, |m| &m.replica_panics),
     (&names::RETRIES, |m| &m.retries),
     (&names::MIRRORED_REQUESTS, |m| &m.mirrored_requests),
     (&names::MIRRORS_SKIPPED, |m| &m.mirrors_skipped),
@@ -129,8 +148,9 @@ static COUNTERS: [(&Metric, CounterOf); 27] = [
 
 type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
 
-static GAUGES: [(&Metric, GaugeOf); 2] = [
+static GAUGES: [(&Metric, GaugeOf); 3] = [
     (&names::CONNECTIONS, |m| &m.connections),
+    (&names::EJECTED_REPLICAS, |m| &m.ejected_replicas),
     (&names::BUFFERED_BODY_BYTES, |m| &m.buffered_body_bytes),
 ];
 
@@ -150,8 +170,31 @@ impl DataPlaneMetrics {
     pub fn add_to(page: &mut Page, threads: &[&Self]) {
         add_durations(page, threads);
         add_status(page, threads);
-        add_intercepted(page, threads);
-        add_failover(page, threads);
+        let intercepted: [(&str, CounterOf); 6] = [
+            ("declared", |m| &m.intercepted.declared),
+            ("learned", |m| &m.intercepted.learned),
+            ("first_bytes", |m| &m.intercepted.first_bytes),
+            ("silent", |m| &m.intercepted.silent),
+            ("outside", |m| &m.intercepted.outside),
+            ("refused", |m| &m.intercepted.refused),
+        ];
+        add_labelled(page, threads, &names::INTERCEPTED_CONNECTIONS, "decision", &intercepted);
+        let failovers: [(&str, CounterOf); 5] = [
+            ("priority", |m| &m.failover.priority),
+            ("health", |m| &m.failover.health),
+            ("load", |m| &m.failover.load),
+            ("last_resort", |m| &m.failover.last_resort),
+            ("retry", |m| &m.failover.retry),
+        ];
+        add_labelled(page, threads, &names::FAILOVER, "reason", &failovers);
+        let ejections: [(&str, CounterOf); 2] = [
+            ("consecutive", |m| &m.ejections.consecutive),
+            ("success_rate", |m| &m.ejections.success_rate),
+        ];
+        add_labelled(page, threads, &names::EJECTIONS, "reason", &ejections);
+        let faults: [(&str, CounterOf); 2] =
+            [("delay", |m| &m.faults.delays), ("abort", |m| &m.faults.aborts)];
+        add_labelled(page, threads, &names::FAULTS, "kind", &faults);
         let services: Vec<_> = threads.iter().map(|thread| &thread.services).collect();
         Services::add_to(page, &services);
         let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
@@ -174,32 +217,17 @@ fn add_status(page: &mut Page, threads: &[&DataPlaneMetrics]) {
     }
 }
 
-fn add_intercepted(page: &mut Page, threads: &[&DataPlaneMetrics]) {
-    let decisions: [(&str, CounterOf); 6] = [
-        ("declared", |m| &m.intercepted.declared),
-        ("learned", |m| &m.intercepted.learned),
-        ("first_bytes", |m| &m.intercepted.first_bytes),
-        ("silent", |m| &m.intercepted.silent),
-        ("outside", |m| &m.intercepted.outside),
-        ("refused", |m| &m.intercepted.refused),
-    ];
-    for (decision, of) in decisions {
-        let value: u64 = threads.iter().map(|thread| of(thread).value()).sum();
-        page.family(&names::INTERCEPTED_CONNECTIONS).sample(&[("decision", decision)], value);
-    }
-}
-
-fn add_failover(page: &mut Page, threads: &[&DataPlaneMetrics]) {
-    let reasons: [(&str, CounterOf); 5] = [
-        ("priority", |m| &m.failover.priority),
-        ("health", |m| &m.failover.health),
-        ("load", |m| &m.failover.load),
-        ("last_resort", |m| &m.failover.last_resort),
-        ("retry", |m| &m.failover.retry),
-    ];
-    for (reason, of) in reasons {
-        let value: u64 = threads.iter().map(|thread| of(thread).value()).sum();
-        page.family(&names::FAILOVER).sample(&[("reason", reason)], value);
+/// A family of counters that differ in the value of one label.
+fn add_labelled(
+    page: &mut Page,
+    threads: &[&DataPlaneMetrics],
+    metric: &'static Metric,
+    label: &'static str,
+    counters: &[(&'static str, CounterOf)],
+) {
+    for (value, of) in counters {
+        let sum: u64 = threads.iter().map(|thread| of(thread).value()).sum();
+        page.family(metric).sample(&[(label, *value)], sum);
     }
 }
 

@@ -87,7 +87,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
 fn picked(event_loop: &mut SidecarLoop) -> Option<ConnKey> {
     let EventLoop { cx, conns, plane, .. } = event_loop;
     let pool = plane.upstreams.pool_of(&Destination::App);
-    let picked = pool.and_then(|pool| pick::pick(cx, conns, &mut plane.upstreams, pool));
+    let picked = pool.and_then(|pool| pick::pick(cx, conns, &mut plane.upstreams, pool, &[]));
     event_loop.settle();
     picked
 }

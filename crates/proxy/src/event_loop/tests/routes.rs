@@ -85,8 +85,12 @@ impl Shop {
 
     /// Starts a replica of the service many, whose app has the name of the replica.
     fn replica(&mut self, name: &'static str) -> Endpoint {
-        let many = service("many");
         let app = serve(move |request| state(name, request));
+        self.replica_with(name, app)
+    }
+
+    fn replica_with(&mut self, name: &str, app: SocketAddr) -> Endpoint {
+        let many = service("many");
         let callee = Running::start(
             many.clone(),
             self.network.credentials(&many, name, &[]),
@@ -403,6 +407,26 @@ fn a_request_is_retried_at_the_statuses_that_its_rule_names() {
     // Of each pause up to a half is left out.
     assert!(now() - begun >= Duration::from_millis(150), "{:?}", now() - begun);
     assert_eq!(shop.caller.metrics.retries.value(), 2);
+}
+
+#[test]
+fn a_retry_goes_to_a_replica_that_has_not_failed() {
+    let mut shop = Shop::new();
+    let counts: [Arc<AtomicUsize>; 3] = Default::default();
+    let endpoints = [("r-0", usize::MAX), ("r-1", usize::MAX), ("r-2", 0)];
+    let endpoints: Vec<Endpoint> = std::iter::zip(endpoints, &counts)
+        .map(|((name, times), seen)| shop.replica_with(name, refuse(times, seen)))
+        .collect();
+    shop.send_replicas(&endpoints);
+    let mut rule = retrying("many");
+    rule.retry.as_mut().unwrap().budget = RetryBudget { percent: 100, min_per_second: 1000 };
+    shop.route(vec![rule]);
+    for _ in 0..60 {
+        // Two retries are enough, if none goes where an attempt has failed.
+        assert_has(&shop.get("/", ""), "HTTP/1.1 200 OK");
+    }
+    let seen = counts.map(|seen| seen.load(Ordering::SeqCst));
+    assert!(seen[0] > 10 && seen[1] > 10 && seen[2] == 60, "{seen:?}");
 }
 
 #[test]

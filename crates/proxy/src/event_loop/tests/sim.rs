@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tollway_identity::TimeProvider;
+use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{Revision, ServiceName, ServiceState, ServiceUpdate};
 use tollway_net::memory::{self, End, Hold};
 use tollway_net::{Conn, Scratch};
@@ -254,7 +255,7 @@ pub(super) fn keep_informed(to: &Running, service: &ServiceName, state: ServiceS
         revision,
         state,
         routes: Arc::default(),
-        traffic: Arc::default(),
+        traffic: older.as_ref().map(|entry| entry.update.traffic.clone()).unwrap_or_default(),
     };
     let (commands, around) = (to.commands.clone(), to.around.clone());
     let routes = older.and_then(|entry| entry.routes);
@@ -271,6 +272,17 @@ pub(super) fn keep_routed(to: &Running, routes: RoutesUpdate) {
         |entry: &&mut Informed| entry.node.0 == to.node.0 && entry.update.service == routes.service;
     let entry = informed.iter_mut().find(is_it).expect("it is informed of the service");
     entry.routes = Some(routes);
+    entry.send();
+}
+
+/// From now on a loop that is informed of a service gets these traffic policies with it.
+pub(super) fn keep_policed(to: &Running, service: &ServiceName, parts: TrafficParts) {
+    let simulation = sim();
+    let mut informed = simulation.informed.borrow_mut();
+    let is_it =
+        |entry: &&mut Informed| entry.node.0 == to.node.0 && entry.update.service == *service;
+    let entry = informed.iter_mut().find(is_it).expect("it is informed of the service");
+    entry.update.traffic = Arc::new(parts);
     entry.send();
 }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use hyper::StatusCode;
 use tollway_model::call_trace::{
-    Admission, CallTrace, Connection, FailedAttempt, Failure, NetworkTaken, RouteTaken, Service,
-    ServiceWord, Stage, Times,
+    Admission, CallTrace, Connection, FailedAttempt, Failure, Fault, NetworkTaken, RouteTaken,
+    Service, ServiceWord, Stage, Times,
 };
 
 use super::explanation::Explanation;
@@ -48,6 +48,9 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
     }
     if let Some(service) = &trace.service {
         page.hop("service", &service_text(service));
+    }
+    if let Some(fault) = &trace.fault {
+        page.hop("fault", &fault_text(*fault));
     }
     if let Some(connection) = &trace.connection {
         write_connection(page, trace, connection);
@@ -122,6 +125,10 @@ fn service_text(service: &Service) -> String {
         1 => "1 replica ready".to_owned(),
         count => format!("{count} replicas ready"),
     };
+    let replicas = match service.ejected_replicas {
+        0 => replicas,
+        ejected => format!("{replicas}, {ejected} of them ejected"),
+    };
     match service.state {
         ServiceWord::OwnNetwork => format!("{protocol}, {replicas}, own network"),
         ServiceWord::JoinedNetwork => format!("{protocol}, {replicas}, joined network"),
@@ -131,6 +138,13 @@ fn service_text(service: &Service) -> String {
         ServiceWord::NoReadyEndpoint => "no replica is ready".to_owned(),
         ServiceWord::NoFailover => "no network may serve it".to_owned(),
     }
+}
+
+fn fault_text(Fault { delay_us, is_aborted }: Fault) -> String {
+    let delay = delay_us.map(|micros| format!("delayed by {} ms", micros / 1000));
+    let abort = is_aborted.then(|| "not sent".to_owned());
+    let what: Vec<String> = delay.into_iter().chain(abort).collect();
+    format!("{}, on purpose by a traffic policy", what.join(", "))
 }
 
 fn stage_text(stage: Stage) -> &'static str {
