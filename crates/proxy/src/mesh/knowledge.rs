@@ -24,7 +24,7 @@ pub(super) struct Knowledge {
     own_traffic: Arc<TrafficParts>,
     /// The routes that were passed on, of services that have any.
     routes: HashMap<ServiceName, Arc<[Arc<Route>]>>,
-    /// Counts the sets of policies and of routes that were passed on.
+    /// Counts the policies, routes and traffic policies that were passed on.
     change_number: u64,
     /// What the full state that is under way has mentioned.
     snapshot: Option<Mentioned>,
@@ -122,7 +122,7 @@ impl Knowledge {
         self.change_number
     }
 
-    /// The number of the policies, routes or limits passed on last; 0 when there were none.
+    /// The number of the policies, routes or traffic policies passed on last; 0 when there were none.
     pub(super) fn change_number(&self) -> u64 {
         self.change_number
     }
@@ -200,11 +200,16 @@ impl Knowledge {
         let is_same =
             |of: &Known| of.state == state && of.routes == routes && of.traffic == traffic;
         let is_news = !before.is_some_and(is_same);
+        let is_policed = match before {
+            Some(of) => of.traffic != traffic,
+            None => *traffic != TrafficParts::default(),
+        };
         if let Some(why) = &unread
             && before.is_none_or(|of| of.unread.as_ref() != Some(why))
         {
             self.unread.push((service.clone(), why.clone()));
         }
+        self.change_number += u64::from(is_policed);
         (Known { state, routes, traffic, unread }, is_news)
     }
 
@@ -511,6 +516,26 @@ mod tests {
         assert_eq!(take(with(vec![policy("a")])), Ok(None));
         assert!(take(with(vec![policy("a b")])).is_err());
         assert_eq!(take(with(vec![policy("a")])), Ok(None), "what is malformed changes nothing");
+    }
+
+    #[test]
+    fn traffic_policies_of_a_service_are_numbered_when_they_change() {
+        let mut knowledge = Knowledge::default();
+        let mut take = |update: v1::ServiceUpdate| {
+            let delta = knowledge.take(&response(3, vec![update])).unwrap();
+            (delta.services.len(), knowledge.change_number())
+        };
+        let with = |percent| v1::ServiceUpdate {
+            traffic: Some(v1::TrafficParts { panic_percent: Some(percent), ..Default::default() }),
+            ..local("stock", 1)
+        };
+        assert_eq!(take(local("stock", 1)), (1, 0));
+        assert_eq!(take(with(10)), (1, 1));
+        assert_eq!(take(with(10)), (0, 1));
+        assert_eq!(take(with(20)), (1, 2));
+        let moved = v1::ServiceUpdate { state: local("stock", 2).state, ..with(20) };
+        assert_eq!(take(moved), (1, 2), "nothing about traffic");
+        assert_eq!(take(local("stock", 2)), (1, 3));
     }
 
     #[test]

@@ -246,7 +246,12 @@ impl Watch {
             info!(trust_revision = trust.revision, networks = trust.bundles.len(), "trust changed");
             shared.credentials.send_replace(Arc::new(renewed));
         }
+        let known = knowledge.change_number();
         let mut delta = knowledge.take(response)?;
+        let is_policed = knowledge.change_number() > known;
+        if is_policed {
+            info!("traffic policies of called services changed");
+        }
         for (service, why) in knowledge.take_unread() {
             let reason = chain(&why);
             error!(%service, reason, "routes or traffic policies cannot be read, of a later version perhaps; those of before hold");
@@ -284,7 +289,7 @@ impl Watch {
                 delta.routes.push(routes);
             }
         }
-        if delta.services.iter().any(|update| update.service.is_in_any_network()) {
+        if is_policed || delta.services.iter().any(|update| update.service.is_in_any_network()) {
             let number = knowledge.number_change();
             delta.applied = Applied::at(Receipt::new(number, shared.changes_applied.clone()));
         }
@@ -314,8 +319,8 @@ impl Watch {
         }
     }
 
-    /// Acknowledges the revision that was applied, unless policies or routes are still on their way to
-    /// the data threads.
+    /// Acknowledges the revision that was applied, unless policies, routes or traffic policies are still
+    /// on their way to the data threads.
     fn acknowledge(&mut self, shared: &Shared, knowledge: &Knowledge) {
         let revision = knowledge.revision().0;
         let are_changes_applied = *shared.changes_applied.borrow() >= knowledge.change_number();
