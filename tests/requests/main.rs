@@ -12,6 +12,7 @@ mod grpc;
 mod listeners;
 mod metrics;
 mod objects;
+mod outliers;
 mod policy;
 mod routes;
 mod tracing;

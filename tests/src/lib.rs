@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 pub mod component_files;
+pub mod fickle_app;
 pub mod foreign_program;
 pub mod grpcio;
 pub mod h2_attacker;
