@@ -170,6 +170,87 @@ fn a_replica_that_takes_no_more_requests_gets_fewer_and_is_not_ejected() {
 }
 
 #[test]
+fn a_retry_goes_to_a_replica_that_has_not_failed() {
+    let shop = Shop::start(AppProtocol::Http);
+    shop.network.apply(
+        "apiVersion: tollway/v1\nkind: Route\nmetadata: {name: stock}\n\
+         spec: {service: stock, rules: [{backends: [{service: stock}], retry: \
+         {attempts: 2, statuses: [503], backoff: 1ms, longestBackoff: 1ms, \
+         budget: {percent: 100, minPerSecond: 100000}}}]}\n",
+    );
+    [0, 1].iter().for_each(|index| shop.apps[*index].fail(503, 1));
+    let served = || shop.ask().then_some(());
+    retry_until(PATIENCE, "the route being applied", served).unwrap();
+    let before = shop.apps.each_ref().map(FickleApp::seen);
+    for _ in 0..100 {
+        assert!(shop.ask(), "two retries reach the third replica");
+    }
+    let seen = [0, 1, 2].map(|index| shop.apps[index].seen() - before[index]);
+    assert!(seen[0] > 10 && seen[1] > 10 && seen[2] == 100, "{seen:?}");
+}
+
+#[test]
+fn if_all_replicas_fail_all_are_used_unless_a_policy_forbids_it() {
+    let shop = Shop::start(AppProtocol::Http);
+    let all = "outlier: {maxEjectedPercent: 100, ejection: 1h, longestEjection: 1h}";
+    shop.police(all);
+    shop.apps.iter().for_each(|app| app.fail(500, 1));
+    let ejected = || {
+        (0..10).for_each(|_| _ = shop.ask());
+        (shop.count(CONSECUTIVE) == 3).then_some(())
+    };
+    retry_until(PATIENCE, "the ejection of all", ejected).unwrap();
+    assert_eq!(shop.count("tollway_replica_panics_total"), 1);
+    shop.apps.iter().for_each(FickleApp::work);
+    for _ in 0..50 {
+        assert!(shop.ask());
+    }
+    shop.police(&format!("{all}, panicPercent: 0"));
+    let answer = get(shop.caller.http(), "/v1.0/invoke/stock/method/a");
+    assert!(answer.contains("x-tollway-error: ERR_REPLICAS_EJECTED"), "{answer}");
+}
+
+#[test]
+fn a_replica_that_takes_longer_gets_fewer_requests_where_the_time_counts() {
+    let shop = Shop::start(AppProtocol::Http);
+    shop.apps[1].answer_after(Duration::from_millis(100));
+    let share = || {
+        let before = shop.apps.each_ref().map(FickleApp::seen);
+        (0..150).for_each(|_| assert!(shop.ask()));
+        shop.apps[1].seen() - before[1]
+    };
+    let even = share();
+    assert!(even > 25, "{even} by the requests under way");
+    shop.police("balancing: {peakEwma: {decay: 60s}}");
+    share();
+    let less = share();
+    assert!(less < 15, "{less} by the expected time, {even} before");
+}
+
+#[test]
+fn a_replica_that_joins_gets_a_share_that_rises() {
+    let shop = Shop::start(AppProtocol::Http);
+    shop.police("slowStart: 5m");
+    let joined = FickleApp::start();
+    let _sidecar = shop.network.sidecar_of("stock", joined.port, shop.protocol);
+    let first = || {
+        (0..20).for_each(|_| _ = shop.ask());
+        (joined.seen() > 0).then_some(())
+    };
+    retry_until(PATIENCE, "a request for the new replica", first).unwrap();
+    let share = || {
+        let before = joined.seen();
+        (0..200).for_each(|_| assert!(shop.ask()));
+        joined.seen() - before
+    };
+    let little = share();
+    assert!(little < 25, "{little} of 200");
+    shop.police("slowStart: 1ms");
+    let whole = share();
+    assert!(whole > 25, "{whole} of 200");
+}
+
+#[test]
 fn faults_on_purpose_are_named_as_such() {
     let shop = Shop::start(AppProtocol::Http);
     let seen = || shop.apps.iter().map(FickleApp::seen).sum::<usize>();

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -29,6 +30,8 @@ struct State {
     status: AtomicU16,
     /// Of so many requests one has that status, the others 200.
     every: AtomicUsize,
+    /// The milliseconds until it answers.
+    delay: AtomicU64,
     seen: AtomicUsize,
 }
 
@@ -52,6 +55,12 @@ impl FickleApp {
 
     pub fn work(&self) {
         self.fail(200, 1);
+    }
+
+    /// From now on it answers after so long.
+    pub fn answer_after(&self, delay: Duration) {
+        let millis = u64::try_from(delay.as_millis()).unwrap();
+        self.state.delay.store(millis, Ordering::SeqCst);
     }
 
     /// Requests that have come, without those of its sidecar.
@@ -86,6 +95,7 @@ async fn answer(
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     // What is not whole is answered all the same.
     let _ = request.into_body().collect().await;
+    tokio::time::sleep(Duration::from_millis(state.delay.load(Ordering::SeqCst))).await;
     let number = state.seen.fetch_add(1, Ordering::SeqCst);
     let is_meant = number.is_multiple_of(state.every.load(Ordering::SeqCst));
     let status = if is_meant { state.status.load(Ordering::SeqCst) } else { 200 };
