@@ -5,6 +5,7 @@
 mod attacks;
 mod away;
 mod databases;
+mod dial_out;
 mod etcd;
 mod fabric;
 mod failover;

@@ -142,6 +142,12 @@ impl Network {
             .unwrap()
     }
 
+    /// A gateway that only dials out.
+    pub fn dialling_gateway(&self) -> Process {
+        let gateway = self.data_plane("gateway", &["--gateway"]);
+        gateway.args(["--dial-out"]).start_listening().unwrap()
+    }
+
     /// What another network joins this one with, once a gateway is known.
     pub fn join_bundle(&self) -> Vec<u8> {
         let bundle = retry_until(PATIENCE, "a join bundle", || {

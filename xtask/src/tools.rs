@@ -65,6 +65,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Debian("wrk"),
     },
     Tool {
+        name: "nft",
+        why: "a firewall in front of a network that only dials out",
+        source: Source::Debian("nftables"),
+    },
+    Tool {
         name: "openssl",
         why: "TLS client: wrong, foreign and expired certificates",
         source: Source::Debian("openssl"),

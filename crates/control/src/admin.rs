@@ -148,8 +148,9 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::ListGatewaysResponse>, Status> {
         let status = |gateway: &crate::catalogue::Gateway| v1::GatewayStatus {
             instance: gateway.instance.as_str().to_owned(),
-            outside: Some(gateway.outside.into()),
+            outside: gateway.outside.map(Into::into),
             inside: gateway.inside.map(Into::into),
+            reaches: gateway.reaches.iter().map(|network| network.as_str().to_owned()).collect(),
         };
         let gateways = self.hub.read(|catalogue| catalogue.gateways().map(status).collect());
         Ok(Response::new(v1::ListGatewaysResponse { gateways }))
@@ -410,6 +411,7 @@ fn join_status(peer: &Peer) -> Option<v1::JoinStatus> {
         version: peer.link.version.clone(),
         roots_end_unix_s: trust.roots_end().map_or(0, unix_s),
         follow_gateways: trust.follow_gateways,
+        dials_out: peer.dials_out(),
     })
 }
 

@@ -6,6 +6,7 @@
 //! first introduction. The secret in it lets one network join, once. Pure: the time is an argument.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -43,8 +44,8 @@ pub enum BundleError {
     Version { found: u32 },
     #[error("the bundle names no valid network or trust domain")]
     Name(#[from] NameError),
-    #[error("the bundle holds {count} {what}; it needs 1 to {limit}")]
-    Count { what: &'static str, count: usize, limit: usize },
+    #[error("the bundle holds {count} {what}; it needs {least} to {limit}")]
+    Count { what: &'static str, count: usize, least: usize, limit: usize },
     #[error("root {index} of the bundle is not a certificate in PEM")]
     Root { index: usize },
     #[error("the roots of the bundle cannot be used")]
@@ -71,7 +72,7 @@ pub struct JoinBundle {
     pub network: NetworkName,
     pub trust_domain: TrustDomain,
     pub roots: Vec<CertificateDer<'static>>,
-    /// Where the network's gateways listen for other networks.
+    /// Where the network's gateways listen for other networks; empty where they only dial out.
     pub gateways: Vec<SocketAddr>,
     /// Lets one network join, once; empty in the bundle that is presented in return. Secret.
     pub join_secret: String,
@@ -140,8 +141,8 @@ impl JoinBundle {
     }
 
     fn read(file: &File) -> Result<Self, BundleError> {
-        in_limit("roots", file.roots.len(), ROOTS_PER_TRUST_DOMAIN_LIMIT)?;
-        in_limit("gateways", file.gateways.len(), GATEWAYS_PER_NETWORK_LIMIT)?;
+        in_limit("roots", file.roots.len(), 1..=ROOTS_PER_TRUST_DOMAIN_LIMIT)?;
+        in_limit("gateways", file.gateways.len(), 0..=GATEWAYS_PER_NETWORK_LIMIT)?;
         let network = NetworkName::of_network(&file.network)?;
         let expected = control_dns_san(&network);
         if file.control_server_name != expected {
@@ -231,11 +232,16 @@ impl std::fmt::Debug for JoinBundle {
     }
 }
 
-fn in_limit(what: &'static str, count: usize, limit: usize) -> Result<(), BundleError> {
-    if (1..=limit).contains(&count) {
+fn in_limit(
+    what: &'static str,
+    count: usize,
+    range: RangeInclusive<usize>,
+) -> Result<(), BundleError> {
+    if range.contains(&count) {
         return Ok(());
     }
-    Err(BundleError::Count { what, count, limit })
+    let (least, limit) = range.into_inner();
+    Err(BundleError::Count { what, count, least, limit })
 }
 
 fn sign(authority: &AuthorityPem, message: &[u8]) -> Result<Vec<u8>, BundleError> {
@@ -295,6 +301,22 @@ mod tests {
         let expected = bundle(&authority);
         let file = expected.sign(&authority.to_pem()).unwrap();
         assert_eq!(JoinBundle::verify(&file, ISSUED + 3_599_999).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_bundle_may_name_no_gateway_and_no_more_than_a_network_has() {
+        let authority = authority("east");
+        let with = |count: usize| {
+            let gateways = vec!["10.0.0.1:15443".parse().unwrap(); count];
+            let bundle = JoinBundle { gateways, ..bundle(&authority) };
+            JoinBundle::verify(&bundle.sign(&authority.to_pem()).unwrap(), ISSUED)
+        };
+        assert!(with(0).unwrap().gateways.is_empty());
+        assert!(with(GATEWAYS_PER_NETWORK_LIMIT).is_ok());
+        assert_eq!(
+            with(GATEWAYS_PER_NETWORK_LIMIT + 1).unwrap_err().to_string(),
+            "the bundle holds 65 gateways; it needs 0 to 64"
+        );
     }
 
     #[test]

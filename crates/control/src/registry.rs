@@ -20,6 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::addresses::{AddressRefusal, Origin, check_host, check_workload};
 use crate::background::Background;
+use crate::catalogue::Gateway;
 use crate::connections::{Caller, expired_status, is_system, origin_of};
 use crate::holders::{Held, Holders};
 use crate::hub::Hub;
@@ -238,13 +239,9 @@ impl Session {
 
     fn read_gateway(&self, stated: &v1::Gateway) -> Result<(Key, Vec<u8>), Status> {
         let invalid = |error| Status::invalid_argument(tollway_model::chain(&error));
-        let instance = tollway_wire::instance(&stated.instance).map_err(invalid)?;
-        let outside = tollway_wire::address(stated.outside.as_ref(), "outside").map_err(invalid)?;
-        let inside =
-            stated.inside.as_ref().map(|inside| tollway_wire::address(Some(inside), "inside"));
-        let inside = inside.transpose().map_err(invalid)?;
+        let Gateway { instance, outside, inside, .. } = Gateway::read(stated).map_err(invalid)?;
         // Which of its addresses a gateway has is known to who started it with a gateway's token.
-        for address in [Some(outside), inside].into_iter().flatten() {
+        for address in [outside, inside].into_iter().flatten() {
             check_host(address).map_err(|refusal| address_status(&refusal))?;
         }
         if !(is_system(&self.service) && self.service.app.as_str() == GATEWAY_APP) {

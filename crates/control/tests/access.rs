@@ -148,7 +148,8 @@ fn asks(method: &str) -> Vec<Ask> {
             }),
             Ask::of("a gateway", |of| {
                 let (outside, inside) = (Some(here()), Some(here()));
-                let gateway = v1::Gateway { instance: of.instance.to_owned(), outside, inside };
+                let instance = of.instance.to_owned();
+                let gateway = v1::Gateway { instance, outside, inside, ..Default::default() };
                 one(v1::RegisterRequest { request: Some(Announce::Gateway(gateway)) })
             }),
         ],

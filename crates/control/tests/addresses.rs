@@ -108,7 +108,8 @@ async fn a_gateway_states_addresses_of_hosts() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap().into();
         let inside = inside.map(address);
         let outside = Some(address(outside));
-        Announce::Gateway(v1::Gateway { instance: "gateway-1".into(), outside, inside })
+        let instance = "gateway-1".into();
+        Announce::Gateway(v1::Gateway { instance, outside, inside, ..Default::default() })
     };
     for (outside, inside) in [("0.0.0.0:1", None), ("192.0.2.1:1", Some("[ff02::1]:1"))] {
         let refused = register(gateway.channel().await, announce(outside, inside)).await;
@@ -127,7 +128,8 @@ async fn state_gateways(nets: &mut Joined, places: &[&str]) {
         let member = nets.east.gateway(&instance).await;
         let mut registration = Registration::open(&member).await.unwrap();
         let outside = Some(place.parse::<SocketAddr>().unwrap().into());
-        registration.send(Announce::Gateway(v1::Gateway { instance, outside, inside: None })).await;
+        let gateway = v1::Gateway { instance, outside, ..Default::default() };
+        registration.send(Announce::Gateway(gateway)).await;
         registration.registered().await.unwrap();
         held.push(registration.keep_alive());
     }
@@ -205,7 +207,7 @@ async fn a_bundle_does_not_name_the_own_gateway() {
     let member = east.gateway("gateway-1").await;
     let mut registration = Registration::open(&member).await.unwrap();
     let outside = Some(west_relay.address.into());
-    let gateway = v1::Gateway { instance: "gateway-1".into(), outside, inside: None };
+    let gateway = v1::Gateway { instance: "gateway-1".into(), outside, ..Default::default() };
     registration.send(Announce::Gateway(gateway)).await;
     registration.registered().await.unwrap();
     let _gateway = registration.keep_alive();

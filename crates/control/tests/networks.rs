@@ -283,6 +283,7 @@ async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
         instance: "gateway-1".into(),
         outside: Some(ingress.address.into()),
         inside: Some(egress.address.into()),
+        ..Default::default()
     };
     registration.send(v1::register_request::Request::Gateway(gateway)).await;
     registration.registered().await.unwrap();

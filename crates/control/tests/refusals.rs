@@ -143,6 +143,7 @@ async fn a_workload_registers_only_its_own_name() {
         instance: "a".into(),
         outside: Some(west.address.into()),
         inside: Some(west.address.into()),
+        ..Default::default()
     };
     registration.send(Announce::Gateway(gateway)).await;
     let refused = registration.registered().await.unwrap_err();

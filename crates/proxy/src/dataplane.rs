@@ -4,6 +4,7 @@
 //! sends reaches the data threads through the fan-out. What every data plane has is in
 //! `plane.rs`.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
 use crate::gateway::GatewayRoutes;
+use crate::gateway::reverse::ReverseOptions;
+use crate::gateway::reverse::board::{Board, BoardChanges};
 use crate::interception::{Interception, LISTEN};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
@@ -47,6 +50,10 @@ pub enum DataPlaneError {
     Listen { listener: &'static str, address: SocketAddr, source: std::io::Error },
     #[error("others cannot reach {address}; say where they can with --advertise")]
     NoAdvertise { address: SocketAddr },
+    #[error(
+        "a gateway that only dials out (--dial-out) is not reached at {address}; leave --advertise out"
+    )]
+    AdvertisedDialOut { address: SocketAddr },
     #[error("the upstream `{text}` cannot be read; write PORT=SERVICE, such as 5432=db.shop.east")]
     Upstream { text: String },
     #[error("the upstream `{text}` names no service")]
@@ -83,7 +90,9 @@ impl DataPlaneError {
             Self::Listen { source, .. } | Self::EventLoop(source) | Self::Thread(source) => {
                 ErrorCode::of_io(source)
             }
-            Self::NoAdvertise { .. } | Self::Upstream { .. } => Some(ErrorCode::BadConfiguration),
+            Self::NoAdvertise { .. } | Self::AdvertisedDialOut { .. } | Self::Upstream { .. } => {
+                Some(ErrorCode::BadConfiguration)
+            }
             Self::UpstreamName { .. } => Some(ErrorCode::BadName),
             Self::Control { .. } => Some(ErrorCode::ControlUnreachable),
             Self::Front(error) => Some(error.code()),
@@ -213,6 +222,9 @@ pub struct GatewayOptions {
     pub inside_listen: Option<SocketAddr>,
     /// Where its own network reaches that, if not where it listens. Port 0: its port.
     pub advertise_inside: Option<SocketAddr>,
+    /// It only dials out: nothing listens for other networks, and the gateways of joined ones are opened
+    /// reverse connections.
+    pub dial_out: bool,
 }
 
 /// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
@@ -437,8 +449,14 @@ pub async fn run_gateway(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
     let mut listeners = BoundListeners::for_threads(options.common.plane.threads);
-    let bound = listeners.bind("gateway", options.listen, ListenerKind::Gateway)?;
-    let outside = advertised(options.advertise, bound)?;
+    let outside = match (options.dial_out, options.advertise) {
+        (true, Some(address)) => return Err(DataPlaneError::AdvertisedDialOut { address }),
+        (true, None) => None,
+        (false, advertise) => {
+            let bound = listeners.bind("gateway", options.listen, ListenerKind::Gateway)?;
+            Some(advertised(advertise, bound)?)
+        }
+    };
     let inside = match options.inside_listen {
         Some(listen) => {
             let bound = listeners.bind("inside", listen, ListenerKind::GatewayInside)?;
@@ -452,12 +470,32 @@ pub async fn run_gateway(
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
-    let role = Role { gateway: Some(routes), ..Role::default() };
-    let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
-    plane.mesh.register(Announcement::Gateway { outside, inside });
+    let board = Board::default();
+    let reverse = ReverseOptions {
+        credentials: mesh.credentials().borrow().clone(),
+        own: mesh.service().clone(),
+        holds: inside.is_some(),
+        dials_out: options.dial_out,
+        thread: 0,
+        board: board.clone(),
+    };
+    let role = Role { gateway: Some((routes, reverse)), ..Role::default() };
+    let mut plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
+    plane.mesh.register(Announcement::Gateway { outside, inside, reaches: BTreeSet::new() });
+    plane.plane.spawn(announce_reached(Arc::clone(&plane.mesh), board.changes()));
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
     plane.serve(shutdown).await.map(drop)
+}
+
+/// Keeps the control plane informed of which networks that only dial out are reached from here.
+async fn announce_reached(mesh: Arc<MeshClient>, mut changes: BoardChanges) {
+    loop {
+        mesh.set_reaches(changes.held());
+        if !changes.changed().await {
+            return;
+        }
+    }
 }
 
 async fn start_mesh(
@@ -485,7 +523,7 @@ struct Role {
     app_tls: Option<AppTls>,
     mesh_protocol: MeshProtocol,
     /// Set in a gateway.
-    gateway: Option<GatewayRoutes>,
+    gateway: Option<(GatewayRoutes, ReverseOptions)>,
     api_rules: Option<Arc<ApiRules>>,
     access: Option<Arc<AccessList>>,
     resilience: Option<Arc<Resiliency>>,
@@ -562,7 +600,7 @@ impl Member {
             timeouts: options.timeouts,
         };
         let kind = match gateway {
-            Some(routes) => PlaneKind::Gateway(routes),
+            Some((routes, reverse)) => PlaneKind::Gateway(routes, reverse),
             None => PlaneKind::Sidecar(mesh.credentials().borrow().clone()),
         };
         let live = options.live.config.clone();

@@ -20,6 +20,7 @@ use crate::dataplane::DataPlaneError;
 use crate::event_loop::{ApiStream, Composition, EventLoop, Http, LoopConfig};
 use crate::fanout::{API_BACKLOG, DataThreadServices, Fanout};
 use crate::front::Served;
+use crate::gateway::reverse::ReverseOptions;
 use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
@@ -49,7 +50,7 @@ pub struct PlaneOptions {
 pub(crate) enum PlaneKind {
     /// With its first credentials.
     Sidecar(Arc<Credentials>),
-    Gateway(GatewayRoutes),
+    Gateway(GatewayRoutes, ReverseOptions),
     /// With its first certificates.
     Front(Served),
 }
@@ -101,6 +102,10 @@ impl Plane {
         let upstreams = std::mem::take(&mut listeners.upstreams);
         let listeners = listeners.for_each_thread(options.threads)?;
         let (api_sender, api) = mpsc::channel(API_BACKLOG);
+        let board = match &kind {
+            PlaneKind::Gateway(_, reverse) => Some(reverse.board.clone()),
+            PlaneKind::Sidecar(_) | PlaneKind::Front(_) => None,
+        };
         let config = Arc::new(config);
         let mut started = DataThreads::default();
         for (thread, listeners) in listeners.into_iter().enumerate() {
@@ -112,6 +117,9 @@ impl Plane {
             let start =
                 ThreadStart { number: thread, config: &config, listeners, metrics, observer };
             started.start(start, kind.clone(), services)?;
+        }
+        if let Some(board) = board {
+            board.set_threads(started.commands.clone());
         }
         fanout.set_threads(started.commands);
         let telemetry = Arc::new(Mutex::new(telemetry));
@@ -241,7 +249,10 @@ impl DataThreads {
                 let sidecar = Http::sidecar(start.config, credentials, Box::new(services));
                 self.start_loop(start, sidecar)
             }
-            PlaneKind::Gateway(routes) => self.start_loop(start, Gateway::new(routes)),
+            PlaneKind::Gateway(routes, reverse) => {
+                let reverse = ReverseOptions { thread: start.number, ..reverse };
+                self.start_loop(start, Gateway::new(routes, reverse))
+            }
             PlaneKind::Front(served) => {
                 self.start_loop(start, Http::front(served, Box::new(services)))
             }

@@ -19,6 +19,8 @@ pub(crate) mod alpn {
     pub(crate) const HTTP1: &[u8] = b"http/1.1";
     /// The app's bytes.
     pub(crate) const TCP: &[u8] = b"tollway-tcp/1";
+    /// Reverse connections between gateways.
+    pub(crate) const REVERSE: &[u8] = b"tollway-reverse/1";
 }
 
 /// Configurations by what they are for; all die with the credentials they came from, and with
@@ -49,11 +51,23 @@ impl MeshTls {
     /// # Errors
     /// The TLS library refuses the credentials.
     pub(crate) fn server(&mut self) -> Result<Tls, TlsError> {
+        self.server_of(&[alpn::H2, alpn::HTTP1, alpn::TCP])
+    }
+
+    /// The side of a gateway to which another one opens a reverse connection.
+    ///
+    /// # Errors
+    /// The TLS library refuses the credentials.
+    pub(crate) fn reverse_server(&mut self) -> Result<Tls, TlsError> {
+        self.server_of(&[alpn::REVERSE])
+    }
+
+    /// One process is only ever asked for one set of protocols.
+    fn server_of(&mut self, protocols: &[&[u8]]) -> Result<Tls, TlsError> {
         let config = match &self.server {
             Some(config) => Arc::clone(config),
             None => {
-                let protocols = [alpn::H2, alpn::HTTP1, alpn::TCP];
-                let config = tollway_identity::server_config(&self.credentials, &protocols)?;
+                let config = tollway_identity::server_config(&self.credentials, protocols)?;
                 Arc::clone(self.server.insert(config))
             }
         };

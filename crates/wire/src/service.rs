@@ -23,8 +23,19 @@ pub struct NetworkUpdate {
 /// The state of a joined network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NetworkState {
-    /// Its gateways, and whether its control plane answers.
-    Joined { trust_domain: TrustDomain, gateways: Arc<[SocketAddr]>, reachable: bool },
+    /// What is known of it.
+    Joined {
+        trust_domain: TrustDomain,
+        /// Its gateways, if this network's own dial them.
+        gateways: Arc<[SocketAddr]>,
+        /// Its control plane answers.
+        reachable: bool,
+        /// Its gateways only dial out: it is reached by the reverse connections that they open.
+        dials_out: bool,
+        /// Its gateways to which those of this network open reverse connections, if they only dial
+        /// out.
+        reverse_to: Arc<[SocketAddr]>,
+    },
     /// It is no longer joined.
     Removed,
 }
@@ -119,12 +130,16 @@ impl From<&NetworkUpdate> for v1::NetworkUpdate {
             ..Self::default()
         };
         match &update.state {
-            NetworkState::Joined { trust_domain, gateways, reachable } => Self {
-                trust_domain: trust_domain.to_string(),
-                gateways: gateways.iter().map(|g| (*g).into()).collect(),
-                reachable: *reachable,
-                ..stated
-            },
+            NetworkState::Joined { trust_domain, gateways, reachable, dials_out, reverse_to } => {
+                Self {
+                    trust_domain: trust_domain.to_string(),
+                    gateways: gateways.iter().map(|g| (*g).into()).collect(),
+                    reachable: *reachable,
+                    dials_out: *dials_out,
+                    reverse_to: reverse_to.iter().map(|g| (*g).into()).collect(),
+                    ..stated
+                }
+            }
             NetworkState::Removed => Self { removed: true, ..stated },
         }
     }
@@ -293,6 +308,9 @@ pub fn network_update(update: &v1::NetworkUpdate) -> Result<NetworkUpdate, Conve
             trust_domain: trust_domain(&update.trust_domain)?,
             gateways: addresses(&update.gateways, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?.into(),
             reachable: update.reachable,
+            dials_out: update.dials_out,
+            reverse_to: addresses(&update.reverse_to, "reverse_to", GATEWAYS_PER_NETWORK_LIMIT)?
+                .into(),
         }
     };
     Ok(NetworkUpdate {
@@ -456,6 +474,8 @@ mod tests {
             trust_domain: domain(),
             gateways: vec!["10.0.0.1:15443".parse().unwrap()].into(),
             reachable: true,
+            dials_out: true,
+            reverse_to: vec!["10.0.0.2:15443".parse().unwrap()].into(),
         };
         for state in [joined, NetworkState::Removed] {
             let update = NetworkUpdate { network: name().network, revision: Revision(9), state };

@@ -58,6 +58,8 @@ pub struct Network {
     name: &'static str,
     ip: &'static str,
     options: Vec<String>,
+    /// Its gateways only dial out.
+    dials_out: bool,
     /// The most descriptors that its control plane may have, where that is not this process's limit.
     descriptors: Option<u32>,
     files: TempDir,
@@ -75,13 +77,29 @@ impl Network {
         options: &[&str],
         descriptors: Option<u32>,
     ) -> Self {
+        Self::start_as(name, ip, options, descriptors, false)
+    }
+
+    /// A network whose gateways only dial out.
+    pub fn start_dialling_out(name: &'static str, ip: &'static str) -> Self {
+        Self::start_as(name, ip, &[], None, true)
+    }
+
+    fn start_as(
+        name: &'static str,
+        ip: &'static str,
+        options: &[&str],
+        descriptors: Option<u32>,
+        dials_out: bool,
+    ) -> Self {
         let files = TempDir::new().unwrap();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let any = format!("{ip}:0");
         let control = start_control(name, &any, files.path(), &options, descriptors);
         let control_address = control.port("control").unwrap();
-        let gateway = start_gateway(files.path(), control_address, &any, &[]);
-        Self { control, gateway, control_address, name, ip, options, descriptors, files }
+        let listen = (!dials_out).then_some(&*any);
+        let gateway = start_gateway(files.path(), control_address, listen, &[]);
+        Self { control, gateway, control_address, name, ip, options, dials_out, descriptors, files }
     }
 
     /// The other network exports a bundle, this one accepts it.
@@ -133,7 +151,9 @@ impl Network {
 
     /// A second gateway.
     pub fn another_gateway(&self, options: &[&str]) -> Process {
-        start_gateway(self.files.path(), self.control_address, &format!("{}:0", self.ip), options)
+        let any = format!("{}:0", self.ip);
+        let listen = (!self.dials_out).then_some(&*any);
+        start_gateway(self.files.path(), self.control_address, listen, options)
     }
 
     /// Starts the control plane again at its address, over the store that it left.
@@ -153,10 +173,11 @@ impl Network {
         }
     }
 
-    /// Starts the gateway again at its address.
+    /// Starts the gateway again, at its address if it has one.
     pub fn restart_gateway(&mut self) {
-        let address = self.gateway.port("gateway").unwrap().to_string();
-        self.gateway = start_gateway(self.files.path(), self.control_address, &address, &[]);
+        let address = self.gateway.port("gateway").ok().map(|address| address.to_string());
+        let listen = address.as_deref();
+        self.gateway = start_gateway(self.files.path(), self.control_address, listen, &[]);
     }
 
     /// A sidecar without an app: it only calls.
@@ -375,10 +396,18 @@ fn start_control(
         .unwrap()
 }
 
-fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&str]) -> Process {
+/// One without an address to listen at only dials out.
+fn start_gateway(
+    files: &Path,
+    control: SocketAddr,
+    listen: Option<&str>,
+    options: &[&str],
+) -> Process {
     let inside = format!("{}:0", control.ip());
+    let listen = listen.map_or(vec!["--dial-out"], |listen| vec!["--listen", listen]);
     start_tollway("gateway")
-        .args(["--control", &control.to_string(), "--listen", listen])
+        .args(["--control", &control.to_string()])
+        .args(listen)
         .args(new_options(&["--inside-listen", &inside]))
         .arg("--token-file")
         .arg(token(files, "gateway", &["--gateway"]))

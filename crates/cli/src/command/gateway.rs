@@ -21,6 +21,7 @@ pub(crate) fn run(given: Given<Gateway>, flags: Flags) -> Result<()> {
         advertise: settings.advertise,
         inside_listen: settings.inside_listen,
         advertise_inside: settings.advertise_inside,
+        dial_out: settings.dial_out,
     };
     block_on(async {
         let end = end_of(&reloads)?;

@@ -129,6 +129,7 @@ async fn list(store: &StoreArg, json: bool) -> Result<()> {
                     "last_error": join.last_error,
                     "gateways": gateways(join),
                     "follow_gateways": join.follow_gateways,
+                    "dials_out": join.dials_out,
                 })
             })
             .collect();
@@ -139,7 +140,8 @@ async fn list(store: &StoreArg, json: bool) -> Result<()> {
     for join in joins {
         let (network, trust_domain, state) = (&join.network, &join.trust_domain, state(&join));
         let may_move = if join.follow_gateways { ", may move" } else { "" };
-        let gateways = gateways(&join).join(", ");
+        let gateways =
+            if join.dials_out { "only dials out".to_owned() } else { gateways(&join).join(", ") };
         println!("{network:<20} {trust_domain:<30} {state:<30} {gateways}{may_move}");
     }
     Ok(())

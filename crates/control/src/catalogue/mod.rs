@@ -9,9 +9,10 @@ mod changes;
 mod objects;
 mod peer;
 mod questions;
+mod reverse;
 mod revoked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -73,10 +74,12 @@ pub(crate) enum Subject {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gateway {
     pub(crate) instance: Instance,
-    /// Where other networks reach it.
-    pub(crate) outside: SocketAddr,
+    /// Where other networks reach it; `None` where it only dials out.
+    pub(crate) outside: Option<SocketAddr>,
     /// Where workloads of this network reach it for calls to other networks, if it takes those.
     pub(crate) inside: Option<SocketAddr>,
+    /// Joined networks that only dial out, of which it holds reverse connections.
+    pub(crate) reaches: BTreeSet<NetworkName>,
 }
 
 #[derive(Default, PartialEq, Debug)]
@@ -285,8 +288,7 @@ impl Catalogue {
             |name| Subject::Network(name.clone()),
             &mut different,
         );
-        let names: std::collections::BTreeSet<_> =
-            self.peers.keys().chain(newer.peers.keys()).cloned().collect();
+        let names: BTreeSet<_> = self.peers.keys().chain(newer.peers.keys()).cloned().collect();
         for network in names {
             let none = BTreeMap::new();
             let of = |peers: &BTreeMap<NetworkName, Peer>| {
@@ -347,15 +349,7 @@ impl Catalogue {
 
     fn put_gateway(&mut self, value: &[u8]) -> Result<Subject, RecordError> {
         let stored = v1::Gateway::decode(value)?;
-        let gateway = Gateway {
-            instance: tollway_wire::instance(&stored.instance)?,
-            outside: tollway_wire::address(stored.outside.as_ref(), "outside")?,
-            inside: stored
-                .inside
-                .as_ref()
-                .map(|inside| tollway_wire::address(Some(inside), "inside"))
-                .transpose()?,
-        };
+        let gateway = Gateway::read(&stored)?;
         self.gateways.insert(gateway.instance.clone(), gateway);
         Ok(Subject::Gateways)
     }

@@ -11,6 +11,7 @@ use tollway_model::{
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
+use super::reverse::Reach;
 use super::{Catalogue, Gateway, Objects, Peer, PinnedTrust, Subject};
 use crate::addresses::{AddressRefusal, check_named_gateway, check_peer_gateway};
 use crate::options::EgressMode;
@@ -92,13 +93,7 @@ impl Catalogue {
             .get(&name.network)
             .and_then(|peer| Some((peer, peer.joined()?)))
             .ok_or(UnavailableReason::UnknownNetwork)?;
-        let (gateways, beyond) = match self.home.egress {
-            EgressMode::Direct => (self.usable_gateways(peer), Arc::from([])),
-            EgressMode::Gateway => {
-                let inside = self.gateways.values().filter_map(|gateway| gateway.inside);
-                (inside.collect(), self.usable_gateways(peer))
-            }
-        };
+        let Reach { gateways, beyond } = self.reach(&name.network, peer);
         if !peer.link.reachable || gateways.is_empty() {
             return Err(UnavailableReason::UnreachableNetwork);
         }
@@ -150,7 +145,7 @@ impl Catalogue {
         let foreign = name.network != self.home.network;
         at(&Subject::Service(name.clone()))
             || (foreign && at(&Subject::Network(name.network.clone())))
-            || (foreign && self.home.egress == EgressMode::Gateway && at(&Subject::Gateways))
+            || (foreign && self.goes_by_own_gateways(&name.network) && at(&Subject::Gateways))
             || callers.is_some_and(|callers| {
                 routes(Some(callers.clone())) || routes(None) || (!foreign && traffic())
             })
@@ -212,7 +207,7 @@ impl Catalogue {
 
     /// Where the own gateways and the own control plane listen.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone {
-        let gateways = self.gateways.values().flat_map(|g| [Some(g.outside), g.inside]).flatten();
+        let gateways = self.gateways.values().flat_map(|g| [g.outside, g.inside]).flatten();
         gateways.chain([self.home.listen])
     }
 
@@ -227,6 +222,8 @@ impl Catalogue {
                 EgressMode::Gateway => self.usable_gateways(peer),
             },
             reachable: peer.link.reachable,
+            dials_out: peer.dials_out(),
+            reverse_to: self.usable_gateways(peer),
         });
         NetworkUpdate { network: network.clone(), revision: self.revision(), state }
     }

@@ -22,6 +22,9 @@ fn home(egress: EgressMode) -> Home {
     }
 }
 
+/// The gateway of east.
+const EAST: &str = "198.51.100.1:15443";
+
 /// A catalogue with a script: each step is one revision.
 struct Script {
     catalogue: Catalogue,
@@ -74,6 +77,18 @@ impl Script {
             instance: instance.to_owned(),
             outside: Some(SocketAddr::from(([192, 0, 2, 1], port)).into()),
             inside: Some(SocketAddr::from(([10, 0, 0, 9], port)).into()),
+            reaches: Vec::new(),
+        };
+        self.put(&Key::Gateway { instance: label(instance) }, &gateway.encode_to_vec());
+    }
+
+    /// A gateway that holds reverse connections of these networks.
+    fn gateway_that_reaches(&mut self, instance: &str, port: u16, reaches: &[&str]) {
+        let gateway = v1::Gateway {
+            instance: instance.to_owned(),
+            outside: None,
+            inside: Some(SocketAddr::from(([10, 0, 0, 9], port)).into()),
+            reaches: reaches.iter().map(|network| (*network).to_owned()).collect(),
         };
         self.put(&Key::Gateway { instance: label(instance) }, &gateway.encode_to_vec());
     }
@@ -86,13 +101,12 @@ impl Script {
             joined_at_unix_s: 0,
             pending: false,
             follow_gateways: false,
-            bundle_gateways: Vec::new(),
+            bundle_gateways: vec![EAST.parse().unwrap()],
             is_accepted: false,
             revoked: Vec::new(),
         };
         self.put(&Key::PeerTrust { network: label("east") }, &trust.write());
-        let gateways =
-            v1::Gateways { addresses: vec![SocketAddr::from(([198, 51, 100, 1], 15443)).into()] };
+        let gateways = v1::Gateways { addresses: vec![EAST.parse::<SocketAddr>().unwrap().into()] };
         self.put(&Key::PeerGateways { network: label("east") }, &gateways.encode_to_vec());
     }
 
@@ -243,6 +257,49 @@ fn a_network_being_joined_is_not_served_yet() {
     assert!(script.catalogue.joined_by_trust_domain(&trust.trust_domain).is_none());
     let reported = script.catalogue.network_update(&label("east"));
     assert!(matches!(reported.state, NetworkState::Joined { .. }), "gateways must know the way");
+}
+
+#[test]
+fn a_network_that_only_dials_out_is_behind_the_own_gateways_that_it_has_reached() {
+    for egress in [EgressMode::Direct, EgressMode::Gateway] {
+        let mut script = Script::new(egress);
+        script.join_east();
+        let east = script.catalogue.find_peer(&label("east")).unwrap().trust().unwrap().clone();
+        let dials_out = PinnedTrust { bundle_gateways: Vec::new(), ..east };
+        script.put(&Key::PeerTrust { network: label("east") }, &dials_out.write());
+        let none = v1::Gateways { addresses: Vec::new() };
+        script.put(&Key::PeerGateways { network: label("east") }, &none.encode_to_vec());
+        script.east_reachable(true);
+        script.east_service("stock", 2);
+        script.gateway("a", 1);
+        script.check("stock.default.east", "UnreachableNetwork");
+        let before = script.revision;
+        script.gateway_that_reaches("b", 2, &["south", "East"]);
+        script.gateway_that_reaches("c", 3, &["south"]);
+        script.check("stock.default.east", "remote eastx2 via 10.0.0.9:2 grpc east.tollway");
+        let stock = name("stock.default.east");
+        assert!(script.catalogue.changed_after(&stock, None, before));
+        assert_eq!(script.catalogue.outside_gateways().count(), 1);
+        let update = script.catalogue.network_update(&label("east")).state;
+        let NetworkState::Joined { dials_out, reverse_to, .. } = update else { panic!() };
+        assert!(dials_out && reverse_to.is_empty());
+        script.gateway_that_reaches("b", 2, &[]);
+        script.check("stock.default.east", "UnreachableNetwork");
+        // One that can be dialled is, whichever gateway claims to hold reverse connections of it.
+        script.put(
+            &Key::PeerTrust { network: label("east") },
+            &PinnedTrust {
+                bundle_gateways: vec![EAST.parse().unwrap()],
+                ..script.catalogue.find_peer(&label("east")).unwrap().trust().unwrap().clone()
+            }
+            .write(),
+        );
+        let found = v1::Gateways { addresses: vec![EAST.parse::<SocketAddr>().unwrap().into()] };
+        script.put(&Key::PeerGateways { network: label("east") }, &found.encode_to_vec());
+        let update = script.catalogue.network_update(&label("east")).state;
+        let NetworkState::Joined { dials_out, reverse_to, .. } = update else { panic!() };
+        assert_eq!((dials_out, &*reverse_to), (false, &[EAST.parse().unwrap()][..]));
+    }
 }
 
 #[test]

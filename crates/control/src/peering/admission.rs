@@ -57,6 +57,10 @@ pub enum JoinError {
         "no gateway is registered, so the other network could not reach this one; start one with `tollway gateway`"
     )]
     NoGateway,
+    #[error(
+        "the gateways of {network} only dial out, so no other network can present itself there; export a bundle in the other network and accept it in {network}"
+    )]
+    OnlyDialsOut { network: NetworkName },
     #[error("the bundle holds no join secret; export it with `tollway join export`")]
     Secret(#[source] TokenError),
     #[error("the join secret is not known here; export a new bundle")]
@@ -93,7 +97,8 @@ impl From<JoinError> for Status {
             | JoinError::TooMany { .. }
             | JoinError::TooManyRoots { .. }
             | JoinError::Gateway { .. }
-            | JoinError::NoGateway => Self::failed_precondition(text),
+            | JoinError::NoGateway
+            | JoinError::OnlyDialsOut { .. } => Self::failed_precondition(text),
             JoinError::UnknownSecret | JoinError::ExpiredSecret { .. } | JoinError::UsedSecret => {
                 Self::permission_denied(text)
             }

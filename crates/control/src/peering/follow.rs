@@ -193,7 +193,7 @@ impl Session {
                     .map(|name| catalogue.aggregate(name))
                     .collect(),
                 gateways: (first && delta.gateways).then(|| v1::Gateways {
-                    addresses: catalogue.gateways().map(|g| g.outside.into()).collect(),
+                    addresses: catalogue.outside_gateways().map(Into::into).collect(),
                 }),
                 trust: trust.take(),
                 snapshot_start: delta.snapshot && first,

@@ -54,6 +54,9 @@ pub(crate) async fn export(
     let token = JoinToken::generate(peering.authority.network(), peering.authority.root_der())
         .map_err(JoinError::Secret)?;
     let bundle = own_bundle(peering, token.to_string(), ttl)?;
+    if bundle.gateways.is_empty() {
+        return Err(JoinError::OnlyDialsOut { network: bundle.network });
+    }
     let file = bundle.sign(&peering.authority.to_pem())?;
     let record = StoredSecret::new(&token, bundle.expires_at_unix_ms, follow_gateways);
     let put = Transaction::new()
@@ -99,14 +102,17 @@ fn secret_key(token: &JoinToken) -> Bytes {
     format!("{JOIN_PREFIX}{}", token.id()).into()
 }
 
+/// The own bundle. It names no gateway where all of them only dial out.
 fn own_bundle(
     peering: &Peering,
     join_secret: String,
     ttl: Duration,
 ) -> Result<JoinBundle, JoinError> {
-    let gateways: Vec<_> =
-        peering.hub.read(|catalogue| catalogue.gateways().map(|g| g.outside).collect());
-    if gateways.is_empty() {
+    let (gateways, has_gateway) = peering.hub.read(|catalogue| {
+        let outside: Vec<_> = catalogue.outside_gateways().collect();
+        (outside, catalogue.gateways().next().is_some())
+    });
+    if !has_gateway {
         return Err(JoinError::NoGateway);
     }
     let issued_at_unix_ms = unix_now_ms();
@@ -263,6 +269,9 @@ pub(crate) async fn accept(
     follow_gateways: bool,
 ) -> Result<JoinBundle, JoinError> {
     let bundle = JoinBundle::verify(file, unix_now_ms())?;
+    if bundle.gateways.is_empty() {
+        return Err(JoinError::OnlyDialsOut { network: bundle.network });
+    }
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let refused = |refusal| JoinError::Gateway { network: bundle.network.clone(), refusal };
     peering.hub.read(|catalogue| {

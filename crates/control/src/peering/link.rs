@@ -33,8 +33,6 @@ use super::joined::{JoinedNetwork, LinkError};
 use super::probe;
 use crate::catalogue::{Catalogue, PinnedTrust};
 use crate::connections::ALPN;
-use crate::options::EgressMode;
-
 use crate::stored;
 
 /// Acknowledgements waiting to be sent.
@@ -340,11 +338,8 @@ impl Link {
         sent: &mut Vec<SocketAddr>,
         requests: &mpsc::Sender<v1::FollowRequest>,
     ) {
-        let own: Vec<SocketAddr> = self
-            .joined
-            .peering
-            .hub
-            .read(|catalogue| catalogue.gateways().map(|gateway| gateway.outside).collect());
+        let own: Vec<SocketAddr> =
+            self.joined.peering.hub.read(|catalogue| catalogue.outside_gateways().collect());
         if own.is_empty() || own == *sent {
             return;
         }
@@ -364,13 +359,8 @@ impl Link {
 
 /// Where to dial for another network's control plane.
 pub(crate) fn gateways_to(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
-    match catalogue.home().egress {
-        EgressMode::Direct => {
-            let usable = |peer| catalogue.usable_gateways(peer).to_vec();
-            catalogue.find_peer(network).map(usable).unwrap_or_default()
-        }
-        EgressMode::Gateway => catalogue.gateways().filter_map(|gateway| gateway.inside).collect(),
-    }
+    let reach = |peer| catalogue.reach(network, peer).gateways.to_vec();
+    catalogue.find_peer(network).map(reach).unwrap_or_default()
 }
 
 /// A full queue means that earlier ones are not sent yet; the next one counts.

@@ -202,6 +202,7 @@ impl Network {
             instance: "gateway-1".into(),
             outside: Some(relay.address.into()),
             inside: Some(relay.address.into()),
+            ..Default::default()
         };
         registration.send(Announce::Gateway(gateway)).await;
         registration.registered().await.unwrap();

@@ -187,6 +187,10 @@ catalogue! {
         [Gateway],
         "What answers at an address that the gateway relays to does not speak TLS, so it is no sidecar, gateway or control plane. The message has the address.",
         "Check which workload registered the address (`--advertise` of its sidecar), or which joined network states it for its gateways.";
+    ReverseRefused, "ERR_REVERSE_REFUSED", Connectivity, NONE,
+        [Gateway],
+        "A gateway was offered a reverse connection, or has offered one, that is not taken: only gateways of a joined network that only dials out are a way to that network. The message has the reason.",
+        "If the network was meant to, let it accept a new bundle of this one, with all of its gateways on `--dial-out`. Else look for who holds the certificate that the message names.";
     CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate has expired by this machine's clock. The message has its owner and the difference.",

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::{Closed, Conn, ConnError, Read};
-use crate::tls::KEPT_BYTES_MAX;
+use crate::tls::{KEPT_BYTES_MAX, Tls};
 
 /// Bytes taken from a socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -70,6 +70,24 @@ impl Conn {
                 self.failed(ConnError::Tls(error))
             }
         }
+    }
+
+    /// Wraps an established plain connection in the server's side of TLS, of which the peer's first
+    /// bytes were `read` already; nothing may be queued. Flush it to send what answers them.
+    ///
+    /// # Errors
+    /// The peer breaks the protocol or is not trusted; the alert for it is sent.
+    pub fn start_tls_after(&mut self, tls: Tls, mut read: Vec<u8>) -> Result<(), ConnError> {
+        self.start_tls(tls);
+        let mut plain = Vec::new();
+        let taken = self.decrypt(&mut read, &mut plain);
+        debug_assert!(plain.is_empty(), "no data before the end of the handshake");
+        taken.map_err(|error| {
+            self.send_alert();
+            self.read_ended = true;
+            self.write_ended = true;
+            ConnError::Tls(error)
+        })
     }
 
     fn receive(&mut self, raw: &mut Vec<u8>) -> Result<usize, Errno> {

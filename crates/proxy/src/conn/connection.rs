@@ -78,6 +78,8 @@ pub(crate) enum Role {
     Relay(Relay),
     /// A gateway's connection of which the server name is not known yet.
     Hello(Box<Hello>),
+    /// A connection between two gateways that waits for another one to carry.
+    Reverse(Box<Reverse>),
     /// All was said, at that time; what still comes is read and dropped until the peer closes.
     Lingering(Instant),
 }
@@ -200,6 +202,7 @@ impl Connection {
             | Role::Http2Server(_)
             | Role::Relay(_)
             | Role::Hello(_)
+            | Role::Reverse(_)
             | Role::Lingering(_) => None,
         }
     }
@@ -239,6 +242,7 @@ impl Connection {
             | Role::Http2Server(_)
             | Role::Relay(_)
             | Role::Hello(_)
+            | Role::Reverse(_)
             | Role::Lingering(_) => None,
         }
     }
@@ -271,6 +275,7 @@ impl Connection {
             | Role::Http2Server(_)
             | Role::Http2Client(_)
             | Role::Relay(_)
+            | Role::Reverse(_)
             | Role::Lingering(_) => false,
         }
     }
@@ -353,6 +358,8 @@ pub(crate) enum Purpose {
     Upgrade(ExchangeKey),
     /// Raw bytes for the other connection.
     Relay(ConnKey),
+    /// A reverse connection to a gateway of that network.
+    Reverse(NetworkName),
 }
 
 /// The server's side of an HTTP/1.1 connection.
@@ -503,6 +510,33 @@ pub(crate) struct Hello {
     pub(crate) reader: ServerNameReader,
     /// The server name, once it has been seen.
     pub(crate) name: Option<String>,
+}
+
+/// A reverse connection: a gateway that only dials out has opened it to a gateway of a joined network,
+/// which sends one connection into it.
+pub(crate) struct Reverse {
+    /// The network of the gateway at the other end.
+    pub(crate) network: NetworkName,
+    /// When something came last.
+    pub(crate) heard: Instant,
+    pub(crate) side: ReverseSide,
+}
+
+/// Which end of a reverse connection this is, and how far it has come.
+pub(crate) enum ReverseSide {
+    /// This gateway has opened it, to this address.
+    Opened {
+        address: SocketAddr,
+        /// Since when a keepalive is not answered.
+        asked: Option<Instant>,
+        /// The other end has answered once: it has taken it.
+        is_taken: bool,
+    },
+    /// The other end has opened it.
+    Held,
+    /// The other end has opened it and was sent the ClientHello of `down`, which is kept until it
+    /// confirms.
+    Offered { down: ConnKey, hello: Vec<u8>, since: Instant },
 }
 
 /// One half of a pair of connections that exchange raw bytes.

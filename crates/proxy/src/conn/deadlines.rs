@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tollway_model::{ErrorCode, ServiceName};
 
-use super::{Connection, Connections, Http2Link, ListenerKind, Role};
+use super::{Connection, Connections, Http2Link, ListenerKind, ReverseSide, Role};
 use crate::conn::ConnKey;
 use crate::cx::Cx;
 use crate::limits::Timeouts;
@@ -172,6 +172,12 @@ impl Connections {
                     Expired::No
                 }
             }
+            Role::Reverse(reverse) => {
+                // What one was sent goes to the next one, which only its gateway can do.
+                let may_close = !matches!(reverse.side, ReverseSide::Offered { .. });
+                let is_over = certificate_ended || conn.draining;
+                if may_close && is_over { Expired::Close } else { Expired::No }
+            }
             Role::Accepting | Role::Hello(_) | Role::Detect { .. } | Role::Dialling(_) => {
                 Expired::No
             }
@@ -227,6 +233,7 @@ fn next_examination(
             .min(link.bulk_pause_left(now, timeouts.bulk_pause).unwrap_or(LONGEST_WAIT))
             .min(time_to_read(link, clock))
             .min(certificate_left(conn, wall())),
+        Role::Reverse(_) => certificate_left(conn, wall()),
         Role::Relay(relay) => {
             let idle = now.saturating_duration_since(relay.active);
             let limit = relay.refusal.map_or(timeouts.discovery, |_| FIRST_BYTES_WITHIN);

@@ -24,7 +24,7 @@ use tollway_net::{Key, Poller, Readiness, Slab, Token, Wheel};
 
 pub(crate) use connection::{
     Connection, Dial, Http1Client, Http1Server, Http2Link, ListenerKind, Opened, Purpose, Relay,
-    RelayedTo, Role, SLOW_DIAL, Unproven,
+    RelayedTo, Reverse, ReverseSide, Role, SLOW_DIAL, Unproven,
 };
 pub(crate) use deadlines::{Expired, SWEEP};
 

@@ -75,6 +75,8 @@ impl<V: Variant> Http<V> {
                 }
                 relay::on_dialled(cx, conns, key, down);
             }
+            // Only gateways open reverse connections.
+            Purpose::Reverse(_) => conns.close(cx, key),
         }
         true
     }
@@ -156,6 +158,7 @@ impl<V: Variant> Http<V> {
                 let cause = failure.cause(false);
                 relay_dial::on_relay_dial_failed(cx, conns, down, address, unsent, &cause);
             }
+            Purpose::Reverse(_) => {}
         }
     }
 }

@@ -1,13 +1,16 @@
 //! A gateway: each connection is relayed to what the server name of its ClientHello says.
 
 use tollway_identity::TlsError;
+use tollway_model::ErrorCode;
 use tollway_net::{Closed, ConnError, Tls};
 
 use super::composition::unexpected;
 use super::{Command, Composition};
+use crate::cause::Cause;
+use crate::conn::accepted;
 use crate::conn::{ConnKey, Connections, Expired, ListenerKind, Purpose, Role};
 use crate::cx::{Cx, Effect};
-use crate::gateway::{Gateway, greeting, route};
+use crate::gateway::{Gateway, greeting, reverse, route};
 use crate::protocol::relay;
 use crate::upstream::dial::DialFailure;
 use crate::upstream::relay_dial;
@@ -25,15 +28,25 @@ impl Composition for Gateway {
                 greeting::on_bytes(cx, conns, key, data)
             }
             Role::Relay(_) => relay::on_bytes(cx, conns, key, data),
-            Role::Dialling(dial) if !conn.io.is_handshaking() => {
-                if let Purpose::Relay(down) = dial.purpose {
+            Role::Dialling(dial) if !conn.io.is_handshaking() => match dial.purpose {
+                Purpose::Relay(down) => {
                     let address = dial.address;
                     conn.since = cx.now;
                     relay::on_dialled(cx, conns, key, down);
                     greeting::begin(conns, key, address);
                     greeting::on_bytes(cx, conns, key, data);
                 }
+                Purpose::Reverse(_) => {
+                    reverse::opened::on_dialled(cx, conns, self, key);
+                    reverse::on_bytes(cx, conns, self, key, data);
+                }
+                Purpose::PoolH2(_) | Purpose::PoolH1(_) | Purpose::Upgrade(_) => {}
+            },
+            Role::Accepting if !conn.io.is_handshaking() => {
+                reverse::held::on_accepted(cx, conns, self, key);
+                reverse::on_bytes(cx, conns, self, key, data);
             }
+            Role::Reverse(_) => reverse::on_bytes(cx, conns, self, key, data),
             Role::Lingering(_) if !data.is_empty() => conn.since = cx.now,
             _ => {}
         }
@@ -46,7 +59,13 @@ impl Composition for Gateway {
                 greeting::on_closed(cx, conns, key);
             }
             Some(Role::Relay(_)) => relay::on_closed(cx, conns, key),
-            Some(Role::Dialling(_)) => on_dial_failed(cx, conns, key, &DialFailure::Closed),
+            Some(Role::Reverse(_)) => reverse::on_over(cx, conns, self, key),
+            Some(Role::Accepting) => {
+                let reason = "the connection was closed in the TLS handshake";
+                let cause = Cause::coded(ErrorCode::TlsFailed, reason);
+                reverse::held::on_handshake_failed(cx, conns, key, &cause);
+            }
+            Some(Role::Dialling(_)) => self.on_dial_failed(cx, conns, key, &DialFailure::Closed),
             Some(Role::Hello(_)) => close_unnamed(cx, conns, key),
             _ => conns.close(cx, key),
         }
@@ -55,7 +74,13 @@ impl Composition for Gateway {
     fn on_failed(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, error: &ConnError) {
         match conns.get(key).map(|conn| &conn.role) {
             Some(Role::Relay(_)) => relay::on_failed(cx, conns, key),
-            Some(Role::Dialling(_)) => on_dial_failed(cx, conns, key, &DialFailure::Broken(error)),
+            Some(Role::Reverse(_)) => reverse::on_over(cx, conns, self, key),
+            Some(Role::Accepting) => {
+                reverse::held::on_handshake_failed(cx, conns, key, &Cause::from(error));
+            }
+            Some(Role::Dialling(_)) => {
+                self.on_dial_failed(cx, conns, key, &DialFailure::Broken(error));
+            }
             _ => conns.close(cx, key),
         }
     }
@@ -63,7 +88,11 @@ impl Composition for Gateway {
     fn on_expired(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, expired: Expired) {
         match expired {
             Expired::Hello => close_unnamed(cx, conns, key),
-            Expired::Dial => on_dial_failed(cx, conns, key, &DialFailure::TimedOut),
+            Expired::Dial => self.on_dial_failed(cx, conns, key, &DialFailure::TimedOut),
+            Expired::Handshake => {
+                cx.metrics.gateway_reverse_refused.add(1);
+                accepted::refuse_slow_handshake(cx, conns, key);
+            }
             _ => {}
         }
     }
@@ -90,7 +119,11 @@ impl Composition for Gateway {
         }
     }
 
-    fn on_command(&mut self, _: &mut Cx, _: &mut Connections, command: Command) {
+    fn sweep(&mut self, cx: &mut Cx, conns: &mut Connections) {
+        reverse::sweep(cx, conns, self);
+    }
+
+    fn on_command(&mut self, cx: &mut Cx, conns: &mut Connections, command: Command) {
         match command {
             Command::Services(updates) => {
                 for update in updates {
@@ -102,6 +135,10 @@ impl Composition for Gateway {
                     self.on_network(update);
                 }
             }
+            Command::Credentials(credentials) => {
+                reverse::on_credentials(cx, conns, self, credentials);
+            }
+            Command::Carry(caller) => reverse::held::take_over(cx, conns, self, *caller),
             _ => {}
         }
     }
@@ -113,14 +150,28 @@ fn close_unnamed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     conns.close(cx, key);
 }
 
-/// A dial failed: its address is passed over for a while, and another one is tried.
-fn on_dial_failed(cx: &mut Cx, conns: &mut Connections, key: ConnKey, failure: &DialFailure<'_>) {
-    let Some(mut conn) = conns.take(cx, key) else { return };
-    let unsent = std::mem::take(conn.io.out());
-    let Role::Dialling(dial) = conn.role else { return };
-    cx.metrics.dial_failures.add(1);
-    if let Purpose::Relay(down) = dial.purpose {
-        let cause = failure.cause(false);
-        relay_dial::on_relay_dial_failed(cx, conns, down, dial.address, unsent, &cause);
+impl Gateway {
+    /// A dial failed: its address is passed over for a while, and another one is tried.
+    fn on_dial_failed(
+        &mut self,
+        cx: &mut Cx,
+        conns: &mut Connections,
+        key: ConnKey,
+        failure: &DialFailure<'_>,
+    ) {
+        let Some(mut conn) = conns.take(cx, key) else { return };
+        let unsent = std::mem::take(conn.io.out());
+        let Role::Dialling(dial) = conn.role else { return };
+        cx.metrics.dial_failures.add(1);
+        match (dial.purpose, dial.address) {
+            (Purpose::Relay(down), address) => {
+                let cause = failure.cause(false);
+                relay_dial::on_relay_dial_failed(cx, conns, down, address, unsent, &cause);
+            }
+            (Purpose::Reverse(network), Some(address)) => {
+                reverse::opened::on_dial_failed(cx, self, &network, address, failure);
+            }
+            _ => {}
+        }
     }
 }

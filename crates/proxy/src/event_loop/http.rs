@@ -229,7 +229,7 @@ impl<V: Variant> Composition for Http<V> {
                     conn.since = cx.now;
                 }
             }
-            Role::Accepting | Role::Dialling(_) | Role::Hello(_) => {}
+            Role::Accepting | Role::Dialling(_) | Role::Hello(_) | Role::Reverse(_) => {}
         }
         self.settle(cx, conns);
     }

@@ -1,6 +1,6 @@
 //! What a data thread and the rest of its process send to each other.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use tollway_identity::{Credentials, TlsError, app_config};
-use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
+use tollway_model::{AppProtocol, NetworkName, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Tls, Waker};
 use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
@@ -68,7 +68,9 @@ impl AppTls {
     pub(crate) fn client(&self, address: SocketAddr, purpose: &Purpose) -> Result<Tls, TlsError> {
         let config = match purpose {
             Purpose::PoolH2(_) => &self.h2,
-            Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Relay(_) => &self.http1,
+            Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Relay(_) | Purpose::Reverse(_) => {
+                &self.http1
+            }
         };
         let name = ServerName::IpAddress(address.ip().into());
         let client = UnbufferedClientConnection::new(Arc::clone(config), name);
@@ -245,11 +247,25 @@ pub(crate) enum Command {
     OpenListeners(Vec<(Listener, ListenerKind)>),
     /// A connection from within this process, for requests of the runtime.
     Adopt(UnixStream),
+    /// A caller's connection from another data thread of this gateway, which has no reverse connection for
+    /// it.
+    Carry(Box<Caller>),
     /// Treats new connections of the listener at this address as those of another kind.
     RedirectListener(SocketAddr, ListenerKind),
     CloseListener(SocketAddr),
     /// Accept no new work, finish what is under way, end.
     Drain,
+}
+
+/// A connection of a caller that a gateway sends on by a reverse connection.
+pub(crate) struct Caller {
+    pub(crate) stream: TcpStream,
+    pub(crate) remote: Option<SocketAddr>,
+    /// Of the callee.
+    pub(crate) network: NetworkName,
+    pub(crate) hello: Vec<u8>,
+    /// What has come behind the ClientHello.
+    pub(crate) more: Vec<u8>,
 }
 
 /// Sends commands to a data thread.

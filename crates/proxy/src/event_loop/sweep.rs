@@ -138,6 +138,7 @@ fn is_upstream(role: &Role) -> bool {
         | Role::Http2Server(_)
         | Role::Relay(_)
         | Role::Hello(_)
+        | Role::Reverse(_)
         | Role::Detect { .. }
         | Role::Accepting
         | Role::Lingering(_) => false,
@@ -149,7 +150,11 @@ fn is_expendable(conn: &Connection) -> bool {
     match &conn.role {
         Role::Http2Client(link) => link.streams.is_empty(),
         Role::Http1Client(client) => client.exchange.is_none(),
-        Role::Dialling(_) | Role::Hello(_) | Role::Detect { .. } | Role::Accepting => true,
+        Role::Dialling(_)
+        | Role::Hello(_)
+        | Role::Reverse(_)
+        | Role::Detect { .. }
+        | Role::Accepting => true,
         Role::Lingering(_) => conn.io.pending() == 0,
         Role::Http1Server(_) | Role::Http2Server(_) | Role::Relay(_) => false,
     }

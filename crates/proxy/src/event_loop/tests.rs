@@ -46,6 +46,7 @@ mod pooled;
 mod public;
 mod refused_peers;
 mod replicas;
+mod reverse;
 mod routes;
 mod runtime_backlog;
 mod sim;
@@ -56,6 +57,8 @@ mod web_pages;
 
 use super::*;
 use crate::exchange::Destination;
+use crate::gateway::reverse::ReverseOptions;
+use crate::gateway::reverse::board::Board;
 use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
@@ -120,12 +123,16 @@ impl Network {
 
     /// The credentials that a gateway shows.
     fn gateway_credentials(&self) -> Arc<Credentials> {
+        self.gateway_credentials_of("g-1", &[])
+    }
+
+    fn gateway_credentials_of(&self, instance: &str, peers: &[&Self]) -> Arc<Credentials> {
         let key = KeyPair::generate().unwrap();
         let csr_der = key.csr_der().unwrap();
         let request =
-            SystemRequest { csr_der, instance: label("g-1"), ttl: Duration::from_secs(3600) };
+            SystemRequest { csr_der, instance: label(instance), ttl: Duration::from_secs(3600) };
         let issued = self.authority.issue_gateway(&request, sim::wall()).unwrap();
-        self.credentials_of(&key, issued, &[])
+        self.credentials_of(&key, issued, peers)
     }
 
     fn credentials_of(
@@ -248,7 +255,18 @@ impl Running {
         let config = Arc::new(LoopConfig { app, limits, timeouts, ..LoopConfig::of_test(home) });
         let around = Around::default();
         match gateway {
-            Some(routes) => Self::of(address, config, listeners, around, Gateway::new(routes)),
+            Some(routes) => {
+                let own = service(&format!("gateway.tollway.{}", routes.network));
+                let reverse = ReverseOptions {
+                    credentials,
+                    own,
+                    holds: listeners.contains(&ListenerKind::GatewayInside),
+                    dials_out: false,
+                    thread: 0,
+                    board: Board::default(),
+                };
+                Self::of(address, config, listeners, around, Gateway::new(routes, reverse))
+            }
             None => {
                 let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
                 Self::of(address, config, listeners, around, sidecar)

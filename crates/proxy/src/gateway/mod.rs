@@ -1,6 +1,7 @@
 //! A gateway's part: where a server name leads ([`route`]), the services of the own network
-//! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), and the guard against
-//! connections that go round in a circle ([`loop_guard`]).
+//! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), reverse connections to and
+//! from those that only dial out ([`reverse`]), and the guard against connections that go round in a circle
+//! ([`loop_guard`]).
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -12,6 +13,7 @@ mod local_services;
 pub(crate) mod loop_guard;
 mod records;
 mod remote_gateways;
+pub(crate) mod reverse;
 mod rotation;
 pub(crate) mod route;
 
@@ -26,6 +28,7 @@ use crate::conn::RelayedTo;
 use local_services::LocalServices;
 use loop_guard::LoopGuard;
 use remote_gateways::RemoteGateways;
+use reverse::{ReverseConnections, ReverseOptions};
 pub(crate) use route::GatewayRoutes;
 
 /// What a gateway knows, and remembers of its relays.
@@ -34,15 +37,17 @@ pub(crate) struct Gateway {
     services: LocalServices,
     networks: HashMap<NetworkName, RemoteGateways>,
     passed: LoopGuard,
+    reverse: ReverseConnections,
 }
 
 impl Gateway {
-    pub(crate) fn new(routes: GatewayRoutes) -> Self {
+    pub(crate) fn new(routes: GatewayRoutes, reverse: ReverseOptions) -> Self {
         Self {
             routes,
             services: LocalServices::default(),
             networks: HashMap::new(),
             passed: LoopGuard::default(),
+            reverse: ReverseConnections::new(reverse),
         }
     }
 
@@ -53,6 +58,7 @@ impl Gateway {
 
     /// The control plane has sent the state of a joined network.
     pub(crate) fn on_network(&mut self, update: NetworkUpdate) {
+        self.reverse.on_network(&update.network, &update.state);
         match update.state {
             NetworkState::Joined { gateways, .. } => {
                 self.networks.entry(update.network).or_default().replace(gateways.to_vec());

@@ -11,6 +11,7 @@ use tollway_model::{ErrorCode, NetworkName, ServiceName};
 use super::Gateway;
 use super::loop_guard::HelloRandom;
 use super::records::client_hello_bytes;
+use super::reverse::held;
 use crate::conn::{ConnKey, Connections, ListenerKind, Relay, RelayedTo, Role, Unproven};
 use crate::cx::Cx;
 use crate::protocol::relay;
@@ -77,15 +78,18 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
         return answer(cx, conns, key, &GATEWAY_HERE_RECORD);
     }
     let is_inside = conn.via == Some(ListenerKind::GatewayInside);
-    let (address, target) = match target(gateway, &name, is_inside, cx.now) {
-        Ok(chosen) => chosen,
+    if !is_inside && gateway.reverse.is_meant(&name) {
+        return held::accept(cx, conns, gateway, key);
+    }
+    let way = match way(gateway, &name, is_inside, cx.now) {
+        Ok(way) => way,
         Err(refusal) => {
             log_refusal(cx, refusal, &name);
             return refuse(cx, conns, key);
         }
     };
     if !passes_first(cx, conns, gateway, key) {
-        return refuse_loop(cx, conns, key, &name, address);
+        return refuse_loop(cx, conns, key, &name, &way);
     }
     let now = cx.now;
     let Some(conn) = conns.get_mut(key) else { return };
@@ -98,7 +102,10 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
     conn.role = Role::Relay(Relay { unproven, ..Relay::to_be_dialled(hello, now) });
     conn.leads_to_control = network_of_control(&name).is_some();
     cx.metrics.gateway_connections.add(1);
-    relay_to(cx, conns, gateway, key, target, address);
+    match way {
+        Onward::Address(address, target) => relay_to(cx, conns, gateway, key, target, address),
+        Onward::Reverse(network) => held::offer(cx, conns, gateway, key, &network),
+    }
 }
 
 /// Whether a connection has not come through here before: networks can state each other's
@@ -109,20 +116,18 @@ fn passes_first(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway, key: Co
     HelloRandom::of(&hello.input).is_none_or(|random| gateway.passed.pass(random, cx.now))
 }
 
-/// Ends a connection that would go round for as long as there are descriptors. `address` is
-/// where those of this name are passed on to.
-fn refuse_loop(
-    cx: &mut Cx,
-    conns: &mut Connections,
-    key: ConnKey,
-    name: &str,
-    address: SocketAddr,
-) {
+/// Ends a connection that would go round for as long as there are descriptors. `way` is how those of
+/// this name are passed on.
+fn refuse_loop(cx: &mut Cx, conns: &mut Connections, key: ConnKey, name: &str, way: &Onward) {
     cx.metrics.gateway_loops.add(1);
     if let Some(left_out) = cx.log.admit("loop", name, cx.now) {
         let code = ErrorCode::Loop;
         let hint = code.entry().remedy;
-        tracing::warn!(%code, name, %address, left_out, hint, "a connection came back that was passed on");
+        let address = match way {
+            Onward::Address(address, _) => address.to_string(),
+            Onward::Reverse(network) => format!("a reverse connection of {network}"),
+        };
+        tracing::warn!(%code, name, address, left_out, hint, "a connection came back that was passed on");
     }
     answer(cx, conns, key, &UNRECOGNIZED_NAME_RECORD);
 }
@@ -156,10 +161,23 @@ pub(crate) fn relay_elsewhere(
         return relay::refuse(cx, conns, key, ErrorCode::GatewayUpstream);
     };
     gateway.end_relay(&target, address);
+    if let RelayedTo::Network(network) = &target
+        && gateway.reverse.lead_to(network)
+    {
+        return held::offer(cx, conns, gateway, key, network);
+    }
     match gateway.pick(&target, cx.now) {
         Some(next) => relay_to(cx, conns, gateway, key, Some(target), next),
         None => relay::refuse(cx, conns, key, ErrorCode::GatewayUpstream),
     }
+}
+
+/// How a connection is passed on.
+enum Onward {
+    /// To this address, chosen among those of a target.
+    Address(SocketAddr, Option<RelayedTo>),
+    /// By a reverse connection of a network that only dials out.
+    Reverse(NetworkName),
 }
 
 /// Why a server name leads nowhere.
@@ -190,20 +208,23 @@ fn log_refusal(cx: &mut Cx, refusal: Refusal, name: &str) {
 /// a service here, one instance, or (for those inside, who may not dial out) another network's
 /// gateway, for its services and its control plane. A gateway knows every service, so what
 /// it does not know is not there.
-fn target(
+fn way(
     gateway: &mut Gateway,
     name: &str,
     is_inside: bool,
     now: Instant,
-) -> Result<(SocketAddr, Option<RelayedTo>), Refusal> {
+) -> Result<Onward, Refusal> {
     let routes = &gateway.routes;
     if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
-        return Ok((routes.control, None));
+        return Ok(Onward::Address(routes.control, None));
     }
     let network = ServiceName::network_of_server_name(name).ok_or(Refusal::NotHere)?;
     let target = if network != routes.network {
         if !is_inside {
             return Err(Refusal::OtherNetwork);
+        }
+        if gateway.reverse.lead_to(&network) {
+            return Ok(Onward::Reverse(network));
         }
         RelayedTo::Network(network)
     } else if let Ok(service) = ServiceName::parse_dns_san(name) {
@@ -212,10 +233,10 @@ fn target(
         let (instance, service) = name.split_once('.').ok_or(Refusal::NotHere)?;
         let service = ServiceName::parse_dns_san(service).map_err(|_| Refusal::NotHere)?;
         let address = gateway.services.instance(&service, instance);
-        return address.map(|address| (address, None)).ok_or(Refusal::NotHere);
+        return address.map(|address| Onward::Address(address, None)).ok_or(Refusal::NotHere);
     };
     let address = gateway.pick(&target, now).ok_or(Refusal::NotHere)?;
-    Ok((address, Some(target)))
+    Ok(Onward::Address(address, Some(target)))
 }
 
 /// The network whose control plane is dialled as `name`.

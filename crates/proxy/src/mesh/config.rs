@@ -1,5 +1,6 @@
 //! What a data plane needs to find its mesh.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,10 +74,12 @@ pub enum Announcement {
         ready: bool,
     },
     Gateway {
-        /// Where other networks reach it.
-        outside: SocketAddr,
+        /// Where other networks reach it; `None` where it only dials out.
+        outside: Option<SocketAddr>,
         /// Where workloads of its own network reach it for calls to other networks, if they may.
         inside: Option<SocketAddr>,
+        /// Joined networks that only dial out, of which it holds reverse connections.
+        reaches: BTreeSet<NetworkName>,
     },
 }
 

@@ -18,7 +18,7 @@ mod state_folder;
 mod supervise;
 mod traffic;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tollway_identity::{Credentials, Expected, client_config};
-use tollway_model::{Instance, Revision, ServiceName, ServiceUpdate};
+use tollway_model::{Instance, NetworkName, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
 
@@ -217,6 +217,19 @@ impl MeshClient {
                 std::mem::replace(ready, now_ready) != now_ready
             }
             Some(Announcement::Gateway { .. }) | None => false,
+        });
+    }
+
+    /// The joined networks that only dial out, of which this gateway holds reverse connections now.
+    /// Does nothing before [`MeshClient::register`] and for a workload.
+    pub fn set_reaches(&self, now_reached: BTreeSet<NetworkName>) {
+        self.shared.announcement.send_if_modified(|announced| match announced {
+            Some(Announcement::Gateway { reaches, .. }) => {
+                let has_changed = *reaches != now_reached;
+                *reaches = now_reached;
+                has_changed
+            }
+            Some(Announcement::Workload { .. }) | None => false,
         });
     }
 

@@ -512,10 +512,11 @@ fn announce(who: &Enrolment, announcement: &Announcement) -> Announce {
             };
             Announce::Workload((&workload).into())
         }
-        Announcement::Gateway { outside, inside } => Announce::Gateway(v1::Gateway {
+        Announcement::Gateway { outside, inside, reaches } => Announce::Gateway(v1::Gateway {
             instance: who.instance.as_str().to_owned(),
-            outside: Some((*outside).into()),
+            outside: outside.map(Into::into),
             inside: inside.map(Into::into),
+            reaches: reaches.iter().map(|network| network.as_str().to_owned()).collect(),
         }),
     }
 }

@@ -66,6 +66,7 @@ fn cut(
         | Role::Dialling(_)
         | Role::Detect { .. }
         | Role::Hello(_)
+        | Role::Reverse(_)
         | Role::Lingering(_) => {}
     }
     // What is queued for such a peer is not for it any more.

@@ -244,7 +244,18 @@ pub(crate) fn dial_plain(
     address: SocketAddr,
     purpose: Purpose,
 ) -> Result<ConnKey, Cause> {
-    let io = connect(cx, conns, address, None)?;
+    dial_with(cx, conns, address, purpose, None)
+}
+
+/// Dials an address that is none of a destination's, with or without TLS.
+pub(crate) fn dial_with(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    address: SocketAddr,
+    purpose: Purpose,
+    tls: Option<Tls>,
+) -> Result<ConnKey, Cause> {
+    let io = connect(cx, conns, address, tls)?;
     let dial = Dial::to(address, purpose);
     let conn = Connection::new(io, Role::Dialling(dial), cx.now);
     conns.insert(cx, conn).ok_or_else(Cause::out_of_descriptors)

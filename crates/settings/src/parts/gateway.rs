@@ -22,6 +22,10 @@ pub struct Gateway {
     /// Address at which they reach it, if not the one it listens on.
     #[setting(form = "IP:PORT", needs(&["inside_listen"]))]
     pub advertise_inside: Option<SocketAddr>,
+    /// Only dial out: other networks reach this one by the connections that its gateways open to theirs.
+    /// Nothing listens at `--listen` then.
+    #[setting()]
+    pub dial_out: bool,
     #[setting(flatten)]
     pub member: Member,
 }

@@ -126,6 +126,14 @@ metrics! {
             "Connections that a gateway ended because what answered the ClientHello does not speak TLS.";
         GATEWAY_LOOPS: Counter "tollway_gateway_loops_total" [],
             "Connections that a gateway refused because it had forwarded them before.";
+        GATEWAY_REVERSE_CONNECTIONS: Gauge "tollway_gateway_reverse_connections" [],
+            "Reverse connections of a gateway, on either side, that wait for a connection to carry.";
+        GATEWAY_REVERSE_CARRIED: Counter "tollway_gateway_reverse_carried_total" [],
+            "Reverse connections of a gateway, on either side, that have carried a connection.";
+        GATEWAY_REVERSE_REFUSED: Counter "tollway_gateway_reverse_refused_total" [],
+            "Reverse connections that a gateway refused: of who is no gateway of a joined network that only dials out, or too many.";
+        GATEWAY_REVERSE_SILENT: Counter "tollway_gateway_reverse_silent_total" [],
+            "Reverse connections that did not answer a gateway in time: what they were to carry went to the next one.";
         SPANS_EXPORTED: Counter "tollway_spans_exported_total" [],
             "Spans that the collector accepted.";
         SPANS_DROPPED: Counter "tollway_spans_dropped_total" ["reason"],

@@ -55,6 +55,10 @@ pub struct DataPlaneMetrics {
     pub gateway_connections_refused: Counter,
     pub gateway_answers_refused: Counter,
     pub gateway_loops: Counter,
+    pub gateway_reverse_connections: Gauge,
+    pub gateway_reverse_carried: Counter,
+    pub gateway_reverse_refused: Counter,
+    pub gateway_reverse_silent: Counter,
     /// Spans for which the queue to the exporter had no room.
     pub spans_dropped: Counter,
     /// Lines for which the queue to the writer had no room.
@@ -115,7 +119,7 @@ pub struct Faults {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 28] = [
+static COUNTERS: [(&Metric, CounterOf); 31] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -144,14 +148,18 @@ static COUNTERS: [(&Metric, CounterOf); 28] = [
     (&names::GATEWAY_CONNECTIONS_REFUSED, |m| &m.gateway_connections_refused),
     (&names::GATEWAY_ANSWERS_REFUSED, |m| &m.gateway_answers_refused),
     (&names::GATEWAY_LOOPS, |m| &m.gateway_loops),
+    (&names::GATEWAY_REVERSE_CARRIED, |m| &m.gateway_reverse_carried),
+    (&names::GATEWAY_REVERSE_REFUSED, |m| &m.gateway_reverse_refused),
+    (&names::GATEWAY_REVERSE_SILENT, |m| &m.gateway_reverse_silent),
 ];
 
 type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
 
-static GAUGES: [(&Metric, GaugeOf); 3] = [
+static GAUGES: [(&Metric, GaugeOf); 4] = [
     (&names::CONNECTIONS, |m| &m.connections),
     (&names::EJECTED_REPLICAS, |m| &m.ejected_replicas),
     (&names::BUFFERED_BODY_BYTES, |m| &m.buffered_body_bytes),
+    (&names::GATEWAY_REVERSE_CONNECTIONS, |m| &m.gateway_reverse_connections),
 ];
 
 impl DataPlaneMetrics {

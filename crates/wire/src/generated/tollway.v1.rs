@@ -941,11 +941,15 @@ pub struct ListGatewaysResponse {
 pub struct GatewayStatus {
     #[prost(string, tag = "1")]
     pub instance: ::prost::alloc::string::String,
+    /// Missing where it only dials out.
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
     /// Missing where it takes no calls to other networks.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
+    /// Joined networks that only dial out, of which it holds reverse connections.
+    #[prost(string, repeated, tag = "4")]
+    pub reaches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportJoinRequest {
@@ -1012,6 +1016,9 @@ pub struct JoinStatus {
     /// Its gateways may move without a new bundle.
     #[prost(bool, tag = "10")]
     pub follow_gateways: bool,
+    /// Its gateways only dial out.
+    #[prost(bool, tag = "11")]
+    pub dials_out: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinRequest {
@@ -3656,6 +3663,12 @@ pub struct NetworkUpdate {
     /// It is no longer joined; the other fields are empty.
     #[prost(bool, tag = "6")]
     pub removed: bool,
+    /// Its gateways only dial out: it is reached by the reverse connections that they open.
+    #[prost(bool, tag = "7")]
+    pub dials_out: bool,
+    /// Its gateways to which those of this network open reverse connections, if they only dial out.
+    #[prost(message, repeated, tag = "8")]
+    pub reverse_to: ::prost::alloc::vec::Vec<Address>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -6524,13 +6537,16 @@ pub struct Workload {
 pub struct Gateway {
     #[prost(string, tag = "1")]
     pub instance: ::prost::alloc::string::String,
-    /// Where other networks reach it.
+    /// Where other networks reach it; missing where it only dials out.
     #[prost(message, optional, tag = "2")]
     pub outside: ::core::option::Option<Address>,
     /// Where workloads of its own network reach it for calls to other networks; missing where it takes
     /// none.
     #[prost(message, optional, tag = "3")]
     pub inside: ::core::option::Option<Address>,
+    /// Joined networks that only dial out, of which it holds reverse connections.
+    #[prost(string, repeated, tag = "4")]
+    pub reaches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAlive {}

@@ -45,6 +45,7 @@ pub(super) const GROUPS: &[Group] = &[
             "control/src/instance_keys/decide.rs",
             "control/src/tokens/decide.rs",
             "control/src/addresses.rs",
+            "proxy/src/gateway/reverse/admission.rs",
         ],
     },
     Group {

@@ -36,6 +36,8 @@ impl Site {
                 trust_domain: TrustDomain::default_for(&label("east")),
                 gateways: [east.address].into(),
                 reachable: true,
+                dials_out: false,
+                reverse_to: [].into(),
             },
         }]));
         gateway.commands.send(Command::Services(vec![ServiceUpdate {
@@ -72,7 +74,7 @@ impl Site {
     }
 }
 
-fn hello(server_name: &str) -> Vec<u8> {
+pub(super) fn hello(server_name: &str) -> Vec<u8> {
     let config = rustls::ClientConfig::builder()
         .with_root_certificates(rustls::RootCertStore::empty())
         .with_no_client_auth();

@@ -1,0 +1,300 @@
+//! The side of a gateway that only dials out: it keeps reverse connections open to every gateway of
+//! joined networks, and has what comes by them routed as what comes at a listener.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollway_identity::PeerIdentity;
+use tollway_model::{ErrorCode, NetworkName, ServiceName};
+use tollway_net::Backoff;
+
+use super::demand::Demand;
+use super::message::{KEEP, Message, TAKE};
+use super::{Carrying, ReverseConnections};
+use crate::conn::accepted::proven_identity;
+use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Reverse, ReverseSide, Role};
+use crate::cx::Cx;
+use crate::gateway::{Gateway, route};
+use crate::tls::alpn;
+use crate::upstream::dial::{self, DialFailure};
+
+/// Before a gateway is dialled again.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+/// A keepalive is sent where nothing has come for this long: sooner than NATs forget connections.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+/// Time for the answer to a keepalive; then the connection is given up.
+const REVERSE_KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The reverse connections that this gateway has opened.
+#[derive(Default)]
+pub(super) struct Opened(HashMap<(NetworkName, SocketAddr), Pool>);
+
+/// Those to one gateway.
+#[derive(Default)]
+struct Pool {
+    /// They are dialled, or wait.
+    conns: Vec<ConnKey>,
+    demand: Demand,
+    /// Dials that failed since one was taken there.
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl Pool {
+    fn on_failed(&mut self, now: Instant) {
+        self.retry_at = Some(now + BACKOFF.pause(self.failures));
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+impl Opened {
+    /// How many wait.
+    pub(super) fn count(&self, conns: &Connections) -> usize {
+        let waits = |key: &&ConnKey| {
+            conns.get(**key).is_some_and(|conn| matches!(conn.role, Role::Reverse(_)))
+        };
+        self.0.values().map(|pool| pool.conns.iter().filter(waits).count()).sum()
+    }
+
+    fn pool(&mut self, network: &NetworkName, address: SocketAddr) -> Option<&mut Pool> {
+        self.0.get_mut(&(network.clone(), address))
+    }
+}
+
+/// Opens what is missing, and closes what leads to gateways that have gone.
+pub(super) fn fill(cx: &mut Cx, conns: &mut Connections, reverse: &mut ReverseConnections) {
+    if !reverse.dials_out || cx.draining.is_some() {
+        return;
+    }
+    let networks = &reverse.networks;
+    reverse.opened.0.retain(|(network, address), pool| {
+        let is_there =
+            networks.get(network).is_some_and(|known| known.reverse_to.contains(address));
+        if !is_there {
+            pool.conns.drain(..).for_each(|key| conns.close(cx, key));
+        }
+        is_there
+    });
+    let wanted: Vec<(NetworkName, SocketAddr)> = networks
+        .iter()
+        .flat_map(|(network, known)| known.reverse_to.iter().map(|at| (network.clone(), *at)))
+        .collect();
+    for (network, address) in wanted {
+        fill_pool(cx, conns, reverse, &network, address);
+    }
+}
+
+fn fill_pool(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    reverse: &mut ReverseConnections,
+    network: &NetworkName,
+    address: SocketAddr,
+) {
+    let Some(known) = reverse.networks.get(network) else { return };
+    let pool = reverse.opened.0.entry((network.clone(), address)).or_default();
+    pool.conns.retain(|key| {
+        let role = conns.get(*key).map(|conn| &conn.role);
+        matches!(role, Some(Role::Dialling(_) | Role::Reverse(_)))
+    });
+    if pool.retry_at.is_some_and(|at| cx.now < at) {
+        return;
+    }
+    pool.retry_at = None;
+    let theirs = ServiceName { network: network.clone(), ..reverse.own.clone() };
+    while pool.conns.len() < pool.demand.wanted() {
+        let tls = reverse.tls.client(&theirs, None, &known.trust_domain, alpn::REVERSE);
+        let purpose = Purpose::Reverse(network.clone());
+        let dialled = tls.map_err(|error| error.to_string()).and_then(|tls| {
+            let dialled = dial::dial_with(cx, conns, address, purpose, Some(tls));
+            dialled.map_err(|cause| cause.reason)
+        });
+        match dialled {
+            Ok(key) => pool.conns.push(key),
+            Err(reason) => {
+                pool.on_failed(cx.now);
+                return tracing::debug!(%network, %address, reason, "no reverse connection");
+            }
+        }
+    }
+}
+
+/// A dial stands: it waits for the other end to take it.
+pub(crate) fn on_dialled(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    gateway: &mut Gateway,
+    key: ConnKey,
+) {
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Dialling(dial) = &conn.role else { return };
+    let (Purpose::Reverse(network), Some(address)) = (&dial.purpose, dial.address) else { return };
+    let network = network.clone();
+    let Some(peer) = conn.io.peer() else { return };
+    let is_reverse = peer.alpn == Some(alpn::REVERSE);
+    let proven = proven_identity(&peer, (cx.clocks.wall)());
+    let judged = proven.and_then(|identity| {
+        let bundles = gateway.reverse.tls.credentials().bundles();
+        bundles.judge(&identity).map_err(|why| format!("{}: {why}", identity.spiffe))?;
+        Ok::<PeerIdentity, String>(identity)
+    });
+    let failure = match judged {
+        Ok(identity) if is_reverse => {
+            conn.peer = Some(Arc::new(identity));
+            conn.since = now;
+            conn.io.out().push(KEEP);
+            let side = ReverseSide::Opened { address, asked: Some(now), is_taken: false };
+            conn.role = Role::Reverse(Box::new(Reverse { network, heard: now, side }));
+            conns.mark_dirty(key);
+            return conns.schedule(cx, key);
+        }
+        Ok(_) => "what answers speaks another protocol".to_owned(),
+        Err(reason) => reason,
+    };
+    let failure = DialFailure::Untrusted(ErrorCode::ReverseRefused, &failure);
+    on_dial_failed(cx, gateway, &network, address, &failure);
+    conns.close(cx, key);
+}
+
+/// A reverse connection to a gateway could not be opened.
+pub(crate) fn on_dial_failed(
+    cx: &mut Cx,
+    gateway: &mut Gateway,
+    network: &NetworkName,
+    address: SocketAddr,
+    failure: &DialFailure<'_>,
+) {
+    let cause = failure.cause(true);
+    on_refused(cx, gateway, network, address, &cause.reason);
+}
+
+fn on_refused(
+    cx: &mut Cx,
+    gateway: &mut Gateway,
+    network: &NetworkName,
+    address: SocketAddr,
+    reason: &str,
+) {
+    if let Some(pool) = gateway.reverse.opened.pool(network, address) {
+        pool.on_failed(cx.now);
+    }
+    if let Some(left_out) = cx.log.admit("reverse", format!("{address}"), cx.now) {
+        tracing::info!(%network, %address, reason, left_out, "a gateway took no reverse connection");
+    }
+}
+
+/// Bytes of the other end of a reverse connection that this gateway has opened.
+pub(super) fn on_message(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    gateway: &mut Gateway,
+    key: ConnKey,
+    message: Message<'_>,
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Reverse(reverse) = &mut conn.role else { return };
+    let ReverseSide::Opened { address, asked, is_taken } = &mut reverse.side else { return };
+    let (address, network) = (*address, reverse.network.clone());
+    match message {
+        Message::Keep => {
+            (*asked, *is_taken) = (None, true);
+            if let Some(pool) = gateway.reverse.opened.pool(&network, address) {
+                pool.failures = 0;
+            }
+        }
+        Message::Take(carried) => {
+            begin(cx, conns, gateway, key, carried);
+            if let Some(pool) = gateway.reverse.opened.pool(&network, address) {
+                pool.demand.take();
+            }
+            if cx.draining.is_none() {
+                fill_pool(cx, conns, &mut gateway.reverse, &network, address);
+            }
+        }
+        Message::Refuse | Message::Unknown => {
+            let code = ErrorCode::ReverseRefused;
+            let hint = code.entry().remedy;
+            if let Some(left_out) = cx.log.admit("refused-reverse", format!("{address}"), cx.now) {
+                tracing::warn!(%code, %network, %address, left_out, hint, "a gateway refuses reverse connections");
+            }
+            cx.metrics.gateway_reverse_refused.add(1);
+            on_refused(cx, gateway, &network, address, "it refuses them");
+            conns.close(cx, key);
+        }
+    }
+}
+
+/// The other end sends a connection by `key`: it is routed as if it had come in at the listener.
+fn begin(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    gateway: &mut Gateway,
+    key: ConnKey,
+    carried: &[u8],
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Reverse(reverse) = &conn.role else { return };
+    let network = reverse.network.clone();
+    conn.io.out().push(TAKE);
+    conn.role = Role::Hello(Box::default());
+    conn.via = Some(ListenerKind::Gateway);
+    conn.since = cx.now;
+    let peer = conn.peer.take();
+    gateway.reverse.carrying.extend(peer.map(|peer| Carrying { conn: key, network, peer }));
+    cx.metrics.gateway_reverse_carried.add(1);
+    conns.mark_dirty(key);
+    conns.schedule(cx, key);
+    if !carried.is_empty() {
+        route::on_bytes(cx, conns, gateway, key, carried);
+    }
+}
+
+/// A reverse connection ends without having carried anything.
+pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway, key: ConnKey) {
+    if let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role)
+        && let ReverseSide::Opened { address, is_taken: false, .. } = reverse.side
+    {
+        let network = reverse.network.clone();
+        on_refused(cx, gateway, &network, address, "it closes them");
+    }
+    conns.close(cx, key);
+}
+
+/// Sends keepalives, gives up what does not answer, and closes what is not needed any more.
+pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway) {
+    let now = cx.now;
+    let mut over = Vec::new();
+    for pool in gateway.reverse.opened.0.values_mut() {
+        pool.demand.round();
+        let mut surplus = pool.conns.len().saturating_sub(pool.demand.wanted()).min(1);
+        for key in &pool.conns {
+            let Some(conn) = conns.get_mut(*key) else { continue };
+            let Role::Reverse(reverse) = &mut conn.role else { continue };
+            let quiet = now.saturating_duration_since(reverse.heard);
+            let ReverseSide::Opened { asked, .. } = &mut reverse.side else { continue };
+            match asked {
+                Some(since) if now.saturating_duration_since(*since) > REVERSE_KEEPALIVE_WITHIN => {
+                    over.push(*key);
+                }
+                Some(_) => {}
+                None if surplus > 0 => {
+                    surplus -= 1;
+                    over.push(*key);
+                }
+                None if quiet >= KEEPALIVE_AFTER => {
+                    *asked = Some(now);
+                    conn.io.out().push(KEEP);
+                    conns.mark_dirty(*key);
+                }
+                None => {}
+            }
+        }
+    }
+    for key in over {
+        on_over(cx, conns, gateway, key);
+    }
+}
