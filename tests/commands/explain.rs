@@ -341,7 +341,7 @@ fn calls_over_http2_and_grpc_have_their_trace_in_the_head() {
 
 #[test]
 fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
-    let mesh = Mesh::with(&["--egress", "gateway"]);
+    let mesh = Mesh::with(&["--remote-calls", "gateway"]);
     let _app = mesh.east.app("echo", "e", AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);

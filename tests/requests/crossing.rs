@@ -148,7 +148,7 @@ fn assert_host_header_is_enough(outbound: SocketAddr) {
 
 #[test]
 fn calls_through_the_own_gateway_cross_too() {
-    let mesh = Mesh::with(&["--egress", "gateway"]);
+    let mesh = Mesh::with(&["--remote-calls", "gateway"]);
     let _app = mesh.east.app("echo", "east-1", AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);

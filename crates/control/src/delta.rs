@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::catalogue::{Home, PinnedTrust};
     use crate::key::Key;
-    use crate::options::EgressMode;
+    use crate::options::RemoteCalls;
 
     fn label(text: &str) -> Label {
         Label::new(text).unwrap()
@@ -88,7 +88,7 @@ mod tests {
             network: label("west"),
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
-            egress: EgressMode::Direct,
+            remote_calls: RemoteCalls::Direct,
             listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
             peer_addresses: Arc::from([]),
         };

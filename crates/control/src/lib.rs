@@ -56,7 +56,7 @@ pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;
 pub use key::AUTHORITY_KEY;
 pub use options::{
-    ConnectionOptions, EgressMode, FollowOptions, NeighbourOptions, Options, ReusedKeys, Timing,
+    ConnectionOptions, FollowOptions, NeighbourOptions, Options, RemoteCalls, ReusedKeys, Timing,
 };
 pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;

@@ -74,7 +74,7 @@ pub struct Options {
     /// How the keys of its connections are agreed on. Default [`KeyExchange::Hybrid`].
     pub key_exchange: KeyExchange,
     /// How workloads reach other networks. Default direct.
-    pub egress: EgressMode,
+    pub remote_calls: RemoteCalls,
     /// Where workloads may be, in addition to the address from which they register. Default none.
     pub workload_addresses: Vec<AddressRange>,
     /// Addresses that a joined network may state for its gateways, in addition to public ones.
@@ -164,7 +164,7 @@ pub struct NeighbourOptions {
 
 /// The gateways that a call to another network uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum EgressMode {
+pub enum RemoteCalls {
     /// The caller dials the other network's gateway.
     #[default]
     Direct,
@@ -224,7 +224,7 @@ impl Options {
             renewal_grace: Duration::from_secs(7 * 24 * 3600),
             reused_keys: ReusedKeys::default(),
             share_actor_types: false,
-            egress: EgressMode::default(),
+            remote_calls: RemoteCalls::default(),
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),
             admin_listen: None,

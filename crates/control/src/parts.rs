@@ -163,7 +163,7 @@ impl Parts {
             network: options.network.clone(),
             trust_domain: options.trust_domain.clone(),
             root: authority.root_der().to_vec(),
-            egress: options.egress,
+            remote_calls: options.remote_calls,
             listen: address,
             peer_addresses: options.peer_addresses.clone().into(),
         };

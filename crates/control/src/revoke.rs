@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Home;
     use crate::feed;
-    use crate::options::EgressMode;
+    use crate::options::RemoteCalls;
 
     fn label(text: &str) -> Label {
         Label::new(text).unwrap()
@@ -320,7 +320,7 @@ mod tests {
             network: network.clone(),
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
-            egress: EgressMode::Direct,
+            remote_calls: RemoteCalls::Direct,
             listen: "127.0.0.1:15010".parse().unwrap(),
             peer_addresses: std::sync::Arc::from([]),
         };

@@ -269,20 +269,20 @@ async fn until_network(watch: &mut Watch, state: &str) {
 }
 
 #[tokio::test]
-async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
+async fn with_remote_calls_by_gateway_everything_goes_through_the_own_one() {
     let mut east = Network::start("east").await;
     let (_east_relay, _east_gateway) = east.open_gateway().await;
     let mut west =
-        Network::start_with("west", |o| o.egress = tollway_control::EgressMode::Gateway).await;
+        Network::start_with("west", |o| o.remote_calls = tollway_control::RemoteCalls::Gateway).await;
     // West's gateway: inside it leads to east, as a real one does for east's server names.
-    let egress = Relay::start(east.address).await;
+    let through = Relay::start(east.address).await;
     let ingress = Relay::start(west.address).await;
     let member = west.gateway("gateway-1").await;
     let mut registration = Registration::open(&member).await.unwrap();
     let gateway = v1::Gateway {
         instance: "gateway-1".into(),
         outside: Some(ingress.address.into()),
-        inside: Some(egress.address.into()),
+        inside: Some(through.address.into()),
         ..Default::default()
     };
     registration.send(v1::register_request::Request::Gateway(gateway)).await;
@@ -297,7 +297,7 @@ async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
     watch.until("stock.default.east", "remote x1 via 1").await;
     let mut gateway = whole_network(&member).await;
     until_network(&mut gateway, "1 gateways, reachable true").await;
-    egress.cut();
+    through.cut();
     watch.until("stock.default.east", "unreachable network").await;
     assert_eq!(name("stock.default.east").network, label("east"));
 }

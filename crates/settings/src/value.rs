@@ -15,7 +15,7 @@ use tollway_routing::intercept::{Alias, Spared};
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
-use crate::parts::{AppHost, Egress, InterceptMode, ReusedKeys};
+use crate::parts::{AppHost, InterceptMode, RemoteCalls, ReusedKeys};
 use crate::store_location::StoreLocation;
 use crate::upstream::Upstream;
 
@@ -234,7 +234,7 @@ word_values! {
         Bar: "bar", "The instance renews no more until it is enrolled again";
         Refuse: "refuse", "It is refused, and the holder of the later key goes on";
     }
-    Egress {
+    RemoteCalls {
         Direct: "direct", "They dial the other network's gateway";
         Gateway: "gateway", "They dial their own gateway, which dials the other";
     }

@@ -27,7 +27,7 @@ const SEED: u64 = 20_261_121;
 /// Longer than a lease.
 const FULL_FOR: Duration = Duration::from_secs(12);
 /// A near network whose workloads may not dial out.
-const BY_GATEWAY: &[&str] = &["--egress", "gateway"];
+const BY_GATEWAY: &[&str] = &["--remote-calls", "gateway"];
 /// Where the record goes; without it there is none.
 const RECORD: &str = "TOLLWAY_RELIABILITY_RECORD";
 
@@ -105,14 +105,14 @@ fn printed<T: std::fmt::Debug>(what: &str, found: T) -> T {
     found
 }
 
-/// Cells in `TOLLWAY_RELIABILITY_CELLS`, as `egress:gateway far:SIGTERM` and separated by commas; a
+/// Cells in `TOLLWAY_RELIABILITY_CELLS`, as `by-gateway:gateway far:SIGTERM` and separated by commas; a
 /// text selects the cells that begin with it.
 #[test]
 #[ignore = "needs TOLLWAY_RELIABILITY_CELLS"]
 fn some_cells() {
     let _alone = alone();
     let wanted = std::env::var("TOLLWAY_RELIABILITY_CELLS").unwrap();
-    for (kind, options) in [("direct", &[][..]), ("egress", BY_GATEWAY)] {
+    for (kind, options) in [("direct", &[][..]), ("by-gateway", BY_GATEWAY)] {
         let cells: Vec<_> = wanted.split(',').filter_map(|cell| cell.strip_prefix(kind)).collect();
         if cells.is_empty() {
             continue;

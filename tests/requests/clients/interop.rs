@@ -44,7 +44,7 @@ const BY_LOAD: &str = r#"{"loadBalancingConfig":[{"test_backend_metrics_load_bal
 fn every_interoperability_case_passes_on_every_way() {
     let client = need_tool!("grpc-interop-client");
     let server = need_tool!("grpc-interop-server");
-    let mesh = Mesh::with(&["--egress", "gateway"]);
+    let mesh = Mesh::with(&["--remote-calls", "gateway"]);
     let app = App::start(&server, &mesh);
     let near = mesh.east.caller(&[]);
     let far = mesh.west.caller(&[]);

@@ -18,7 +18,7 @@ const CAME_BACK: &str = "tollway_gateway_loops_total";
 const NORTH: &str = "stock.default.north.mesh";
 
 /// Gateways lead to other networks only where workloads may not dial out, and only from inside.
-const BY_GATEWAY: &[&str] = &["--egress", "gateway"];
+const BY_GATEWAY: &[&str] = &["--remote-calls", "gateway"];
 const INSIDE: &[&str] = &["--inside-listen", "127.0.0.1:0"];
 
 /// A network that is joined, and then advertises `address` as its gateway too. It has a gateway of

@@ -99,7 +99,7 @@ fn an_app_that_speaks_first_is_heard_before_its_caller_speaks() {
 #[test]
 fn an_app_in_another_network_that_speaks_first_is_heard_before_its_caller_speaks() {
     const FAR: &str = "stock.default.east";
-    let mut mesh = Mesh::not_joined(&["--egress", "gateway"]);
+    let mut mesh = Mesh::not_joined(&["--remote-calls", "gateway"]);
     for network in [&mut mesh.west, &mut mesh.east] {
         let gateway = network.another_gateway(&["--limit", FIRST_BYTES]);
         let left = std::mem::replace(&mut network.gateway, gateway).terminate(PATIENCE);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use tollway_control::{EgressMode, Options};
+use tollway_control::Options;
 use tollway_settings::reload::watch;
-use tollway_settings::{Control, Egress, Flags, Given, ReusedKeys};
+use tollway_settings::{Control, Flags, Given, RemoteCalls, ReusedKeys};
 
 use super::authority_key::authority_key;
 use super::log;
@@ -57,9 +57,9 @@ fn options(settings: Control) -> Result<Options> {
     };
     options.share_actor_types = settings.share_actor_types;
     options.key_exchange = key_exchange(settings.classical_key_exchange);
-    options.egress = match settings.egress {
-        Egress::Direct => EgressMode::Direct,
-        Egress::Gateway => EgressMode::Gateway,
+    options.remote_calls = match settings.remote_calls {
+        RemoteCalls::Direct => tollway_control::RemoteCalls::Direct,
+        RemoteCalls::Gateway => tollway_control::RemoteCalls::Gateway,
     };
     options.workload_addresses = settings.workload_addresses;
     options.peer_addresses = settings.peer_addresses;

@@ -25,7 +25,7 @@ use tollway_model::{
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
 use crate::key::Key;
-use crate::options::EgressMode;
+use crate::options::RemoteCalls;
 use crate::stored;
 use changes::Changes;
 pub(crate) use objects::{Objects, Stored};
@@ -49,7 +49,7 @@ pub(crate) struct Home {
     pub(crate) trust_domain: TrustDomain,
     /// The network's own root certificate, DER.
     pub(crate) root: Vec<u8>,
-    pub(crate) egress: EgressMode,
+    pub(crate) remote_calls: RemoteCalls,
     /// Where the control plane listens.
     pub(crate) listen: SocketAddr,
     /// What a joined network may state for its gateways beside public addresses.

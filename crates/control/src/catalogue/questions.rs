@@ -14,7 +14,7 @@ use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1}
 use super::reverse::Reach;
 use super::{Catalogue, Gateway, Objects, Peer, PinnedTrust, Subject};
 use crate::addresses::{AddressRefusal, check_named_gateway, check_peer_gateway};
-use crate::options::EgressMode;
+use crate::options::RemoteCalls;
 
 impl Catalogue {
     /// The state of a service for a caller in this network.
@@ -217,9 +217,9 @@ impl Catalogue {
         let known = self.peers.get(network).and_then(|peer| Some((peer, peer.trust()?)));
         let state = known.map_or(NetworkState::Removed, |(peer, trust)| NetworkState::Joined {
             trust_domain: trust.trust_domain.clone(),
-            gateways: match self.home.egress {
-                EgressMode::Direct => Arc::from([]),
-                EgressMode::Gateway => self.usable_gateways(peer),
+            gateways: match self.home.remote_calls {
+                RemoteCalls::Direct => Arc::from([]),
+                RemoteCalls::Gateway => self.usable_gateways(peer),
             },
             reachable: peer.link.reachable,
             dials_out: peer.dials_out(),

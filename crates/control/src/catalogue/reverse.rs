@@ -8,7 +8,7 @@ use tollway_model::NetworkName;
 use tollway_wire::{ConvertError, TRUST_DOMAINS_LIMIT, v1};
 
 use super::{Catalogue, Gateway, Peer};
-use crate::options::EgressMode;
+use crate::options::RemoteCalls;
 
 /// Where workloads of this network dial for services of a joined one.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,9 +65,9 @@ impl Catalogue {
             let gateways = holders.filter_map(|gateway| gateway.inside).collect();
             return Reach { gateways, beyond: none() };
         }
-        match self.home().egress {
-            EgressMode::Direct => Reach { gateways: self.usable_gateways(peer), beyond: none() },
-            EgressMode::Gateway => Reach {
+        match self.home().remote_calls {
+            RemoteCalls::Direct => Reach { gateways: self.usable_gateways(peer), beyond: none() },
+            RemoteCalls::Gateway => Reach {
                 gateways: inside.filter_map(|gateway| gateway.inside).collect(),
                 beyond: self.usable_gateways(peer),
             },
@@ -76,7 +76,7 @@ impl Catalogue {
 
     /// Whether the ways to a network change with this network's own gateways.
     pub(super) fn goes_by_own_gateways(&self, network: &NetworkName) -> bool {
-        self.home().egress == EgressMode::Gateway
+        self.home().remote_calls == RemoteCalls::Gateway
             || self.find_peer(network).is_some_and(Peer::dials_out)
     }
 }

@@ -11,12 +11,12 @@ fn name(text: &str) -> ServiceName {
     ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
 }
 
-fn home(egress: EgressMode) -> Home {
+fn home(remote_calls: RemoteCalls) -> Home {
     Home {
         network: label("west"),
         trust_domain: TrustDomain::new("west.tollway").unwrap(),
         root: b"west root".to_vec(),
-        egress,
+        remote_calls,
         listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
         peer_addresses: Arc::from([]),
     }
@@ -32,8 +32,8 @@ struct Script {
 }
 
 impl Script {
-    fn new(egress: EgressMode) -> Self {
-        Self { catalogue: Catalogue::new(home(egress), 0), revision: 0 }
+    fn new(remote_calls: RemoteCalls) -> Self {
+        Self { catalogue: Catalogue::new(home(remote_calls), 0), revision: 0 }
     }
 
     fn put(&mut self, key: &Key, value: &[u8]) -> Vec<Subject> {
@@ -188,7 +188,7 @@ fn print(state: &ServiceState) -> String {
 
 #[test]
 fn only_ready_workloads_are_endpoints() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.check("stock", "UnknownService");
     script.workload("stock", "a", 1, false);
     script.check("stock", "NoReadyEndpoint");
@@ -205,7 +205,7 @@ fn only_ready_workloads_are_endpoints() {
 
 #[test]
 fn services_of_one_name_in_two_namespaces_are_two() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     script.workload("stock.shop", "a", 2, true);
     script.check("stock", "local a=10.0.0.1:1 http west.tollway");
@@ -214,7 +214,7 @@ fn services_of_one_name_in_two_namespaces_are_two() {
 
 #[test]
 fn most_workloads_decide_the_protocol_and_ties_are_settled_alike() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload_speaking("stock", "a", 1, true, AppProtocol::Grpc);
     script.workload_speaking("stock", "b", 2, true, AppProtocol::H2c);
     script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 h2c west.tollway");
@@ -224,7 +224,7 @@ fn most_workloads_decide_the_protocol_and_ties_are_settled_alike() {
 
 #[test]
 fn another_network_is_its_gateways_and_a_number() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.check("stock.default.east", "UnknownNetwork");
     script.join_east();
     script.check("stock.default.east", "UnreachableNetwork");
@@ -245,7 +245,7 @@ fn another_network_is_its_gateways_and_a_number() {
 
 #[test]
 fn a_network_being_joined_is_not_served_yet() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.join_east();
     script.east_reachable(true);
     script.east_service("stock", 1);
@@ -261,8 +261,8 @@ fn a_network_being_joined_is_not_served_yet() {
 
 #[test]
 fn a_network_that_only_dials_out_is_behind_the_own_gateways_that_it_has_reached() {
-    for egress in [EgressMode::Direct, EgressMode::Gateway] {
-        let mut script = Script::new(egress);
+    for calls in [RemoteCalls::Direct, RemoteCalls::Gateway] {
+        let mut script = Script::new(calls);
         script.join_east();
         let east = script.catalogue.find_peer(&label("east")).unwrap().trust().unwrap().clone();
         let dials_out = PinnedTrust { bundle_gateways: Vec::new(), ..east };
@@ -303,8 +303,8 @@ fn a_network_that_only_dials_out_is_behind_the_own_gateways_that_it_has_reached(
 }
 
 #[test]
-fn egress_by_gateway_goes_through_the_own_gateways() {
-    let mut script = Script::new(EgressMode::Gateway);
+fn remote_calls_by_gateway_go_through_the_own_gateways() {
+    let mut script = Script::new(RemoteCalls::Gateway);
     script.join_east();
     script.east_reachable(true);
     script.east_service("stock", 2);
@@ -325,7 +325,7 @@ fn egress_by_gateway_goes_through_the_own_gateways() {
 
 #[test]
 fn a_change_of_a_network_changes_its_services() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     script.join_east();
     script.east_service("stock", 2);
@@ -338,7 +338,7 @@ fn a_change_of_a_network_changes_its_services() {
 
 #[test]
 fn what_was_removed_is_among_the_changes() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     script.workload("orders", "a", 2, true);
     let before = script.revision;
@@ -351,12 +351,12 @@ fn what_was_removed_is_among_the_changes() {
 
 #[test]
 fn a_revision_from_another_store_cannot_be_resumed() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     assert!(script.catalogue.reaches_back_to(0));
     assert!(script.catalogue.reaches_back_to(1));
     assert!(!script.catalogue.reaches_back_to(2));
-    let after_restart = Catalogue::new(home(EgressMode::Direct), 7);
+    let after_restart = Catalogue::new(home(RemoteCalls::Direct), 7);
     assert!(!after_restart.reaches_back_to(6));
     assert!(after_restart.changed_after(&name("stock"), None, 6));
     assert!(after_restart.reaches_back_to(7));
@@ -364,14 +364,14 @@ fn a_revision_from_another_store_cannot_be_resumed() {
 
 #[test]
 fn replacing_the_catalogue_reports_only_what_differs() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     script.workload("orders", "a", 2, true);
     script.gateway("g", 15443);
     script.join_east();
     script.east_service("stock", 1);
     script.east_service("gone", 1);
-    let mut newer = Script::new(EgressMode::Direct);
+    let mut newer = Script::new(RemoteCalls::Direct);
     newer.workload("stock", "a", 1, true);
     newer.workload("orders", "a", 3, true);
     newer.workload("new", "a", 4, true);
@@ -392,7 +392,7 @@ fn replacing_the_catalogue_reports_only_what_differs() {
 
 #[test]
 fn aggregates_hold_numbers_and_no_addresses() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.workload("stock", "a", 1, true);
     script.workload("stock", "b", 2, true);
     script.workload("stock", "c", 3, false);
@@ -403,7 +403,7 @@ fn aggregates_hold_numbers_and_no_addresses() {
 
 #[test]
 fn trust_holds_the_own_network_and_the_joined_ones() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.join_east();
     assert_eq!(script.put(&Key::Trust, b""), [Subject::Trust]);
     let trust = script.catalogue.trust();
@@ -433,7 +433,7 @@ fn policies_for(scope: PolicyScope) -> Subject {
 
 #[test]
 fn a_policy_protects_its_target_until_it_is_replaced_or_deleted() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     let key = object_key(ObjectKind::Policy, "shop");
     let protects = |catalogue: &Catalogue, service: &str| {
         !catalogue.objects().policies_of(&name(service)).is_empty()
@@ -448,7 +448,7 @@ fn a_policy_protects_its_target_until_it_is_replaced_or_deleted() {
     assert_eq!(script.put(&key, &all), [for_stock, for_shop.clone()]);
     assert!(protects(&script.catalogue, "orders.shop"));
     assert!(!protects(&script.catalogue, "stock.default"));
-    let newer = Catalogue::new(home(EgressMode::Direct), 9);
+    let newer = Catalogue::new(home(RemoteCalls::Direct), 9);
     assert_eq!(script.catalogue.replace(newer), std::slice::from_ref(&for_shop));
     assert!(!protects(&script.catalogue, "orders.shop"));
     script.put(&key, &all);
@@ -459,7 +459,7 @@ fn a_policy_protects_its_target_until_it_is_replaced_or_deleted() {
 
 #[test]
 fn a_policy_that_cannot_be_read_closes_its_namespace() {
-    let mut catalogue = Catalogue::new(home(EgressMode::Direct), 0);
+    let mut catalogue = Catalogue::new(home(RemoteCalls::Direct), 0);
     let key = object_key(ObjectKind::Policy, "shop");
     assert!(catalogue.put(&key, b"\xff", 1).is_err());
     let Key::Object(id) = key else { unreachable!() };
@@ -476,7 +476,7 @@ fn a_policy_that_cannot_be_read_closes_its_namespace() {
 
 #[test]
 fn a_route_that_cannot_be_read_has_no_effect_and_can_be_replaced() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     let key = object_key(ObjectKind::Route, "shop");
     let Key::Object(id) = key.clone() else { unreachable!() };
     let redirect = v1::Redirect { status: 302, ..v1::Redirect::default() };
@@ -511,7 +511,7 @@ fn a_route_that_cannot_be_read_has_no_effect_and_can_be_replaced() {
 
 #[test]
 fn a_bad_record_changes_nothing() {
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     let key = workload_key("stock", "a");
     assert!(script.catalogue.put(&key, b"\xff\xff", 1).is_err());
     assert!(script.catalogue.put(&key, b"", 1).is_err());
@@ -539,7 +539,7 @@ fn failover(namespace: &str, networks: &[&str]) -> Vec<u8> {
 #[test]
 fn a_joined_network_serves_in_any_only_where_it_is_named() {
     const ANY: &str = "stock.default.any";
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     script.join_east();
     script.east_reachable(true);
     script.east_service("stock", 1000);
@@ -562,7 +562,7 @@ fn a_joined_network_serves_in_any_only_where_it_is_named() {
 #[test]
 fn who_resumes_gets_what_changed_of_a_service_in_any_network() {
     let any = name("stock.default.any");
-    let mut script = Script::new(EgressMode::Direct);
+    let mut script = Script::new(RemoteCalls::Direct);
     let key = object_key(ObjectKind::Failover, "default");
     script.put(&key, &failover("default", &["west", "east"]));
     let changed = |script: &Script, after: u64| {

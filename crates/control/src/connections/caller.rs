@@ -214,7 +214,7 @@ mod tests {
     use crate::catalogue::{Home, PinnedTrust};
     use crate::connections::shares::{Limits, Own};
     use crate::key::Key;
-    use crate::options::EgressMode;
+    use crate::options::RemoteCalls;
 
     fn label(text: &str) -> Label {
         Label::new(text).unwrap()
@@ -251,7 +251,7 @@ mod tests {
             network: label("west"),
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
-            egress: EgressMode::Direct,
+            remote_calls: RemoteCalls::Direct,
             listen: "127.0.0.1:15010".parse().unwrap(),
             peer_addresses: Arc::from([]),
         };

@@ -9,7 +9,7 @@ use tollway_wire::v1;
 use super::*;
 use crate::catalogue::Home;
 use crate::key::Key;
-use crate::options::EgressMode;
+use crate::options::RemoteCalls;
 use crate::stored;
 
 fn label(text: &str) -> Label {
@@ -26,7 +26,7 @@ fn hub() -> Arc<Hub> {
             network: label("west"),
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
-            egress: EgressMode::Direct,
+            remote_calls: RemoteCalls::Direct,
             listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
             peer_addresses: Arc::from([]),
         },

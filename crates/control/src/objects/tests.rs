@@ -5,14 +5,14 @@ use tonic::Code;
 
 use super::*;
 use crate::catalogue::{Catalogue, Home};
-use crate::options::EgressMode;
+use crate::options::RemoteCalls;
 
 fn catalogue() -> Catalogue {
     let home = Home {
         network: Label::new("west").unwrap(),
         trust_domain: TrustDomain::new("west.tollway").unwrap(),
         root: Vec::new(),
-        egress: EgressMode::Direct,
+        remote_calls: RemoteCalls::Direct,
         listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
         peer_addresses: Arc::from([]),
     };

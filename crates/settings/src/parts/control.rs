@@ -57,7 +57,7 @@ pub struct Control {
     pub share_actor_types: bool,
     /// How workloads reach other networks.
     #[setting(default = "direct")]
-    pub egress: Egress,
+    pub remote_calls: RemoteCalls,
     /// A range of addresses that workloads may state beside the one from which they register, such as
     /// 10.2.0.0/16.
     #[setting(form = "RANGE")]
@@ -95,7 +95,7 @@ pub enum ReusedKeys {
 
 /// Who opens the connections to other networks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Egress {
+pub enum RemoteCalls {
     /// The caller dials the other network's gateway.
     Direct,
     /// The caller dials its own gateway, which dials the other.

@@ -16,7 +16,7 @@ pub struct Gateway {
     #[setting(form = "IP:PORT")]
     pub advertise: Option<SocketAddr>,
     /// Address for workloads of its own network that call other networks through it (`tollway control
-    /// --egress gateway`); only they should reach it [default: none].
+    /// --remote-calls gateway`); only they should reach it [default: none].
     #[setting(form = "IP:PORT")]
     pub inside_listen: Option<SocketAddr>,
     /// Address at which they reach it, if not the one it listens on.
