@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 
 use tollway_net::netns::NetNs;
-use tollway_testkit::{Process, need_right, need_tool, tool};
+use tollway_testkit::{Process, Start, need_right, need_tool, tool};
+use tollway_tests::pki::Authority;
 use tollway_tests::user::{PATIENCE, User};
 
 /// An app that listens at a given address.
@@ -222,20 +223,7 @@ fn names_out_of_the_mesh_are_answered_by_another_server() {
     need_tool!("python3");
     let user = User::new();
     need_right!(may_intercept(&user));
-    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = server.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        let mut question = [0; 512];
-        while let Ok((length, from)) = server.recv_from(&mut question) {
-            // Whatever was asked: the question back, and one address behind it.
-            let mut answer = question[..length.min(12)].to_vec();
-            (answer[2], answer[3], answer[7], answer[11]) = (0x81, 0x80, 1, 0);
-            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
-            answer.extend_from_slice(&question[12..end]);
-            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 77]);
-            let _ = server.send_to(&answer, from);
-        }
-    });
+    let address = name_server(Ipv4Addr::new(192, 0, 2, 77));
     let script = format!(
         "import socket\nprint('found', socket.gethostbyname('shop.example.'))\n\
          print('own', socket.gethostbyname('localhost'))\n{COUNTS}"
@@ -349,4 +337,144 @@ fn nothing_is_left_of_an_app() {
         tollway_testkit::skip!("cgroups of version 2 are mounted nowhere");
     };
     assert!(!std::path::Path::new(&format!("{mount}{path}")).exists(), "{mount}{path}");
+}
+
+/// Answers every question with one address.
+fn name_server(answer_with: Ipv4Addr) -> String {
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((length, from)) = server.recv_from(&mut question) {
+            let mut answer = question[..length.min(12)].to_vec();
+            (answer[2], answer[3], answer[7], answer[11]) = (0x81, 0x80, 1, 0);
+            let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+            answer.extend_from_slice(&question[12..end]);
+            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4]);
+            answer.extend_from_slice(&answer_with.octets());
+            let _ = server.send_to(&answer, from);
+        }
+    });
+    address
+}
+
+/// A TLS server of Python, for two names, that sends a line back.
+const TLS_SERVER: &str = r#"
+import os, socket, ssl, sys, threading
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[2])
+listener = socket.create_server(("192.0.2.1", 0))
+with open(sys.argv[1] + ".new", "w") as ports:
+    ports.write(str(listener.getsockname()[1]))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+def serve(plain):
+    try:
+        with context.wrap_socket(plain, server_side=True) as there:
+            there.sendall(b"got " + there.recv(4096))
+    except OSError:
+        pass
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+"#;
+
+/// An app that knows nothing of it reaches allowed hosts alone, and speaks TLS with one for which its
+/// sidecar begins it.
+#[test]
+fn a_closed_network_holds_an_app_to_its_egress() {
+    let python_program = need_tool!("python3");
+    let namespace = need_right!(NetNs::create("closed"));
+    namespace.set_own_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap();
+    let body = || {
+        let user = User::new();
+        need_right!(may_intercept(&user));
+        let store = user.path("store");
+        let control = Start::new(tollway_testkit::binary("tollway").unwrap())
+            .args(["control", "--egress", "closed", "--listen", "127.0.0.1:0", "--store"])
+            .arg(&store)
+            .start_listening()
+            .unwrap();
+        let address = control.port("control").unwrap().to_string();
+        let store = store.to_str().unwrap();
+        let created = user.tollway(&["token", "create", "--uses", "any", "--store", store]);
+        let token = user.path("token");
+        tollway_net::secret_file::write(&token, created.stdout.as_ref()).unwrap();
+
+        let authority = Authority::new("an authority");
+        let pair = authority.server(&["api.example", "web.example"]);
+        let (certificate, root) = (user.path("server.pem"), user.path("root.pem"));
+        std::fs::write(&certificate, pair.certificate + &pair.key).unwrap();
+        std::fs::write(&root, &authority.root).unwrap();
+        let ports = user.path("tls-port");
+        let _server = Start::new(&python_program)
+            .args(["-c", TLS_SERVER])
+            .arg(&ports)
+            .arg(&certificate)
+            .start()
+            .unwrap();
+        let read = || std::fs::read_to_string(&ports).ok()?.parse::<u16>().ok();
+        let port = tollway_testkit::retry_until(PATIENCE, "the server's port", read).unwrap();
+        let pem = serde_json::to_string(&authority.root).unwrap();
+        let egress = format!(
+            "apiVersion: tollway/v1\nkind: Egress\nmetadata: {{name: e}}\nspec:\n  hosts:\n    \
+             - {{host: api.example, port: {port}}}\n    \
+             - {{host: web.example, port: {port}, tls: begin, plainPort: 8099, authorities: {pem}}}\n"
+        );
+        let file = user.path("egress.yaml");
+        std::fs::write(&file, egress).unwrap();
+        let applied = user.tollway(&["apply", "-f", file.to_str().unwrap(), "--store", store]);
+        assert_eq!(applied.code, Some(0), "{}", applied.stderr);
+
+        let script = format!(
+            r#"
+import os, socket, ssl, urllib.request
+context = ssl.create_default_context(cafile="{root}")
+def over_tls(host, shown):
+    try:
+        plain = socket.create_connection((host, {port}), 20)
+        with context.wrap_socket(plain, server_hostname=shown) as there:
+            there.sendall(b"hello")
+            return there.recv(100)
+    except (ConnectionError, ssl.SSLError) as error:
+        return "refused"
+def plain(host, port, sent):
+    try:
+        with socket.create_connection((host, port), 20) as there:
+            there.sendall(sent)
+            return there.recv(4096)
+    except ConnectionError:
+        return "refused"
+print("allowed", over_tls("api.example", "api.example"))
+print("not allowed", over_tls("evil.example", "evil.example"))
+print("by address", over_tls("192.0.2.1", "api.example"))
+print("other port", plain("api.example", 8098, b"x"))
+print("begun", plain("web.example", 8099, b"GET / HTTP/1.1\r\nHost: web.example\r\n\r\n")[:20])
+print("other host", plain("web.example", 8099, b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"))
+page = urllib.request.urlopen(f"http://127.0.0.1:{{os.environ['DAPR_METRICS_PORT']}}/metrics")
+for line in page.read().decode().splitlines():
+    if line.startswith("tollway_egress_total"):
+        print(line)
+"#,
+            root = root.display(),
+        );
+        let resolver = name_server(Ipv4Addr::new(192, 0, 2, 1));
+        let token = token.to_str().unwrap();
+        let options =
+            ["--control", &address, "--token-file", token, "--intercept-resolver", &resolver];
+        let log = python(&user, &options, &script);
+        check_lines(
+            &log,
+            &[
+                "allowed b'got hello'",
+                "not allowed refused",
+                // The address is the allowed host's, and so is the name that is shown.
+                "by address b'got hello'",
+                "other port refused",
+                "begun b'got GET / HTTP/1.1\\r\\n'",
+                "other host refused",
+                "tollway_egress_total{decision=\"allowed\"} 3",
+                "tollway_egress_total{decision=\"refused\"} 3",
+            ],
+        );
+    };
+    namespace.run(body).unwrap();
 }

@@ -7,6 +7,7 @@ mod balance;
 mod bodies;
 mod clients;
 mod crossing;
+mod egress;
 mod front;
 mod grpc;
 mod listeners;

@@ -148,10 +148,10 @@ fn traffic_policies_go_from_files_to_replicas_and_callers() {
         east.apply(&general).starts_with("traffic-policy default/general created\napplied by ")
     );
     let expected = "\
-TRAFFIC POLICY   SERVICES       PARTS
-default/general  *.default      shedding
-default/other    other.default  panicPercent
-default/own      echo.default   outlier,rate
+TRAFFIC POLICY   SERVICES       PARTS         MODE
+default/general  *.default      shedding      enforce
+default/other    other.default  panicPercent  enforce
+default/own      echo.default   outlier,rate  enforce
 ";
     assert_eq!(east.done(&["get", "traffic-policies"], ""), expected);
     let printed = east.done(&["get", "traffic-policy", "default/own", "-o", "yaml"], "");

@@ -255,7 +255,9 @@ async fn push_subscriptions(
     let mut any = false;
     loop {
         let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
-        if updates.policies.is_some() || updates.traffic.is_some() {
+        let has_own =
+            updates.policies.is_some() || updates.traffic.is_some() || updates.egress.is_some();
+        if has_own {
             let is_all = updates.services.is_empty() && trust.is_none();
             if is_all {
                 *sent = updates.revision;
@@ -264,6 +266,7 @@ async fn push_subscriptions(
                 revision: sent.0,
                 policies: updates.policies.as_deref().map(policies_message),
                 traffic: updates.traffic.as_ref().map(Into::into),
+                egress: updates.egress,
                 ..Default::default()
             };
             outbox.send(response).await?;
@@ -335,6 +338,7 @@ async fn push_network(
                 heartbeat: false,
                 policies: None,
                 traffic: None,
+                egress: None,
             };
             first = false;
             outbox.send(response).await?;

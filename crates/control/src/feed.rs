@@ -107,7 +107,10 @@ fn apply_entry(catalogue: &mut Catalogue, entry: &Entry) -> Vec<Subject> {
     };
     let effect = match id.kind {
         ObjectKind::Policy => "it closes its namespace",
-        ObjectKind::Route | ObjectKind::TrafficPolicy | ObjectKind::Failover => "it has no effect",
+        ObjectKind::Route
+        | ObjectKind::TrafficPolicy
+        | ObjectKind::Failover
+        | ObjectKind::Egress => "it has no effect",
     };
     error!(
         object = %id,

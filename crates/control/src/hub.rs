@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    ANY_NETWORK, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision, RouteScope,
-    ServiceName, ServiceUpdate,
+    ANY_NETWORK, Egress, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision,
+    RouteScope, ServiceName, ServiceUpdate,
 };
-use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
+use tollway_wire::{SUBSCRIPTIONS_PER_STREAM_LIMIT, v1};
 
 use crate::catalogue::{Catalogue, Stored, Subject};
 use crate::connections::{NAME_OVERHEAD_BYTES, Refused, Share};
@@ -68,14 +68,26 @@ struct Waiting {
 struct Sidecar {
     service: ServiceName,
     instance: Instance,
-    /// Policies, or traffic policies, may have changed since the watcher last read.
+    /// Policies, traffic policies or egress may have changed since the watcher last read.
     policies_dirty: bool,
     /// What it was sent last.
     policies: Option<Vec<Arc<Stored>>>,
     traffic: Option<TrafficParts>,
+    egress: Option<Vec<Arc<Egress>>>,
 }
 
 impl Sidecar {
+    fn new(service: ServiceName, instance: Instance) -> Self {
+        Self {
+            service,
+            instance,
+            policies_dirty: true,
+            policies: None,
+            traffic: None,
+            egress: None,
+        }
+    }
+
     /// Where the callers are whose sidecar it is.
     fn namespace(&self) -> &Label {
         &self.service.namespace
@@ -102,6 +114,20 @@ impl Sidecar {
         self.traffic = Some(present.clone());
         Some(present)
     }
+
+    /// What its app may call out of the mesh, if it is other than what it was sent.
+    fn changed_egress(&mut self, catalogue: &Catalogue) -> Option<v1::EgressRules> {
+        let present = catalogue.objects().egress_of(&self.service);
+        if self.egress.as_ref() == Some(&present) {
+            return None;
+        }
+        let rules = v1::EgressRules {
+            by_default: v1::EgressDefault::from(catalogue.home().egress).into(),
+            egresses: present.iter().map(|egress| (&**egress).into()).collect(),
+        };
+        self.egress = Some(present);
+        Some(rules)
+    }
 }
 
 /// One stream's place in the hub; leaves it when dropped.
@@ -123,6 +149,8 @@ pub(crate) struct Updates {
     pub(crate) policies: Option<Vec<Arc<Stored>>>,
     /// What the traffic policies of that service come to at a replica, likewise.
     pub(crate) traffic: Option<TrafficParts>,
+    /// What the app of that service may call out of the mesh, likewise.
+    pub(crate) egress: Option<v1::EgressRules>,
     /// More services changed than were requested; read again.
     pub(crate) more: bool,
 }
@@ -225,17 +253,13 @@ impl Hub {
         instance: Instance,
         share: Share,
     ) -> Watcher {
-        let sidecar =
-            Sidecar { service, instance, policies_dirty: true, policies: None, traffic: None };
-        self.enter(false, Some(sidecar), Some(share))
+        self.enter(false, Some(Sidecar::new(service, instance)), Some(share))
     }
 
     /// The watcher of the sidecar of `app.namespace`, without a share.
     #[cfg(test)]
     pub(crate) fn watch_of(self: &Arc<Self>, service: ServiceName, instance: Instance) -> Watcher {
-        let sidecar =
-            Sidecar { service, instance, policies_dirty: true, policies: None, traffic: None };
-        self.enter(false, Some(sidecar), None)
+        self.enter(false, Some(Sidecar::new(service, instance)), None)
     }
 
     /// A watcher that wakes on every change.
@@ -311,7 +335,8 @@ impl Hub {
         let is_protected = |service: &ServiceName| {
             let own = PolicyScope::of_service(service);
             let scopes_of = |of: fn(PolicyScope) -> ObjectScope| own.clone().map(of);
-            let all = [scopes_of(ObjectScope::Policy), scopes_of(ObjectScope::TrafficPolicy)];
+            let kinds = [ObjectScope::Policy, ObjectScope::TrafficPolicy, ObjectScope::Egress];
+            let all = kinds.map(scopes_of);
             all.as_flattened().iter().any(|scope| scopes.contains(scope))
         };
         let routes: Vec<&RouteScope> = scopes
@@ -320,7 +345,8 @@ impl Hub {
                 ObjectScope::Route(scope) => Some(scope),
                 ObjectScope::Policy(_)
                 | ObjectScope::TrafficPolicy(_)
-                | ObjectScope::Failover(_) => None,
+                | ObjectScope::Failover(_)
+                | ObjectScope::Egress(_) => None,
             })
             .collect();
         let home = &inner.catalogue.home().network;
@@ -400,7 +426,9 @@ impl Inner {
                     self.mark_services_where(|name| name.network != home);
                 }
                 Subject::Trust => self.watchers.values().for_each(|w| w.wake.notify_one()),
-                Subject::Objects(ObjectScope::Policy(scope)) => self.mark_policies(scope),
+                Subject::Objects(ObjectScope::Policy(scope) | ObjectScope::Egress(scope)) => {
+                    self.mark_policies(scope);
+                }
                 Subject::Objects(ObjectScope::Route(scope)) => self.mark_routes(scope),
                 Subject::Objects(ObjectScope::TrafficPolicy(scope)) => {
                     self.mark_policies(scope);
@@ -552,13 +580,14 @@ impl Watcher {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, .. } = &mut *inner;
         let mut services = Vec::new();
-        let (mut policies, mut traffic, mut more) = (None, None, false);
+        let (mut policies, mut traffic, mut egress, mut more) = (None, None, None, false);
         if let Some(waiting) = watchers.get_mut(&self.id) {
             if let Some(sidecar) = &mut waiting.sidecar
                 && std::mem::take(&mut sidecar.policies_dirty)
             {
                 policies = sidecar.changed_policies(catalogue);
                 traffic = sidecar.changed_traffic(catalogue);
+                egress = sidecar.changed_egress(catalogue);
             }
             let names: Vec<_> = waiting.dirty.iter().take(limit).cloned().collect();
             let callers = waiting.sidecar.as_ref().map(Sidecar::namespace);
@@ -571,7 +600,7 @@ impl Watcher {
                 waiting.dirty.shrink_to_fit();
             }
         }
-        Updates { revision: catalogue.revision(), services, policies, traffic, more }
+        Updates { revision: catalogue.revision(), services, policies, traffic, egress, more }
     }
 
     /// The stream has applied everything up to `revision`.

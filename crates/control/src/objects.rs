@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use tollway_model::{NetworkName, Object, ObjectId, ObjectKind, ObjectScope};
+use tollway_model::{Egress, NetworkName, Object, ObjectId, ObjectKind, ObjectScope};
 use tollway_store::{Expected, Store, TransactError, Transaction};
 use tollway_wire::v1::object_change::Outcome;
 use tollway_wire::{
@@ -288,11 +288,28 @@ fn check_count(count: usize) -> Result<(), Status> {
 fn check(object: &Object) -> Result<(), Status> {
     match object {
         Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_) => Ok(()),
+        Object::Egress(egress) => check_authorities(egress),
         Object::Route(route) => tollway_routing::check_regexes(route).map_err(|error| {
             let text = format!("the {}: {}", object.id(), tollway_model::chain(&error));
             Status::invalid_argument(text)
         }),
     }
+}
+
+/// Each text of authorities has one that a sidecar can use.
+fn check_authorities(egress: &Egress) -> Result<(), Status> {
+    let texts = egress
+        .hosts
+        .iter()
+        .filter_map(|host| Some((&host.host, host.tls.as_ref()?.authorities.as_deref()?)));
+    for (host, text) in texts {
+        tollway_identity::roots_in_pem(text).map_err(|error| {
+            let (name, why) = (&egress.name, tollway_model::chain(&error));
+            let text = format!("the egress {name}: the authorities for `{host}`: {why}");
+            Status::invalid_argument(text)
+        })?;
+    }
+    Ok(())
 }
 
 fn invalid(error: tollway_wire::ConvertError) -> Status {
@@ -306,7 +323,8 @@ pub(crate) fn policies_message(policies: &[Arc<Stored>]) -> v1::Policies {
         Some(
             v1::object::Object::Route(_)
             | v1::object::Object::TrafficPolicy(_)
-            | v1::object::Object::Failover(_),
+            | v1::object::Object::Failover(_)
+            | v1::object::Object::Egress(_),
         )
         | None => None,
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollway_identity::{KeyExchange, SealingKey};
-use tollway_model::{AddressRange, NetworkName, RunningConfig, TrustDomain};
+use tollway_model::{AddressRange, EgressDefault, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
 /// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
@@ -73,6 +73,8 @@ pub struct Options {
     pub share_actor_types: bool,
     /// How the keys of its connections are agreed on. Default [`KeyExchange::Hybrid`].
     pub key_exchange: KeyExchange,
+    /// What becomes of calls of external hosts that no egress allows. Default open.
+    pub egress: EgressDefault,
     /// How workloads reach other networks. Default direct.
     pub remote_calls: RemoteCalls,
     /// Where workloads may be, in addition to the address from which they register. Default none.
@@ -224,6 +226,7 @@ impl Options {
             renewal_grace: Duration::from_secs(7 * 24 * 3600),
             reused_keys: ReusedKeys::default(),
             share_actor_types: false,
+            egress: EgressDefault::default(),
             remote_calls: RemoteCalls::default(),
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),

@@ -164,6 +164,7 @@ impl Parts {
             trust_domain: options.trust_domain.clone(),
             root: authority.root_der().to_vec(),
             remote_calls: options.remote_calls,
+            egress: options.egress,
             listen: address,
             peer_addresses: options.peer_addresses.clone().into(),
         };

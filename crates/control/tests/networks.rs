@@ -273,7 +273,8 @@ async fn with_remote_calls_by_gateway_everything_goes_through_the_own_one() {
     let mut east = Network::start("east").await;
     let (_east_relay, _east_gateway) = east.open_gateway().await;
     let mut west =
-        Network::start_with("west", |o| o.remote_calls = tollway_control::RemoteCalls::Gateway).await;
+        Network::start_with("west", |o| o.remote_calls = tollway_control::RemoteCalls::Gateway)
+            .await;
     // West's gateway: inside it leads to east, as a real one does for east's server names.
     let through = Relay::start(east.address).await;
     let ingress = Relay::start(west.address).await;

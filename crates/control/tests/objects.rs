@@ -91,7 +91,8 @@ async fn names(network: &mut Network) -> Vec<String> {
         v1::object::Object::Policy(policy) => policy.name,
         other @ (v1::object::Object::Route(_)
         | v1::object::Object::TrafficPolicy(_)
-        | v1::object::Object::Failover(_)) => panic!("{other:?}"),
+        | v1::object::Object::Failover(_)
+        | v1::object::Object::Egress(_)) => panic!("{other:?}"),
     };
     list(network, v1::ObjectKind::Policy).await.into_iter().map(name).collect()
 }
@@ -102,7 +103,8 @@ async fn routes(network: &mut Network) -> Vec<(String, u64)> {
         v1::object::Object::Route(route) => (route.name, route.created_unix_ms),
         other @ (v1::object::Object::Policy(_)
         | v1::object::Object::TrafficPolicy(_)
-        | v1::object::Object::Failover(_)) => panic!("{other:?}"),
+        | v1::object::Object::Failover(_)
+        | v1::object::Object::Egress(_)) => panic!("{other:?}"),
     };
     list(network, v1::ObjectKind::Route).await.into_iter().map(name).collect()
 }

@@ -1,10 +1,11 @@
 //! Answers an app's questions for names: those of the mesh from the table, all others by another
-//! server, which gets the bytes of the question and of which the answer goes back unchanged.
+//! server, which gets the bytes of the question and of which the answer goes back unchanged. The table
+//! remembers the addresses that such an answer has.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -138,6 +139,7 @@ impl Shared {
         for server in self.resolvers.list() {
             match timeout(SERVER_WITHIN, ask(server)).await {
                 Ok(Ok(answer)) => {
+                    self.names.note_answer(&answer, Instant::now());
                     self.names.count(NameAnswer::Forwarded);
                     return Some(answer);
                 }

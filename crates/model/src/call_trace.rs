@@ -169,6 +169,9 @@ pub enum Admission {
     NotRefused,
     /// A rule of this policy allows it. Only callers of the callee's namespace see this.
     Allowed(ObjectName),
+    /// It is admitted, and this policy in shadow mode would refuse it. Only callers of the callee's
+    /// namespace see this.
+    WouldBeRefused(ObjectName),
     /// This policy refuses it. Only callers of the callee's namespace see this.
     Refused(ObjectName),
 }

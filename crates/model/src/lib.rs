@@ -1,5 +1,5 @@
 //! The nouns of Tollway: names, networks, workloads, services, policies, routes, traffic
-//! policies, failover, neighbours, revisions, failures.
+//! policies, failover, egress, neighbours, revisions, failures.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
@@ -8,9 +8,11 @@ mod address;
 pub mod call_trace;
 mod chain;
 mod config;
+pub mod egress;
 pub mod failover;
 pub mod failure;
 mod host_names;
+mod mode;
 mod name;
 pub mod neighbour;
 mod object;
@@ -26,9 +28,11 @@ pub mod traffic_policy;
 pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
 pub use chain::chain;
 pub use config::RunningConfig;
+pub use egress::{Egress, EgressDefault, HostName};
 pub use failover::Failover;
 pub use failure::ErrorCode;
 pub use host_names::HostNames;
+pub use mode::Mode;
 pub use name::{
     ANY_NETWORK, AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName,
     SpiffeId, TrustDomain,

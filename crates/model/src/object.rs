@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::egress::Egress;
 use crate::failover::Failover;
 use crate::name::{Label, NameError, NetworkName, ServiceName};
 use crate::policy::{Policy, PolicyScope};
@@ -16,10 +17,12 @@ pub enum ObjectKind {
     Route,
     TrafficPolicy,
     Failover,
+    Egress,
 }
 
 impl ObjectKind {
-    pub const ALL: [Self; 4] = [Self::Policy, Self::Route, Self::TrafficPolicy, Self::Failover];
+    pub const ALL: [Self; 5] =
+        [Self::Policy, Self::Route, Self::TrafficPolicy, Self::Failover, Self::Egress];
 
     /// As commands and keys have it.
     #[must_use]
@@ -29,6 +32,7 @@ impl ObjectKind {
             Self::Route => "route",
             Self::TrafficPolicy => "traffic-policy",
             Self::Failover => "failover",
+            Self::Egress => "egress",
         }
     }
 
@@ -40,6 +44,7 @@ impl ObjectKind {
             Self::Route => "routes",
             Self::TrafficPolicy => "traffic-policies",
             Self::Failover => "failovers",
+            Self::Egress => "egresses",
         }
     }
 }
@@ -93,6 +98,7 @@ pub enum Object {
     Route(Arc<Route>),
     TrafficPolicy(Arc<TrafficPolicy>),
     Failover(Arc<Failover>),
+    Egress(Arc<Egress>),
 }
 
 impl Object {
@@ -103,6 +109,7 @@ impl Object {
             Self::Route(_) => ObjectKind::Route,
             Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
             Self::Failover(_) => ObjectKind::Failover,
+            Self::Egress(_) => ObjectKind::Egress,
         }
     }
 
@@ -113,6 +120,7 @@ impl Object {
             Self::Route(route) => &route.name,
             Self::TrafficPolicy(policy) => &policy.name,
             Self::Failover(failover) => &failover.name,
+            Self::Egress(egress) => &egress.name,
         }
     }
 
@@ -129,9 +137,15 @@ impl Object {
             (Self::Route(one), Self::Route(other)) => one.is_same(other),
             (Self::TrafficPolicy(one), Self::TrafficPolicy(other)) => one == other,
             (Self::Failover(one), Self::Failover(other)) => one == other,
-            (Self::Policy(_) | Self::Route(_) | Self::TrafficPolicy(_) | Self::Failover(_), _) => {
-                false
-            }
+            (Self::Egress(one), Self::Egress(other)) => one == other,
+            (
+                Self::Policy(_)
+                | Self::Route(_)
+                | Self::TrafficPolicy(_)
+                | Self::Failover(_)
+                | Self::Egress(_),
+                _,
+            ) => false,
         }
     }
 
@@ -155,6 +169,7 @@ impl Object {
             Self::Route(route) => ObjectScope::Route(route.scope(network)),
             Self::TrafficPolicy(policy) => ObjectScope::TrafficPolicy(policy.scope()),
             Self::Failover(failover) => ObjectScope::Failover(failover.scope()),
+            Self::Egress(egress) => ObjectScope::Egress(egress.scope()),
         }
     }
 }
@@ -170,6 +185,8 @@ pub enum ObjectScope {
     TrafficPolicy(PolicyScope),
     /// Those that call these services in any network.
     Failover(PolicyScope),
+    /// Those of these services, for what these call.
+    Egress(PolicyScope),
 }
 
 impl ObjectScope {
@@ -180,6 +197,7 @@ impl ObjectScope {
             Self::Route(_) => ObjectKind::Route,
             Self::TrafficPolicy(_) => ObjectKind::TrafficPolicy,
             Self::Failover(_) => ObjectKind::Failover,
+            Self::Egress(_) => ObjectKind::Egress,
         }
     }
 }
@@ -187,7 +205,7 @@ impl ObjectScope {
 impl fmt::Display for ObjectScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Policy(scope) | Self::TrafficPolicy(scope) => scope.fmt(f),
+            Self::Policy(scope) | Self::TrafficPolicy(scope) | Self::Egress(scope) => scope.fmt(f),
             Self::Failover(scope) => write!(f, "{scope} in any network"),
             Self::Route(scope) => scope.fmt(f),
         }
@@ -298,6 +316,7 @@ mod tests {
         let policy = Object::Policy(Arc::new(Policy {
             name: ObjectName::new("shop", "r").unwrap(),
             target: crate::policy::PolicyTarget::Namespace,
+            mode: crate::Mode::Enforce,
             allow: None,
             deny: Vec::new(),
         }));
@@ -309,6 +328,7 @@ mod tests {
         let traffic = Object::TrafficPolicy(Arc::new(TrafficPolicy {
             name: ObjectName::new("shop", "r").unwrap(),
             target: crate::traffic_policy::TrafficTarget::App(Label::new("stock").unwrap()),
+            mode: crate::Mode::Enforce,
             parts: crate::traffic_policy::TrafficParts::default(),
         }));
         assert_eq!(traffic.id().to_string(), "traffic-policy shop/r");
@@ -317,6 +337,19 @@ mod tests {
         assert_eq!(
             (shown.to_string(), shown.kind()),
             ("the service stock.shop".into(), traffic.kind())
+        );
+        let egress = Object::Egress(Arc::new(Egress {
+            name: ObjectName::new("shop", "r").unwrap(),
+            mode: crate::Mode::Enforce,
+            from: Vec::new(),
+            hosts: Vec::new(),
+        }));
+        assert_eq!(egress.id().to_string(), "egress shop/r");
+        assert!(egress.is_same(&egress) && !egress.is_same(&traffic));
+        let shown = egress.scope(&west);
+        assert_eq!(
+            (shown.to_string(), shown.kind()),
+            ("every service of the namespace shop".into(), egress.kind())
         );
     }
 

@@ -11,6 +11,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::mode::Mode;
 use crate::name::{AppId, Label, ServiceName};
 use crate::object::ObjectName;
 
@@ -127,6 +128,7 @@ impl PolicyRule {
 pub struct Policy {
     pub name: ObjectName,
     pub target: PolicyTarget,
+    pub mode: Mode,
     /// Requests that are let in. Where there is a list, even an empty one, the target is closed
     /// for everything that no policy allows.
     pub allow: Option<Vec<PolicyRule>>,
@@ -194,7 +196,7 @@ mod tests {
 
     fn policy(namespace: &str, target: PolicyTarget) -> Policy {
         let name = ObjectName::new(namespace, "p").unwrap();
-        Policy { name, target, allow: Some(Vec::new()), deny: Vec::new() }
+        Policy { name, target, mode: Mode::Enforce, allow: Some(Vec::new()), deny: Vec::new() }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::mode::Mode;
 use crate::name::{AppId, ServiceName};
 use crate::object::ObjectName;
 use crate::policy::{CallerPattern, PolicyScope};
@@ -38,6 +39,12 @@ pub const FAULT_DELAY_LIMIT: Duration = Duration::from_secs(5 * 60);
 pub enum TrafficPolicyError {
     #[error("the policy has no parts, so it changes nothing")]
     NoParts,
+    #[error(
+        "in shadow mode a policy has no other parts than `rate` and `concurrencyPerCaller`: the others refuse nothing"
+    )]
+    ShadowPart,
+    #[error("the policy has limits in shadow mode beside its parts; it has a mode for all of them")]
+    ShadowOfCombined,
     #[error("`{field}` has {count} entries; at most {limit} are accepted")]
     TooMany { field: &'static str, count: usize, limit: usize },
     #[error("an entry of `{field}` names no callers in `from`")]
@@ -227,6 +234,7 @@ pub struct AbortFault {
 pub struct TrafficPolicy {
     pub name: ObjectName,
     pub target: TrafficTarget,
+    pub mode: Mode,
     pub parts: TrafficParts,
 }
 
@@ -250,6 +258,15 @@ pub struct TrafficParts {
     pub concurrency_per_caller: Option<u32>,
     /// At each replica: what is refused while the app does not keep up.
     pub shedding: Option<Shedding>,
+    /// At each replica: limits in shadow mode.
+    pub shadow: ShadowLimits,
+}
+
+/// Limits of policies in shadow mode: what is over them is counted and logged, and not refused.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ShadowLimits {
+    pub rate: Option<Rate>,
+    pub concurrency_per_caller: Option<u32>,
 }
 
 impl TrafficParts {
@@ -270,6 +287,13 @@ impl TrafficParts {
             rate: self.rate.or_else(|| general.rate.clone()),
             concurrency_per_caller: self.concurrency_per_caller.or(general.concurrency_per_caller),
             shedding: self.shedding.or(general.shedding),
+            shadow: ShadowLimits {
+                rate: self.shadow.rate.or_else(|| general.shadow.rate.clone()),
+                concurrency_per_caller: self
+                    .shadow
+                    .concurrency_per_caller
+                    .or(general.shadow.concurrency_per_caller),
+            },
         }
     }
 
@@ -288,10 +312,10 @@ impl TrafficParts {
         check_percent("panicPercent", self.panic_percent.unwrap_or_default())?;
         check_count("faults", self.faults.len(), TRAFFIC_ENTRIES_LIMIT)?;
         self.faults.iter().try_for_each(check_fault)?;
-        if let Some(rate) = &self.rate {
+        for rate in [&self.rate, &self.shadow.rate].into_iter().flatten() {
             check_rate(rate)?;
         }
-        if self.concurrency_per_caller == Some(0) {
+        if [self.concurrency_per_caller, self.shadow.concurrency_per_caller].contains(&Some(0)) {
             return Err(TrafficPolicyError::Zero { field: "concurrencyPerCaller" });
         }
         if let Some(Shedding { target, interval }) = self.shedding {
@@ -304,14 +328,22 @@ impl TrafficParts {
     /// Those that hold at the sidecars of callers.
     #[must_use]
     pub fn of_callers(self) -> Self {
-        Self { rate: None, concurrency_per_caller: None, shedding: None, ..self }
+        let shadow = ShadowLimits::default();
+        Self { rate: None, concurrency_per_caller: None, shedding: None, shadow, ..self }
     }
 
     /// Those that hold at the sidecar of each replica.
     #[must_use]
     pub fn of_replicas(self) -> Self {
-        let Self { rate, concurrency_per_caller, shedding, .. } = self;
-        Self { rate, concurrency_per_caller, shedding, ..Self::default() }
+        let Self { rate, concurrency_per_caller, shedding, shadow, .. } = self;
+        Self { rate, concurrency_per_caller, shedding, shadow, ..Self::default() }
+    }
+
+    /// Those of a policy in shadow mode: its limits, which are all that it has.
+    fn in_shadow(&self) -> Self {
+        let (rate, concurrency_per_caller) = (self.rate.clone(), self.concurrency_per_caller);
+        let shadow = ShadowLimits { rate, concurrency_per_caller };
+        Self { shadow, ..Self::default() }
     }
 }
 
@@ -337,7 +369,10 @@ impl TrafficPolicy {
         let mut about: Vec<&Self> = about.collect();
         let is_general = |policy: &Self| policy.target == TrafficTarget::Namespace;
         about.sort_by_key(|policy| (is_general(policy), &policy.name));
-        about.into_iter().fold(TrafficParts::default(), |parts, policy| parts.or(&policy.parts))
+        about.into_iter().fold(TrafficParts::default(), |parts, policy| match policy.mode {
+            Mode::Enforce => parts.or(&policy.parts),
+            Mode::Shadow => parts.or(&policy.parts.in_shadow()),
+        })
     }
 
     /// Checks what the types alone do not hold.
@@ -347,6 +382,15 @@ impl TrafficPolicy {
     pub fn check(&self) -> Result<(), TrafficPolicyError> {
         if self.parts == TrafficParts::default() {
             return Err(TrafficPolicyError::NoParts);
+        }
+        if self.parts.shadow != ShadowLimits::default() {
+            return Err(TrafficPolicyError::ShadowOfCombined);
+        }
+        let TrafficParts { rate, concurrency_per_caller, .. } = &self.parts;
+        let (rate, concurrency_per_caller) = (rate.clone(), *concurrency_per_caller);
+        let limits = TrafficParts { rate, concurrency_per_caller, ..TrafficParts::default() };
+        if self.mode == Mode::Shadow && self.parts != limits {
+            return Err(TrafficPolicyError::ShadowPart);
         }
         self.parts.check()
     }

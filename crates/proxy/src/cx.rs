@@ -139,6 +139,10 @@ pub(crate) enum Effect {
     ServeWaiting(Destination),
     /// A connection that carries bytes waited for its service, which is known now.
     DispatchRaw(ConnKey),
+    /// Bytes have come, or the end, of a connection out of the mesh on which is not decided yet.
+    HeldBytes(ConnKey),
+    /// A connection out of the mesh needs another address of its host.
+    DialExternal(ConnKey),
     /// A connection that carries bytes needs another address of its service.
     DispatchTcp { down: ConnKey, service: ServiceName },
     /// A request that may leave HTTP needs a connection of its own.

@@ -24,6 +24,7 @@ use crate::app_addresses::AppAddresses;
 use crate::as_daprd::AsDaprd;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
+use crate::egress::AppEgress;
 use crate::event_loop::{ApiStream, AppTarget, AppTls, Command, LoopConfig, MeshProtocol};
 use crate::facts::Facts;
 use crate::fanout::Fanout;
@@ -234,6 +235,7 @@ pub struct Sidecar {
     /// Where others reach the inbound listener.
     advertise: SocketAddr,
     actor_app: Arc<ActorApp>,
+    egress: Arc<AppEgress>,
 }
 
 /// Announces a sidecar whose app has no port, so that its runtime can be called.
@@ -278,6 +280,8 @@ impl Sidecar {
         let advertise = advertised(options.advertise, inbound)?;
         let common = options.common;
         let fanout = Arc::new(Fanout::default());
+        let egress = Arc::<AppEgress>::default();
+        fanout.set_tasks(tokio::runtime::Handle::current());
         let mesh = start_mesh(&common, &fanout).await?;
         for text in &options.upstreams {
             listeners.bind_upstream(text, mesh.service())?;
@@ -305,6 +309,7 @@ impl Sidecar {
             resilience: options.resilience,
             external_endpoints: options.external_endpoints,
             interception: options.interception,
+            egress: Arc::clone(&egress),
             tokens,
             web_pages: options.web_pages,
             actor_app: Some(Arc::clone(&actor_app)),
@@ -327,7 +332,8 @@ impl Sidecar {
             };
             tokio::spawn(probe.run())
         });
-        Ok(Self { plane, probe, advertise, actor_app })
+        egress.set_own(own_addresses(&plane.plane.ports, advertise));
+        Ok(Self { plane, probe, advertise, actor_app, egress })
     }
 
     /// The addresses of a listener of this name, and of those beside it (`NAME-2`).
@@ -368,6 +374,12 @@ impl Sidecar {
     #[must_use]
     pub fn actor_app(&self) -> Arc<ActorApp> {
         Arc::clone(&self.actor_app)
+    }
+
+    /// What its app may call out of the mesh.
+    #[must_use]
+    pub fn egress(&self) -> Arc<AppEgress> {
+        Arc::clone(&self.egress)
     }
 
     /// What it knows of itself, now and later.
@@ -529,6 +541,7 @@ struct Role {
     resilience: Option<Arc<Resiliency>>,
     external_endpoints: Option<Arc<[String]>>,
     interception: Option<Interception>,
+    egress: Arc<AppEgress>,
     tokens: Tokens,
     web_pages: WebPages,
     /// A sidecar's.
@@ -565,6 +578,7 @@ impl Member {
             resilience,
             external_endpoints,
             interception,
+            egress,
             tokens,
             web_pages,
             actor_app,
@@ -591,6 +605,7 @@ impl Member {
             resilience,
             external_endpoints,
             interception,
+            egress: Arc::clone(&egress),
             tokens,
             web_pages,
             actor_app: actor_app.unwrap_or_else(|| Arc::new(ActorApp::new(false))),
@@ -620,6 +635,7 @@ impl Member {
             lines: records.lines,
             dapr_metrics,
             names,
+            egress,
             config: live,
         });
         let shown: Arc<dyn AdminFacts> = Arc::clone(&facts) as _;
@@ -638,6 +654,17 @@ impl Member {
         };
         self.plane.serve(shutdown, leave).await
     }
+}
+
+/// Where a sidecar takes connections: an unspecified address stands for this machine's, of which the one
+/// that others use is known.
+fn own_addresses(ports: &[(String, SocketAddr)], advertise: SocketAddr) -> Vec<SocketAddr> {
+    let bound = ports.iter().map(|(_, address)| *address);
+    let meant = bound.map(|address| match address.ip().is_unspecified() {
+        true => SocketAddr::new(advertise.ip(), address.port()),
+        false => address,
+    });
+    meant.chain([advertise]).collect()
 }
 
 async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {

@@ -11,6 +11,7 @@ use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DaprMetrics, DataPlaneMetrics, LineMetrics, Page};
 
 use crate::dataplane::AppOptions;
+use crate::egress::AppEgress;
 use crate::interception::{NameAnswer, NameTable};
 use crate::mesh::{Announcement, MeshStatus};
 
@@ -28,6 +29,7 @@ pub struct Facts {
     pub(crate) lines: Arc<LineMetrics>,
     /// Set where the connections of the app are led here.
     pub(crate) names: Option<Arc<NameTable>>,
+    pub(crate) egress: Arc<AppEgress>,
     /// Set in daprd's place.
     pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
     /// The settings that run.
@@ -77,6 +79,9 @@ impl AdminFacts for Facts {
         let counts = self.names.as_ref().map(|names| names.counts()).unwrap_or_default();
         for (answer, count) in NameAnswer::WORDS.into_iter().zip(counts) {
             page.family(&names::INTERCEPTED_NAMES).sample(&[("answer", answer)], count);
+        }
+        for (decision, count) in AppEgress::WORDS.into_iter().zip(self.egress.counts()) {
+            page.family(&names::EGRESS).sample(&[("decision", decision)], count);
         }
         page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
         let status = self.mesh.borrow().clone();

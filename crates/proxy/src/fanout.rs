@@ -2,14 +2,18 @@
 //! what is known of it.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tollway_dial::in_turn;
 use tollway_identity::Credentials;
-use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
+use tollway_model::{HostName, ServiceName, ServiceState, ServiceUpdate};
 use tollway_net::local_pair;
 
 use crate::event_loop::{
@@ -18,6 +22,10 @@ use crate::event_loop::{
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta, RoutesUpdate, ServiceRoutes};
 
+/// Names of hosts out of the mesh that are looked for at a time.
+const LOOKUPS_LIMIT: usize = 64;
+/// Time for the addresses of such a name.
+const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
 
@@ -29,6 +37,9 @@ pub(crate) struct Fanout {
     app_unreachable: Notify,
     /// A task has taken the connections to this process's own API.
     api_taken: AtomicBool,
+    /// Where the addresses of hosts out of the mesh are looked for.
+    tasks: OnceLock<Handle>,
+    lookups: Lookups,
 }
 
 #[derive(Default)]
@@ -64,6 +75,12 @@ impl Fanout {
         for delta in std::mem::take(&mut state.early) {
             state.send(delta);
         }
+    }
+
+    /// Tasks run there.
+    pub(crate) fn set_tasks(&self, tasks: Handle) {
+        // Set once, by the one who starts the data plane.
+        let _ = self.tasks.set(tasks);
     }
 
     /// The client's callback.
@@ -202,6 +219,36 @@ impl Fanout {
     }
 }
 
+/// Looks for the addresses of hosts out of the mesh, a few at a time.
+#[derive(Debug)]
+struct Lookups(Arc<Semaphore>);
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LOOKUPS_LIMIT)))
+    }
+}
+
+impl Lookups {
+    /// The addresses of a name, or why there are none.
+    async fn find(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
+        let host = name.to_string();
+        let permit = Arc::clone(&self.0).try_acquire_owned();
+        let permit = permit.map_err(|_| format!("{LOOKUPS_LIMIT} names are being looked for"))?;
+        // One that does not end keeps its permit for as long as its thread.
+        let found = tokio::spawn(async move {
+            let found = tokio::net::lookup_host((host.as_str(), 0)).await;
+            drop(permit);
+            found.map(|found| in_turn(found).into_iter().map(|address| address.ip()).collect())
+        });
+        match tokio::time::timeout(LOOKUP_WITHIN, found).await {
+            Ok(Ok(found)) => found.map_err(|error| error.to_string()),
+            Ok(Err(_)) => Err("the search for its address ended early".to_owned()),
+            Err(_) => Err("no name server has answered in time".to_owned()),
+        }
+    }
+}
+
 impl State {
     fn send(&self, delta: MeshDelta) {
         for thread in &self.threads {
@@ -210,6 +257,9 @@ impl State {
             }
             if let Some(traffic) = &delta.traffic {
                 thread.send(Command::Traffic(traffic.clone()));
+            }
+            if let Some(egress) = &delta.egress {
+                thread.send(Command::Egress(egress.clone()));
             }
             // A service is called by its routes as soon as it is known.
             if !delta.routes.is_empty() {
@@ -258,6 +308,17 @@ impl ProcessServices for DataThreadServices {
 
     fn app_unreachable(&self) {
         self.fanout.app_unreachable.notify_one();
+    }
+
+    fn find_addresses(&self, name: &HostName) {
+        let Some(tasks) = self.fanout.tasks.get() else { return };
+        let (fanout, thread, name) = (Arc::clone(&self.fanout), self.thread, name.clone());
+        tasks.spawn(async move {
+            let found = fanout.lookups.find(&name).await;
+            if let Some(thread) = fanout.state().threads.get(thread) {
+                thread.send(Command::Addresses(name, found));
+            }
+        });
     }
 
     fn certificate_refused(&self) {

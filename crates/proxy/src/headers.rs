@@ -175,6 +175,13 @@ pub(crate) fn external_request(head: &mut RequestHead, id: String, credentials_u
     RuntimeTask::External(id).push(fields);
 }
 
+/// A request of the outbound proxy on its way to the own runtime, which is to send it to the host of `url`.
+pub(crate) fn proxied_request(head: &mut RequestHead, url: String) {
+    let fields = &mut head.fields;
+    take_own(fields, is_callers);
+    RuntimeTask::Proxied(url).push(fields);
+}
+
 /// A request arriving at the callee's sidecar: the caller is what was proven. Gives what the caller's
 /// sidecar said of the request.
 pub(crate) fn inbound_request(

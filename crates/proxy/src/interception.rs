@@ -5,9 +5,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use tollway_model::{NameError, ServiceName};
-use tollway_routing::intercept::{Meaning, MeshNames};
+use tollway_model::{HostName, NameError, ServiceName};
+use tollway_routing::ExternalNames;
+use tollway_routing::intercept::{Meaning, MeshNames, dns};
 
 /// Where intercepted connections are taken: loopback, at one free port.
 pub(crate) const LISTEN: [SocketAddr; 2] = [
@@ -80,6 +82,8 @@ impl NameAnswer {
 #[derive(Debug, Default)]
 pub struct NameTable {
     names: Mutex<MeshNames>,
+    /// Names out of the mesh, of the answers that were passed on.
+    external: Mutex<ExternalNames>,
     counts: [AtomicU64; NameAnswer::WORDS.len()],
 }
 
@@ -98,6 +102,24 @@ impl NameTable {
     #[must_use]
     pub fn host(&self, address: Ipv4Addr) -> Option<String> {
         self.names().host(address).map(str::to_owned)
+    }
+
+    /// Another server's answer goes to the app: its addresses stand for its name from now on.
+    pub fn note_answer(&self, answer: &[u8], now: Instant) {
+        let Some((name, addresses)) = dns::read_addresses(answer) else { return };
+        if let Some(name) = HostName::read(&name) {
+            self.external().note(&name, addresses, now);
+        }
+    }
+
+    /// The names out of the mesh that an address stands for.
+    pub(crate) fn external_names(&self, address: IpAddr, now: Instant) -> Vec<HostName> {
+        self.external().of(address, now)
+    }
+
+    /// An address is called under its name.
+    pub(crate) fn note_use(&self, name: &HostName, address: IpAddr, now: Instant) {
+        self.external().note_use(name, address, now);
     }
 
     /// Counts an answer.
@@ -119,6 +141,10 @@ impl NameTable {
     ) -> Option<Result<ServiceName, NameError>> {
         let names = self.names();
         names.host(address).map(|host| ServiceName::parse_host(host, home))
+    }
+
+    fn external(&self) -> MutexGuard<'_, ExternalNames> {
+        self.external.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn names(&self) -> MutexGuard<'_, MeshNames> {

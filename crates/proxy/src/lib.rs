@@ -17,6 +17,7 @@ mod cause;
 mod conn;
 mod cx;
 mod dataplane;
+mod egress;
 mod event_loop;
 mod exchange;
 mod facts;
@@ -52,6 +53,7 @@ pub use dataplane::{
     Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck,
     LoopbackClient, Sidecar, SidecarOptions, run_gateway,
 };
+pub use egress::{AppEgress, ExternalHost};
 pub use event_loop::{ApiKind, ApiStream, MeshProtocol};
 pub use facts::Facts;
 pub use front::{

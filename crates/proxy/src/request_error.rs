@@ -89,6 +89,10 @@ pub(crate) enum RequestError {
     PolicyDenied(Box<PolicyDenial>),
     #[error("the sidecar of {service} does not know its policies yet; try again")]
     PolicyUnknown { service: ServiceName },
+    #[error("no egress allows the app to call {host}")]
+    EgressRefused { host: String },
+    #[error("the sidecar of {service} does not know yet what its app may call; try again")]
+    EgressUnknown { service: ServiceName },
     #[error("the app of {service} has not answered yet whether it runs actors; try again")]
     ActorsUnknown { service: ServiceName },
     #[error("only the sidecar of {service} calls its app by this path")]
@@ -249,6 +253,8 @@ impl RequestError {
             }
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
             Self::PolicyUnknown { .. } | Self::ActorsUnknown { .. } => ErrorCode::PolicyUnknown,
+            Self::EgressRefused { .. } => ErrorCode::EgressRefused,
+            Self::EgressUnknown { .. } => ErrorCode::EgressUnknown,
             Self::SidecarPath { .. } => ErrorCode::SidecarPath,
             Self::CrossSite => ErrorCode::CrossSite,
             Self::HostName { .. } => ErrorCode::HostName,

@@ -6,7 +6,7 @@
 //! | [`RuntimeRequest`] | the runtime | the data loop beside it | `x-tollway-to`, `-instance`, `-actor`, `-call`, `-begin-by`, `-lease`, `-caller-of` |
 //! | [`ActorLookup`] | the caller's sidecar | the callee's sidecar and its runtime | `x-tollway-actor` |
 //! | [`ActorCaller`] | a sidecar | another of the same service; a callee's data loop, its runtime | `x-tollway-caller-of` |
-//! | [`RuntimeTask`] | the data loop | the runtime beside it | `x-tollway-target`, `x-tollway-external` |
+//! | [`RuntimeTask`] | the data loop | the runtime beside it | `x-tollway-target`, `-external`, `-proxied` |
 //! | [`UNPROCESSED_FIELD`] | the callee's sidecar, the data loop | the caller's sidecar, the runtime | `x-tollway-unprocessed` |
 //!
 //! None of it comes from outside. The data loop reads [`RuntimeRequest`] only from connections that
@@ -33,6 +33,7 @@ const LEASE: &str = "x-tollway-lease";
 const ACTOR: &str = "x-tollway-actor";
 const TARGET: &str = "x-tollway-target";
 const EXTERNAL: &str = "x-tollway-external";
+const PROXIED: &str = "x-tollway-proxied";
 const CALLER_OF: &str = "x-tollway-caller-of";
 const CALL: &str = "x-tollway-call";
 /// In a response: nothing of the request was carried out.
@@ -278,6 +279,8 @@ pub enum RuntimeTask {
     UnderResiliencyRules(String),
     /// A call of something outside of the mesh: the name of an HTTP endpoint, or a URL.
     External(String),
+    /// A call through the outbound proxy: the URL of the host.
+    Proxied(String),
 }
 
 impl RuntimeTask {
@@ -286,6 +289,7 @@ impl RuntimeTask {
         let (name, value) = match self {
             Self::UnderResiliencyRules(service) => (TARGET, service),
             Self::External(id) => (EXTERNAL, id),
+            Self::Proxied(url) => (PROXIED, url),
         };
         fields.push(name.as_bytes(), value.as_bytes());
     }
@@ -296,7 +300,10 @@ impl RuntimeTask {
             let value = fields.remove(name)?;
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        take(EXTERNAL).map(Self::External).or_else(|| take(TARGET).map(Self::UnderResiliencyRules))
+        take(EXTERNAL)
+            .map(Self::External)
+            .or_else(|| take(PROXIED).map(Self::Proxied))
+            .or_else(|| take(TARGET).map(Self::UnderResiliencyRules))
     }
 }
 

@@ -75,6 +75,7 @@ fn set(count: usize, with_paths: bool) -> PolicySet {
         Arc::new(Policy {
             name: ObjectName::new("shop", &format!("p{n}")).expect("a name"),
             target: PolicyTarget::App(label("stock")),
+            mode: tollway_model::Mode::Enforce,
             allow: Some(rules.to_vec()),
             deny: Vec::new(),
         })
@@ -97,6 +98,7 @@ fn of_many_audiences(count: usize) -> PolicySet {
     let policy = Policy {
         name: ObjectName::new("shop", "p").expect("a name"),
         target: PolicyTarget::App(label("stock")),
+        mode: tollway_model::Mode::Enforce,
         allow: Some((0..count).map(rule).collect()),
         deny: Vec::new(),
     };

@@ -8,6 +8,7 @@
 
 mod balance;
 mod distance;
+mod egress;
 mod failover;
 mod fault;
 pub mod intercept;
@@ -26,6 +27,10 @@ mod trace;
 
 pub use balance::{Candidate, PeakEwma, Share, choose, cost};
 pub use distance::Flight;
+pub use egress::{
+    ConnectionDecision, EXTERNAL_NAMES_LIMIT, EgressDecision, EgressRules, ExternalNames,
+    NAME_WITHIN, NAMES_PER_ADDRESS_LIMIT, Shown, Verdict,
+};
 pub use failover::{ChosenBy, FailoverSet, NetworkChoice, NetworkHealth, NetworkSet};
 pub use fault::{Mishap, fault_of, mishap};
 pub use method::{

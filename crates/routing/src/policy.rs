@@ -9,6 +9,9 @@
 //! policy allows; without one it is open. If a path has two readings, a request is admitted only if
 //! both are allowed. A deny rule errs on the side of refusing: it ignores the case of letters, and
 //! for a connection without requests (TCP) it applies by the caller alone.
+//!
+//! Policies in shadow mode change none of this: what would come of it if they were in force is decided
+//! apart.
 
 mod access;
 mod compiled;
@@ -17,7 +20,7 @@ mod tree;
 use std::fmt;
 use std::sync::Arc;
 
-use tollway_model::{Caller, NormalPath, ObjectName, PathError, Policy, ServiceName};
+use tollway_model::{Caller, Mode, NormalPath, ObjectName, PathError, Policy, ServiceName};
 
 use compiled::{Compiled, Membership};
 
@@ -28,7 +31,10 @@ pub use access::{AccessList, Action, CallerAccess, Operation};
 pub struct PolicySet {
     service: ServiceName,
     policies: Vec<Arc<Policy>>,
+    /// Those in force.
     compiled: Arc<Compiled>,
+    /// The same with those in shadow mode, if there are any.
+    shadow: Option<Arc<Compiled>>,
     access: Option<Arc<AccessList>>,
 }
 
@@ -40,8 +46,12 @@ impl PolicySet {
             policies.into_iter().filter(|policy| policy.scope().covers(&service)).collect();
         // The order decides which policy a refusal names: it must not depend on the delivery.
         policies.sort_by(|a, b| a.name.cmp(&b.name));
-        let compiled = Arc::new(Compiled::new(&policies));
-        Self { service, policies, compiled, access: None }
+        let enforced: Vec<_> =
+            policies.iter().filter(|policy| policy.mode == Mode::Enforce).cloned().collect();
+        let has_shadow = enforced.len() < policies.len();
+        let shadow = has_shadow.then(|| Arc::new(Compiled::new(&policies)));
+        let compiled = Arc::new(Compiled::new(&enforced));
+        Self { service, policies, compiled, shadow, access: None }
     }
 
     /// The view of a caller by these policies and by the service's own access list.
@@ -56,6 +66,12 @@ impl PolicySet {
         self.policies.is_empty() && self.access.is_none()
     }
 
+    /// Whether some of them are in shadow mode.
+    #[must_use]
+    pub fn has_shadow(&self) -> bool {
+        self.shadow.is_some()
+    }
+
     /// The view of one caller. It compares the caller with each distinct list of callers.
     #[must_use]
     pub fn view(&self, caller: Caller<'_>) -> CallerView {
@@ -63,8 +79,14 @@ impl PolicySet {
             let entry = list.entry(caller, &self.service);
             Access { list: Arc::clone(list), entry }
         });
-        let caller = self.compiled.membership(caller, &self.service.network);
-        CallerView { compiled: Arc::clone(&self.compiled), caller, access }
+        let network = &self.service.network;
+        let in_shadow = |compiled: &Arc<Compiled>| {
+            let shadow = (Arc::clone(compiled), compiled.membership(caller, network));
+            Box::new(shadow)
+        };
+        let shadow = self.shadow.as_ref().map(in_shadow);
+        let caller = self.compiled.membership(caller, network);
+        CallerView { compiled: Arc::clone(&self.compiled), caller, shadow, access }
     }
 }
 
@@ -73,6 +95,8 @@ impl PolicySet {
 pub struct CallerView {
     compiled: Arc<Compiled>,
     caller: Membership,
+    /// The same with the policies in shadow mode.
+    shadow: Option<Box<(Arc<Compiled>, Membership)>>,
     access: Option<Access>,
 }
 
@@ -163,6 +187,26 @@ impl CallerView {
         self.access.as_ref().map(|access| access.entry.is_some())
     }
 
+    /// The refusal of a request that is let in, if the policies in shadow mode were in force.
+    #[must_use]
+    pub fn shadow_refusal(&self, method: &[u8], target: &[u8]) -> Option<PolicyRefusal> {
+        let (rules, caller) = &**self.shadow.as_ref()?;
+        if !caller.looks_at_paths {
+            return decide_path(rules, caller, method, b"/").err();
+        }
+        // Another reading of the path is no matter of these policies.
+        let path = NormalPath::read(target).ok()?;
+        let of = |path| decide_path(rules, caller, method, path).err();
+        of(path.path()).or_else(|| path.second_reading().and_then(of))
+    }
+
+    /// The same of a connection of which only the caller is known.
+    #[must_use]
+    pub fn shadow_connection_refusal(&self) -> Option<PolicyRefusal> {
+        let (rules, caller) = &**self.shadow.as_ref()?;
+        decide_connection(rules, caller).err()
+    }
+
     /// The policy of which a rule allows a request that is let in; `None` if it needs none.
     #[must_use]
     pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&ObjectName> {
@@ -182,16 +226,7 @@ impl CallerView {
     /// # Errors
     /// [`PolicyRefusal`].
     pub fn decide_connection(&self) -> Result<(), PolicyRefusal> {
-        let caller = &self.caller;
-        if let Some(policy) = caller.deny_any {
-            return Err(refusal(self.compiled.name(policy), PolicyReason::Denied));
-        }
-        match &self.compiled.closed_by {
-            Some(policy) if !caller.allowed_without_request => {
-                return Err(refusal(policy, PolicyReason::NotAllowed));
-            }
-            Some(_) | None => {}
-        }
+        decide_connection(&self.compiled, &self.caller)?;
         match &self.access {
             Some(Access { list, entry }) => list.decide_connection(*entry),
             None => Ok(()),
@@ -199,16 +234,37 @@ impl CallerView {
     }
 
     fn decide_path(&self, method: &[u8], path: &[u8]) -> Result<(), PolicyRefusal> {
-        let (rules, audiences) = (&*self.compiled, &self.caller.audiences);
-        if let Some(policy) = rules.deny.find(audiences, method, path) {
-            return Err(refusal(rules.name(policy), PolicyReason::Denied));
+        decide_path(&self.compiled, &self.caller, method, path)
+    }
+}
+
+fn decide_path(
+    rules: &Compiled,
+    caller: &Membership,
+    method: &[u8],
+    path: &[u8],
+) -> Result<(), PolicyRefusal> {
+    let audiences = &caller.audiences;
+    if let Some(policy) = rules.deny.find(audiences, method, path) {
+        return Err(refusal(rules.name(policy), PolicyReason::Denied));
+    }
+    match &rules.closed_by {
+        Some(policy) if rules.allow.find(audiences, method, path).is_none() => {
+            Err(refusal(policy, PolicyReason::NotAllowed))
         }
-        match &rules.closed_by {
-            Some(policy) if rules.allow.find(audiences, method, path).is_none() => {
-                Err(refusal(policy, PolicyReason::NotAllowed))
-            }
-            Some(_) | None => Ok(()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn decide_connection(rules: &Compiled, caller: &Membership) -> Result<(), PolicyRefusal> {
+    if let Some(policy) = caller.deny_any {
+        return Err(refusal(rules.name(policy), PolicyReason::Denied));
+    }
+    match &rules.closed_by {
+        Some(policy) if !caller.allowed_without_request => {
+            Err(refusal(policy, PolicyReason::NotAllowed))
         }
+        Some(_) | None => Ok(()),
     }
 }
 

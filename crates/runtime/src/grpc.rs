@@ -35,7 +35,6 @@ use tower::ServiceExt;
 use crate::actors::{ActorPhase, ToAppStream};
 use crate::body_collector::{BodyCollector, CollectError};
 use crate::error_counts;
-use crate::external_endpoints::ExternalCalls;
 use crate::fields::fields_of;
 use crate::invoke_service::{answer_of, failure_code, http_request};
 use crate::metadata::MetadataError;
@@ -207,7 +206,7 @@ impl Dapr for Grpc {
             count: counted(*count),
         };
         let counts: Vec<ActiveActorsCount> = actors.counts.iter().map(counted).collect();
-        let names = self.0.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
+        let names = self.0.external.names();
         let status = match actors.phase {
             ActorPhase::Initializing => ActorRuntimeStatus::Initializing,
             ActorPhase::Disabled => ActorRuntimeStatus::Disabled,

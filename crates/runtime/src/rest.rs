@@ -13,7 +13,6 @@ use tonic::body::Body;
 
 use crate::actors::Problem;
 use crate::body_collector::{BodyCollector, CollectError};
-use crate::external_endpoints::ExternalCalls;
 use crate::metadata::{METADATA_VALUE_BYTES, Metadata, MetadataError};
 use crate::routes::{self, Endpoint, From};
 use crate::server::Api;
@@ -95,7 +94,7 @@ fn metadata(api: &Api) -> Response<Body> {
             "capabilities": component.capabilities,
         })
     });
-    let names = api.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
+    let names = api.external.names();
     let endpoints: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
     let actors = api.actors.status(facts.is_connected());
     let counted = |(kind, count): &(String, usize)| json!({ "type": kind, "count": count });

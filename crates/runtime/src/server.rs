@@ -55,7 +55,7 @@ pub(crate) struct Api {
     /// Makes calls under Resiliency rules, if there are any.
     pub(crate) app_calls: Option<AppCalls>,
     /// Makes calls of endpoints outside of the network, if they are allowed.
-    pub(crate) external: Option<ExternalCalls>,
+    pub(crate) external: ExternalCalls,
     /// Set in daprd's place: what is done as daprd does.
     pub(crate) as_daprd: Option<Arc<AsDaprd>>,
     /// Where errors of the API are counted by their codes, if they are.
@@ -130,16 +130,19 @@ impl Served {
         request: Request<Body>,
     ) -> Response<Body> {
         let api = &self.api;
-        match (task, &api.external, &api.app_calls) {
-            (Some(RuntimeTask::External(id)), Some(calls), _) => {
-                let answer = calls.answer(&id, request).await;
+        match (task, &api.app_calls) {
+            (Some(RuntimeTask::Proxied(url)), _) => {
+                api.external.answer_proxied(&url, request).await
+            }
+            (Some(RuntimeTask::External(id)), _) => {
+                let answer = api.external.answer(&id, request).await;
                 if api.as_daprd.is_some() {
                     direct_invoke::answer(&id, answer).await
                 } else {
                     answer
                 }
             }
-            (Some(RuntimeTask::UnderResiliencyRules(service)), _, Some(calls)) => {
+            (Some(RuntimeTask::UnderResiliencyRules(service)), Some(calls)) => {
                 let answer = calls.answer(&service, request, is_grpc).await;
                 if api.as_daprd.is_some() && !is_grpc {
                     let id = calls.short_name(&service);

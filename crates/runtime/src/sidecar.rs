@@ -150,13 +150,13 @@ impl Sidecar {
             let own = Arc::new(LoopbackConnection::new(plane.loopback_client()));
             AppCalls::new(resiliency, home, own, bodies.clone())
         });
-        let external = match endpoints {
-            Some(endpoints) => {
-                let home = plane.facts().service().clone();
-                Some(ExternalCalls::new(endpoints, resiliency.clone(), home, bodies.clone())?)
-            }
-            None => None,
-        };
+        let external = ExternalCalls::new(
+            endpoints.unwrap_or_default(),
+            resiliency.clone(),
+            plane.facts().service().clone(),
+            bodies.clone(),
+            plane.egress(),
+        )?;
         let store = stores
             .of_actors()
             .map(|store| ActorStore::new(store, plane.facts().service().app.as_str().to_owned()));

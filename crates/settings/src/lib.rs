@@ -41,7 +41,7 @@ pub use limit_value::LimitValue;
 pub use merge::{SettingsError, Survey, from_flags, merge, survey};
 pub use part::{PARTS, Part, PartEntry, Settings};
 pub use parts::{
-    Access, ApiTokens, App, AppHost, Control, DaprFiles, Etcd, Front, Gateway, Intercept,
+    Access, ApiTokens, App, AppHost, Control, DaprFiles, Egress, Etcd, Front, Gateway, Intercept,
     InterceptMode, Log, Member, Plane, RemoteCalls, ReusedKeys, Run, Sidecar, Telemetry, WebAccess,
 };
 pub use schema::schema_text;

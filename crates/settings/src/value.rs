@@ -15,7 +15,7 @@ use tollway_routing::intercept::{Alias, Spared};
 use tollway_telemetry::trace::{TraceEndpoint, TraceProtocol};
 use tollway_telemetry::{LogFilter, LogFormat, LogTarget};
 
-use crate::parts::{AppHost, InterceptMode, RemoteCalls, ReusedKeys};
+use crate::parts::{AppHost, Egress, InterceptMode, RemoteCalls, ReusedKeys};
 use crate::store_location::StoreLocation;
 use crate::upstream::Upstream;
 
@@ -233,6 +233,11 @@ word_values! {
     ReusedKeys {
         Bar: "bar", "The instance renews no more until it is enrolled again";
         Refuse: "refuse", "It is refused, and the holder of the later key goes on";
+    }
+    Egress {
+        Open: "open", "Calls pass as they did before";
+        Closed: "closed", "They are refused";
+        Shadow: "shadow", "They pass; that they would be refused is counted and logged";
     }
     RemoteCalls {
         Direct: "direct", "They dial the other network's gateway";

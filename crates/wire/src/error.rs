@@ -1,6 +1,7 @@
 //! Why a message from a peer was refused.
 
 use thiserror::Error;
+use tollway_model::egress::{EgressError, HostError};
 use tollway_model::failover::FailoverError;
 use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::route::RouteError;
@@ -42,6 +43,10 @@ pub enum ConvertError {
     Failover { object: ObjectId, source: FailoverError },
     #[error("the networks that may serve a service are not valid")]
     FailoverRules { source: FailoverError },
+    #[error("the {object} is not valid")]
+    Egress { object: ObjectId, source: EgressError },
+    #[error("a host is not valid")]
+    Host { source: HostError },
     #[error("a caller is not valid")]
     Caller { source: PatternError },
     #[error("the {object} cannot be read")]

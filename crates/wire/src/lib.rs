@@ -4,6 +4,7 @@
 //! arrives from a peer is only a claim: it becomes a type of crate `model` by the conversions
 //! here, which check every field and name the one that is wrong.
 
+mod egress;
 mod error;
 mod failover;
 mod failure;
@@ -18,6 +19,7 @@ mod route;
 mod service;
 mod traffic_policy;
 
+pub use egress::{egress, egress_rules};
 pub use error::ConvertError;
 pub use failover::failover;
 pub use failure::{clock_unix_ms_of, code_of, with_clock, with_code};

@@ -2,7 +2,9 @@
 
 use tollway_model::{Object, ObjectId, ObjectKind, ObjectName};
 
-use crate::{ConvertError, OBJECT_LIMIT_BYTES, failover, policy, route, traffic_policy, v1};
+use crate::{
+    ConvertError, OBJECT_LIMIT_BYTES, egress, failover, policy, route, traffic_policy, v1,
+};
 
 impl From<ObjectKind> for v1::ObjectKind {
     fn from(kind: ObjectKind) -> Self {
@@ -11,6 +13,7 @@ impl From<ObjectKind> for v1::ObjectKind {
             ObjectKind::Route => Self::Route,
             ObjectKind::TrafficPolicy => Self::TrafficPolicy,
             ObjectKind::Failover => Self::Failover,
+            ObjectKind::Egress => Self::Egress,
         }
     }
 }
@@ -32,6 +35,7 @@ impl From<&Object> for v1::Object {
             Object::Route(route) => v1::object::Object::Route((&**route).into()),
             Object::TrafficPolicy(policy) => v1::object::Object::TrafficPolicy((&**policy).into()),
             Object::Failover(failover) => v1::object::Object::Failover((&**failover).into()),
+            Object::Egress(egress) => v1::object::Object::Egress((&**egress).into()),
         };
         Self { object: Some(object) }
     }
@@ -51,6 +55,7 @@ pub fn object(object: &v1::Object) -> Result<Object, ConvertError> {
         Some(v1::object::Object::Failover(of)) => {
             failover(of).map(|read| Object::Failover(read.into()))
         }
+        Some(v1::object::Object::Egress(of)) => egress(of).map(|read| Object::Egress(read.into())),
         None => Err(ConvertError::Missing { field: "object" }),
     }
 }
@@ -66,6 +71,7 @@ pub fn object_kind(value: i32) -> Result<ObjectKind, ConvertError> {
         Ok(v1::ObjectKind::Route) => Ok(ObjectKind::Route),
         Ok(v1::ObjectKind::TrafficPolicy) => Ok(ObjectKind::TrafficPolicy),
         Ok(v1::ObjectKind::Failover) => Ok(ObjectKind::Failover),
+        Ok(v1::ObjectKind::Egress) => Ok(ObjectKind::Egress),
         Ok(v1::ObjectKind::Unspecified) => Err(ConvertError::Missing { field }),
         Err(_) => Err(ConvertError::Unknown { field, value }),
     }
@@ -86,7 +92,8 @@ pub fn set_created(object: &mut v1::Object, unix_ms: u64) {
         Some(
             v1::object::Object::Policy(_)
             | v1::object::Object::TrafficPolicy(_)
-            | v1::object::Object::Failover(_),
+            | v1::object::Object::Failover(_)
+            | v1::object::Object::Egress(_),
         )
         | None => {}
     }
@@ -152,6 +159,14 @@ mod tests {
             name: "t".into(),
             target: Some(v1::traffic_policy::Target::AllApps(true)),
             parts: Some(v1::TrafficParts { panic_percent: Some(1), ..Default::default() }),
+            shadow: false,
+        };
+        let host = v1::EgressHost { host: "a.example".into(), ..v1::EgressHost::default() };
+        let egress = v1::Egress {
+            namespace: "shop".into(),
+            name: "e".into(),
+            hosts: vec![host],
+            ..v1::Egress::default()
         };
         let failover = v1::Failover {
             namespace: "shop".into(),
@@ -172,6 +187,7 @@ mod tests {
             (v1::object::Object::Route(route), "route shop/r"),
             (v1::object::Object::TrafficPolicy(traffic), "traffic-policy shop/t"),
             (v1::object::Object::Failover(failover), "failover shop/f"),
+            (v1::object::Object::Egress(egress), "egress shop/e"),
         ] {
             let mut sent = v1::Object { object: Some(of) };
             let read = object(&sent).unwrap();

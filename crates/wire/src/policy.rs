@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use prost::Message as _;
 use tollway_model::{
-    ObjectId, ObjectKind, PatternError, Policy, PolicyError, PolicyRule, PolicyTarget,
+    Mode, ObjectId, ObjectKind, PatternError, Policy, PolicyError, PolicyRule, PolicyTarget,
 };
 
 use crate::object::{check_size, read_name};
@@ -24,6 +24,7 @@ impl From<&Policy> for v1::Policy {
             has_allow: policy.allow.is_some(),
             allow: policy.allow.iter().flatten().map(Into::into).collect(),
             deny: policy.deny.iter().map(Into::into).collect(),
+            shadow: policy.mode == Mode::Shadow,
         }
     }
 }
@@ -57,7 +58,8 @@ pub fn policy(policy: &v1::Policy) -> Result<Policy, ConvertError> {
     let allow = rules(&policy.allow)?;
     let has_allow = policy.has_allow || !allow.is_empty();
     let deny = rules(&policy.deny)?;
-    let read = Policy { target, allow: has_allow.then_some(allow), deny, name };
+    let mode = if policy.shadow { Mode::Shadow } else { Mode::Enforce };
+    let read = Policy { target, mode, allow: has_allow.then_some(allow), deny, name };
     let checked: Result<(), PolicyError> = read.check();
     checked.map_err(|source| ConvertError::Policy { object: id.clone(), source })?;
     Ok(read)
@@ -102,7 +104,8 @@ mod tests {
     fn sample(target: PolicyTarget, allow: Option<Vec<PolicyRule>>) -> Policy {
         let namespace = if target == PolicyTarget::Network { "tollway" } else { "shop" };
         let name = ObjectName::new(namespace, "readers").unwrap();
-        Policy { name, target, allow, deny: vec![PolicyRule::default(), rule()] }
+        let mode = if allow.is_none() { Mode::Shadow } else { Mode::Enforce };
+        Policy { name, target, mode, allow, deny: vec![PolicyRule::default(), rule()] }
     }
 
     #[test]
@@ -146,7 +149,7 @@ mod tests {
                     20
                 ]
             },
-            "the policy shop/readers has 68077 bytes; at most 65536 are accepted: split it",
+            "the policy shop/readers has 68079 bytes; at most 65536 are accepted: split it",
         );
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tollway_model::traffic_policy::{
-    AbortFault, Balancing, CallerRate, DelayFault, Fault, Outlier, Rate, RateLimit, Shedding,
-    SuccessRate, TrafficParts, TrafficTarget,
+    AbortFault, Balancing, CallerRate, DelayFault, Fault, Outlier, Rate, RateLimit, ShadowLimits,
+    Shedding, SuccessRate, TrafficParts, TrafficTarget,
 };
-use tollway_model::{CallerPattern, ObjectId, ObjectKind, TrafficPolicy};
+use tollway_model::{CallerPattern, Mode, ObjectId, ObjectKind, TrafficPolicy};
 
 use crate::object::{check_size, read_name};
 use crate::{ConvertError, label, v1};
@@ -23,6 +23,7 @@ impl From<&TrafficPolicy> for v1::TrafficPolicy {
             name: policy.name.name.to_string(),
             target: Some(target),
             parts: Some((&policy.parts).into()),
+            shadow: policy.mode == Mode::Shadow,
         }
     }
 }
@@ -38,8 +39,18 @@ impl From<&TrafficParts> for v1::TrafficParts {
             rate: parts.rate.as_ref().map(Into::into),
             concurrency_per_caller: parts.concurrency_per_caller,
             shedding: parts.shedding.map(Into::into),
+            shadow: shadow_limits(&parts.shadow),
         }
     }
+}
+
+/// `None` if there are none.
+fn shadow_limits(shadow: &ShadowLimits) -> Option<v1::ShadowLimits> {
+    let stated = || v1::ShadowLimits {
+        rate: shadow.rate.as_ref().map(Into::into),
+        concurrency_per_caller: shadow.concurrency_per_caller,
+    };
+    (*shadow != ShadowLimits::default()).then(stated)
 }
 
 impl From<Balancing> for v1::Balancing {
@@ -136,7 +147,8 @@ pub fn traffic_policy(policy: &v1::TrafficPolicy) -> Result<TrafficPolicy, Conve
     let target = target(policy.target.as_ref()).map_err(in_policy)?;
     let parts = policy.parts.as_ref().ok_or(ConvertError::Missing { field: "parts" });
     let parts = parts.and_then(read_parts).map_err(in_policy)?;
-    let read = TrafficPolicy { name, target, parts };
+    let mode = if policy.shadow { Mode::Shadow } else { Mode::Enforce };
+    let read = TrafficPolicy { name, target, mode, parts };
     read.check().map_err(|source| ConvertError::TrafficPolicy { object: id.clone(), source })?;
     Ok(read)
 }
@@ -183,6 +195,13 @@ fn read_parts(parts: &v1::TrafficParts) -> Result<TrafficParts, ConvertError> {
             target: Duration::from_nanos(of.target_ns),
             interval: Duration::from_nanos(of.interval_ns),
         }),
+        shadow: match &parts.shadow {
+            Some(shadow) => ShadowLimits {
+                rate: shadow.rate.as_ref().map(rate).transpose()?,
+                concurrency_per_caller: shadow.concurrency_per_caller,
+            },
+            None => ShadowLimits::default(),
+        },
     })
 }
 
@@ -257,7 +276,7 @@ fn number<T: TryFrom<u32>>(value: u32, field: &'static str) -> Result<T, Convert
 
 #[cfg(test)]
 mod tests {
-    use tollway_model::ObjectName;
+    use tollway_model::{ObjectName, ServiceName};
 
     use super::*;
 
@@ -294,11 +313,13 @@ mod tests {
             }),
             concurrency_per_caller: Some(20),
             shedding: Some(Shedding { target: 21 * SECOND, interval: 22 * SECOND }),
+            shadow: ShadowLimits::default(),
         }
     }
 
     fn policy(target: TrafficTarget, parts: TrafficParts) -> TrafficPolicy {
-        TrafficPolicy { name: ObjectName::new("shop", "p").unwrap(), target, parts }
+        let (name, mode) = (ObjectName::new("shop", "p").unwrap(), Mode::Enforce);
+        TrafficPolicy { name, target, mode, parts }
     }
 
     fn app() -> TrafficTarget {
@@ -332,6 +353,19 @@ mod tests {
     }
 
     #[track_caller]
+    #[test]
+    fn limits_in_shadow_mode_survive_the_wire() {
+        let limits = TrafficParts { rate: parts().rate, ..TrafficParts::default() };
+        let sent = TrafficPolicy { mode: Mode::Shadow, ..policy(app(), limits) };
+        assert_eq!(traffic_policy(&v1::TrafficPolicy::from(&sent)), Ok(sent.clone()));
+        let stock =
+            ServiceName::parse_in("stock.shop", &"x".parse().unwrap(), &"west".parse().unwrap())
+                .unwrap();
+        let combined = TrafficPolicy::combine(&stock, [&sent]);
+        assert!(combined.rate.is_none() && combined.shadow.rate.is_some());
+        assert_eq!(checked_parts(&v1::TrafficParts::from(&combined)), Ok(combined));
+    }
+
     fn check(change: impl FnOnce(&mut v1::TrafficPolicy), expected: &str) {
         let mut sent = v1::TrafficPolicy::from(&policy(app(), parts()));
         change(&mut sent);

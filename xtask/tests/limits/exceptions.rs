@@ -257,6 +257,16 @@ pub(crate) const OTHER_FIELDS: &[(&str, &str, &[&str])] = &[
         &["attempt", "idle"],
     ),
     (
+        "Limits of a traffic policy in shadow mode, which its author sets.",
+        "model::traffic_policy::ShadowLimits",
+        &["rate", "concurrency_per_caller"],
+    ),
+    (
+        "As above, as they are sent.",
+        "wire::generated::tollway.v1::ShadowLimits",
+        &["rate", "concurrency_per_caller"],
+    ),
+    (
         "As above, as they are sent.",
         "wire::generated::tollway.v1::RouteTimeouts",
         &["request_ns", "attempt_ns", "idle_ns"],

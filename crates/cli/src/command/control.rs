@@ -6,8 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_control::Options;
+use tollway_model::EgressDefault;
 use tollway_settings::reload::watch;
-use tollway_settings::{Control, Flags, Given, RemoteCalls, ReusedKeys};
+use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
 
 use super::authority_key::authority_key;
 use super::log;
@@ -57,6 +58,11 @@ fn options(settings: Control) -> Result<Options> {
     };
     options.share_actor_types = settings.share_actor_types;
     options.key_exchange = key_exchange(settings.classical_key_exchange);
+    options.egress = match settings.egress {
+        Egress::Open => EgressDefault::Open,
+        Egress::Closed => EgressDefault::Closed,
+        Egress::Shadow => EgressDefault::Shadow,
+    };
     options.remote_calls = match settings.remote_calls {
         RemoteCalls::Direct => tollway_control::RemoteCalls::Direct,
         RemoteCalls::Gateway => tollway_control::RemoteCalls::Gateway,

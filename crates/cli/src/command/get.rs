@@ -55,6 +55,9 @@ enum What {
     /// Failover: networks that may serve a service called in any.
     #[value(alias = "failover")]
     Failovers,
+    /// Egress: which hosts out of the mesh apps may call.
+    #[value(alias = "egresses")]
+    Egress,
 }
 
 impl GetArgs {
@@ -72,6 +75,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
             What::Routes => objects(args, ObjectKind::Route, output).await,
             What::TrafficPolicies => objects(args, ObjectKind::TrafficPolicy, output).await,
             What::Failovers => objects(args, ObjectKind::Failover, output).await,
+            What::Egress => objects(args, ObjectKind::Egress, output).await,
         }
     })?
 }

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     TrafficPolicy,
     #[value(alias = "failovers")]
     Failover,
+    #[value(alias = "egresses")]
+    Egress,
 }
 
 impl From<Kind> for ObjectKind {
@@ -32,6 +34,7 @@ impl From<Kind> for ObjectKind {
             Kind::Route => Self::Route,
             Kind::TrafficPolicy => Self::TrafficPolicy,
             Kind::Failover => Self::Failover,
+            Kind::Egress => Self::Egress,
         }
     }
 }

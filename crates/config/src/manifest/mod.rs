@@ -2,6 +2,7 @@
 //! objects, so that the same files serve as its custom resources. Each kind has a module for its
 //! `spec`.
 
+mod egress;
 mod failover;
 mod policy;
 mod route;
@@ -37,6 +38,7 @@ enum Spec {
     Route(route::Spec),
     TrafficPolicy(Box<traffic_policy::Spec>),
     Failover(failover::Spec),
+    Egress(egress::Spec),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -51,6 +53,7 @@ enum Kind {
     Route,
     TrafficPolicy,
     Failover,
+    Egress,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -117,6 +120,10 @@ impl Document {
                 spec.into_failover(name.clone())
                     .map(|failover| Object::Failover(Arc::new(failover))),
             ),
+            Spec::Egress(spec) => (
+                ObjectKind::Egress,
+                spec.into_egress(name.clone()).map(|egress| Object::Egress(Arc::new(egress))),
+            ),
         };
         read.map_err(|problem| {
             let at = problem.at.unwrap_or(self.at);
@@ -172,6 +179,7 @@ impl<'de> Visitor<'de> for DocumentVisitor {
                         spec = Some(Spec::TrafficPolicy(map.next_value()?));
                     }
                     Some(Kind::Failover) => spec = Some(Spec::Failover(map.next_value()?)),
+                    Some(Kind::Egress) => spec = Some(Spec::Egress(map.next_value()?)),
                     None => {
                         return Err(A::Error::custom("`kind` is missing before `spec`"));
                     }
@@ -195,6 +203,7 @@ impl From<&Object> for Manifest {
                 (Kind::TrafficPolicy, Spec::TrafficPolicy(Box::new((&**policy).into())))
             }
             Object::Failover(failover) => (Kind::Failover, Spec::Failover((&**failover).into())),
+            Object::Egress(egress) => (Kind::Egress, Spec::Egress((&**egress).into())),
         };
         let ObjectName { namespace, name } = object.name().clone();
         let metadata = Metadata { name: Text(name), namespace: Text(namespace) };

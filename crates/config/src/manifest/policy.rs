@@ -8,12 +8,14 @@ use tollway_model::{
 };
 
 use super::Problem;
-use super::values::{Text, bare, filled, texts};
+use super::values::{Mode, Text, bare, filled, texts};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Spec {
     target: Target,
+    #[serde(default, skip_serializing_if = "Mode::is_enforce")]
+    mode: Mode,
     #[serde(skip_serializing_if = "Option::is_none")]
     allow: Option<Vec<Rule>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -59,6 +61,7 @@ impl Spec {
         let read = || {
             let policy = Policy {
                 target: self.target.read(&name)?,
+                mode: self.mode.into(),
                 name,
                 allow: self.allow.map(|rules| rules.into_iter().map(Rule::into_rule).collect()),
                 deny: self.deny.into_iter().map(Rule::into_rule).collect(),
@@ -94,7 +97,12 @@ impl From<&Policy> for Spec {
             PolicyTarget::Network => Target { app: any(), namespace: Some(any()) },
         };
         let rules = |rules: &Vec<PolicyRule>| rules.iter().map(Rule::from).collect();
-        Self { target, allow: policy.allow.as_ref().map(rules), deny: rules(&policy.deny) }
+        Self {
+            target,
+            mode: policy.mode.into(),
+            allow: policy.allow.as_ref().map(rules),
+            deny: rules(&policy.deny),
+        }
     }
 }
 

@@ -72,6 +72,7 @@ fn what_is_printed_can_be_read_again() {
         ("shop", "{target: {app: \"*\"}, allow: []}"),
         ("tollway", "{target: {app: \"*\", namespace: \"*\"}, deny: [{from: [\"*.*.*\"]}]}"),
         ("default", "{target: {app: \"7\"}, allow: [{}], deny: [{methods: [\"NO\"]}]}"),
+        ("shop", "{target: {app: \"*\"}, mode: shadow, allow: []}"),
     ] {
         text += &format!(
             "---\napiVersion: tollway/v1\nkind: Policy\n\
@@ -79,7 +80,7 @@ fn what_is_printed_can_be_read_again() {
         );
     }
     let objects = parse(&text).unwrap();
-    assert_eq!(objects.len(), 5);
+    assert_eq!(objects.len(), 6);
     let printed = to_yaml(&objects).unwrap();
     assert_eq!(parse(&printed).unwrap(), objects, "{printed}");
     for object in &objects {
@@ -161,6 +162,15 @@ proptest! {
     }
 
     #[test]
+    fn every_egress_is_printed_so_that_it_can_be_read_again(egress in generate::egress()) {
+        let object = Object::Egress(Arc::new(egress));
+        let printed = to_yaml([&object]).unwrap();
+        prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
+        let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
+    }
+
+    #[test]
     fn every_route_is_printed_so_that_it_can_be_read_again(route in generate::route()) {
         let object = Object::Route(Arc::new(route));
         let printed = to_yaml([&object]).unwrap();
@@ -168,6 +178,60 @@ proptest! {
         let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
         prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
     }
+}
+
+const EGRESS: &str = r#"
+apiVersion: tollway/v1
+kind: Egress
+metadata: {name: payments, namespace: shop}
+spec:
+  from: [web]
+  hosts:
+    - {host: api.example, tls: begin}
+    - {host: "*.example.org", port: 443}
+    - {host: 10.1.0.0/16, port: 5432}
+    - {host: b.example, port: 8443, tls: begin, plainPort: 8443}
+"#;
+
+#[test]
+fn an_egress_is_read_with_what_is_left_out() {
+    use tollway_model::egress::{BeginTls, EgressHost};
+    let objects = parse(EGRESS).unwrap();
+    let [Object::Egress(egress)] = &objects[..] else { panic!("{objects:?}") };
+    assert_eq!((egress.mode, egress.from.len()), (tollway_model::Mode::Enforce, 1));
+    let host = |text: &str, port, plain_port: Option<u16>| EgressHost {
+        host: text.parse().unwrap(),
+        port,
+        tls: plain_port.map(|plain_port| BeginTls { plain_port, authorities: None }),
+    };
+    let expected = [
+        host("api.example", None, Some(80)),
+        host("*.example.org", Some(443), None),
+        host("10.1.0.0/16", Some(5432), None),
+        host("b.example", Some(8443), Some(8443)),
+    ];
+    assert_eq!(egress.hosts, expected);
+    let shadow = parse(&EGRESS.replace("  from:", "  mode: shadow\n  from:")).unwrap();
+    let [Object::Egress(egress)] = &shadow[..] else { panic!("{shadow:?}") };
+    assert_eq!(egress.mode, tollway_model::Mode::Shadow);
+}
+
+#[test]
+fn mistakes_of_an_egress_are_reported_with_their_position() {
+    let check = |before, after, message| check_refused(EGRESS, before, after, message);
+    check("api.example", "stock.mesh", "p.yaml:8:14: `stock.mesh` is a name of the mesh");
+    check(
+        "port: 443",
+        "port: 0",
+        "p.yaml:4:11: egress shop/payments: `*.example.org` has a port 0",
+    );
+    check("tls: begin}", "tls: verify}", "unknown value `verify`");
+    check("port: 5432", "plainPort: 5432", "`plainPort` without `tls: begin`");
+    check("port: 5432", "tls: begin", "TLS cannot be begun for the addresses `10.1.0.0/16`");
+    check("[web]", "[web.other]", "an egress is for the apps of its own namespace `shop`");
+    check("[web]", "[]", "an empty list matches nothing");
+    check("from:", "form:", "p.yaml:6:3: unknown field `form`; did you mean `from`?");
+    check("10.1.0.0/16", "10.1.0.0/8", "`10.1.0.0/8` is not a range");
 }
 
 fn traffic(spec: &str) -> Result<tollway_model::traffic_policy::TrafficParts, String> {
@@ -235,6 +299,7 @@ fn a_traffic_policy_that_cannot_hold_is_refused_with_its_name() {
         ("faults: [{from: []}]", "an empty list matches nothing; leave it out to match any"),
         ("rate: {callers: [{requests: 1}]}", "from"),
         ("outliers: {}", "outliers"),
+        ("mode: shadow, panicPercent: 1", "in shadow mode a policy has no other parts than"),
     ] {
         let refused = traffic(spec).unwrap_err();
         assert!(refused.starts_with("p.yaml:") && refused.contains(expected), "{refused}");

@@ -9,7 +9,7 @@ use tollway_model::{CallerPattern, Label, ObjectName, TrafficPolicy, chain};
 
 use super::Problem;
 use super::route::fields::{GrpcStatus, Percent};
-use super::values::{Text, Time, bare, filled, texts};
+use super::values::{Mode, Text, Time, bare, filled, texts};
 
 /// What a fault answers if it names no status: that, and UNAVAILABLE.
 const ABORT_STATUS: u16 = 503;
@@ -21,6 +21,8 @@ const PER: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Spec {
     target: Target,
+    #[serde(default, skip_serializing_if = "Mode::is_enforce")]
+    mode: Mode,
     #[serde(skip_serializing_if = "Option::is_none")]
     balancing: Option<Balancing>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,8 +219,9 @@ impl Spec {
             rate: self.rate.map(Into::into),
             concurrency_per_caller: self.concurrency_per_caller,
             shedding: self.shedding.map(Into::into),
+            shadow: model::ShadowLimits::default(),
         };
-        let policy = TrafficPolicy { name, target, parts };
+        let policy = TrafficPolicy { name, target, mode: self.mode.into(), parts };
         policy.check().map_err(|error| Problem::of(&error))?;
         Ok(policy)
     }
@@ -233,6 +236,7 @@ impl From<&TrafficPolicy> for Spec {
         let parts = &policy.parts;
         Self {
             target: Target { app },
+            mode: policy.mode.into(),
             balancing: parts.balancing.map(Into::into),
             slow_start: parts.slow_start.map(Time),
             outlier: parts.outlier.map(Into::into),

@@ -39,6 +39,39 @@ pub(super) fn texts<T: Clone>(values: &[T]) -> Vec<Text<T>> {
     values.iter().cloned().map(Text).collect()
 }
 
+/// Whether an object that decides is also enforced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Mode {
+    #[default]
+    Enforce,
+    Shadow,
+}
+
+impl Mode {
+    pub(super) fn is_enforce(&self) -> bool {
+        *self == Self::Enforce
+    }
+}
+
+impl From<Mode> for tollway_model::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Enforce => Self::Enforce,
+            Mode::Shadow => Self::Shadow,
+        }
+    }
+}
+
+impl From<tollway_model::Mode> for Mode {
+    fn from(mode: tollway_model::Mode) -> Self {
+        match mode {
+            tollway_model::Mode::Enforce => Self::Enforce,
+            tollway_model::Mode::Shadow => Self::Shadow,
+        }
+    }
+}
+
 /// A list that is left out means any; an empty one is a mistake, since it would mean none.
 pub(super) fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AddressRange, AppProtocol, Instance, Label, NetworkName, ObjectId, ObjectScope, Revision,
-    ServiceName, TrustDomain, Workload,
+    AddressRange, AppProtocol, EgressDefault, Instance, Label, NetworkName, ObjectId, ObjectScope,
+    Revision, ServiceName, TrustDomain, Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
@@ -50,6 +50,8 @@ pub(crate) struct Home {
     /// The network's own root certificate, DER.
     pub(crate) root: Vec<u8>,
     pub(crate) remote_calls: RemoteCalls,
+    /// What becomes of calls of external hosts that no egress allows.
+    pub(crate) egress: EgressDefault,
     /// Where the control plane listens.
     pub(crate) listen: SocketAddr,
     /// What a joined network may state for its gateways beside public addresses.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use prost::Message as _;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Failover, Label, NetworkName, Object, ObjectId, ObjectKind, ObjectName, ObjectScope, Policy,
-    PolicyScope, PolicyTarget, Route, RouteScope, ServiceName, TrafficPolicy,
+    Egress, Failover, Label, Mode, NetworkName, Object, ObjectId, ObjectKind, ObjectName,
+    ObjectScope, Policy, PolicyScope, PolicyTarget, Route, RouteScope, ServiceName, TrafficPolicy,
 };
 use tollway_wire::v1;
 
@@ -39,8 +39,10 @@ impl Stored {
 /// Stands for a policy that cannot be read, of a later version perhaps. What it protected is not
 /// known either, so it closes its whole namespace: nothing may open by a mistake.
 fn closed(name: &ObjectName) -> Policy {
-    let policy =
-        |target| Policy { name: name.clone(), target, allow: Some(Vec::new()), deny: Vec::new() };
+    let policy = |target| {
+        let (name, allow, deny) = (name.clone(), Some(Vec::new()), Vec::new());
+        Policy { name, target, mode: Mode::Enforce, allow, deny }
+    };
     let namespace = policy(PolicyTarget::Namespace);
     // The mesh's own namespace has no other policies than those for the network.
     if namespace.check().is_ok() { namespace } else { policy(PolicyTarget::Network) }
@@ -83,7 +85,10 @@ impl Objects {
                 let (wire, scope) = ((&object).into(), object.scope(network));
                 self.put(Stored { object, wire, scope, revision })
             }
-            ObjectKind::Route | ObjectKind::TrafficPolicy | ObjectKind::Failover => {
+            ObjectKind::Route
+            | ObjectKind::TrafficPolicy
+            | ObjectKind::Failover
+            | ObjectKind::Egress => {
                 let scopes = self.remove(id);
                 self.unreadable.insert(id.clone(), revision);
                 scopes
@@ -146,7 +151,10 @@ impl Objects {
         let holding = if self.has_scope(&own) { own } else { scope(None) };
         let route = |stored: &Arc<Stored>| match &stored.object {
             Object::Route(route) => Some(route.clone()),
-            Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_) => None,
+            Object::Policy(_)
+            | Object::TrafficPolicy(_)
+            | Object::Failover(_)
+            | Object::Egress(_) => None,
         };
         self.of_scope(&holding).filter_map(route).collect()
     }
@@ -157,7 +165,7 @@ impl Objects {
         let stored = scopes.iter().flat_map(|scope| self.of_scope(scope));
         let policies = stored.filter_map(|stored| match &stored.object {
             Object::TrafficPolicy(policy) => Some(&**policy),
-            Object::Policy(_) | Object::Route(_) | Object::Failover(_) => None,
+            Object::Policy(_) | Object::Route(_) | Object::Failover(_) | Object::Egress(_) => None,
         });
         TrafficPolicy::combine(service, policies)
     }
@@ -168,9 +176,25 @@ impl Objects {
         let stored: Vec<_> = scopes.iter().flat_map(|scope| self.of_scope(scope)).collect();
         let all = stored.into_iter().filter_map(|stored| match &stored.object {
             Object::Failover(failover) => Some(&**failover),
-            Object::Policy(_) | Object::Route(_) | Object::TrafficPolicy(_) => None,
+            Object::Policy(_) | Object::Route(_) | Object::TrafficPolicy(_) | Object::Egress(_) => {
+                None
+            }
         });
         Failover::holding(service, all)
+    }
+
+    /// Which external hosts the app of a service may call, always in the same order.
+    pub(crate) fn egress_of(&self, service: &ServiceName) -> Vec<Arc<Egress>> {
+        let scopes = PolicyScope::of_service(service).map(ObjectScope::Egress);
+        let stored = scopes.iter().flat_map(|scope| self.of_scope(scope));
+        let holding = stored.filter_map(|stored| match &stored.object {
+            Object::Egress(egress) => egress.holds_for(service).then(|| Arc::clone(egress)),
+            Object::Policy(_)
+            | Object::Route(_)
+            | Object::TrafficPolicy(_)
+            | Object::Failover(_) => None,
+        });
+        holding.collect()
     }
 
     /// Whether routes of `scope` hold for callers of a namespace, or would if there were any.

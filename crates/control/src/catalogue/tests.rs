@@ -17,6 +17,7 @@ fn home(remote_calls: RemoteCalls) -> Home {
         trust_domain: TrustDomain::new("west.tollway").unwrap(),
         root: b"west root".to_vec(),
         remote_calls,
+        egress: EgressDefault::Open,
         listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
         peer_addresses: Arc::from([]),
     }

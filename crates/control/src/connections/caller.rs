@@ -252,6 +252,7 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
             remote_calls: RemoteCalls::Direct,
+            egress: tollway_model::EgressDefault::Open,
             listen: "127.0.0.1:15010".parse().unwrap(),
             peer_addresses: Arc::from([]),
         };

@@ -27,6 +27,7 @@ fn hub() -> Arc<Hub> {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: Vec::new(),
             remote_calls: RemoteCalls::Direct,
+            egress: tollway_model::EgressDefault::Open,
             listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
             peer_addresses: Arc::from([]),
         },
@@ -331,6 +332,7 @@ fn put_traffic(hub: &Hub, id: &str, app: Option<&str>, number: u32, revision: u6
         name: id.into(),
         target: Some(target),
         parts: Some(parts),
+        shadow: false,
     };
     let object = v1::Object { object: Some(v1::object::Object::TrafficPolicy(policy)) };
     put(hub, &Key::Object(traffic_id(id)), &object.encode_to_vec(), revision);

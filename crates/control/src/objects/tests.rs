@@ -13,6 +13,7 @@ fn catalogue() -> Catalogue {
         trust_domain: TrustDomain::new("west.tollway").unwrap(),
         root: Vec::new(),
         remote_calls: RemoteCalls::Direct,
+        egress: tollway_model::EgressDefault::Open,
         listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
         peer_addresses: Arc::from([]),
     };

@@ -248,6 +248,7 @@ mod tests {
             trust_domain: TrustDomain::new("west.tollway").unwrap(),
             root: b"west root".to_vec(),
             remote_calls: RemoteCalls::Direct,
+            egress: tollway_model::EgressDefault::Open,
             listen: SocketAddr::from(([10, 0, 0, 1], 15010)),
             peer_addresses: Arc::from([]),
         };

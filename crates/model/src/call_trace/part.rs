@@ -16,6 +16,8 @@ const UNPROTECTED: &str = "-";
 const NOT_REFUSED: &str = "+";
 /// In front of a policy that refuses.
 const REFUSED_BY: char = '!';
+/// In front of a policy in shadow mode that would.
+const WOULD_BE_REFUSED_BY: char = '?';
 
 /// What the callee's sidecar reports to the caller's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +68,9 @@ impl fmt::Display for CalleePart {
             Admission::NotRefused => write!(f, ";admission={NOT_REFUSED}"),
             Admission::Allowed(policy) => write!(f, ";admission={policy}"),
             Admission::Refused(policy) => write!(f, ";admission={REFUSED_BY}{policy}"),
+            Admission::WouldBeRefused(policy) => {
+                write!(f, ";admission={WOULD_BE_REFUSED_BY}{policy}")
+            }
         }
     }
 }
@@ -80,10 +85,16 @@ fn admission_of(text: &str) -> Option<Admission> {
     match text {
         UNPROTECTED => Some(Admission::Unprotected),
         NOT_REFUSED => Some(Admission::NotRefused),
-        _ => match text.strip_prefix(REFUSED_BY) {
-            Some(policy) => policy_of(policy).map(Admission::Refused),
-            None => policy_of(text).map(Admission::Allowed),
-        },
+        _ => {
+            let behind = |mark: char| text.strip_prefix(mark).map(policy_of);
+            if let Some(policy) = behind(REFUSED_BY) {
+                return policy.map(Admission::Refused);
+            }
+            if let Some(policy) = behind(WOULD_BE_REFUSED_BY) {
+                return policy.map(Admission::WouldBeRefused);
+            }
+            policy_of(text).map(Admission::Allowed)
+        }
     }
 }
 
@@ -108,6 +119,7 @@ mod tests {
             Admission::Unprotected,
             Admission::NotRefused,
             Admission::Allowed(policy.clone()),
+            Admission::WouldBeRefused(policy.clone()),
             Admission::Refused(policy),
         ] {
             for app_us in [None, Some(0), Some(u64::MAX)] {
@@ -150,6 +162,8 @@ mod tests {
             "v=1;sidecar_us=1;admission=a/b/c",
             "v=1;sidecar_us=1;admission=!",
             "v=1;sidecar_us=1;admission=!!a/b",
+            "v=1;sidecar_us=1;admission=?",
+            "v=1;sidecar_us=1;admission=?!a/b",
             "v=1;sidecar_us=1;admission=a/\u{1b}[2J",
             "v=1;sidecar_us=1;admission=-;",
             "v=1;sidecar_us=1;sidecar_us=1;admission=-",

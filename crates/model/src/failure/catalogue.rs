@@ -239,6 +239,14 @@ catalogue! {
         [CalleesSidecar],
         "A policy of the callee does not allow this caller this method and path. The log of the callee's sidecar names the caller's identity and the policy; the caller does not see them.",
         "If the call is meant to be, have the operator of the callee allow it in a policy: `tollway get policies` lists them. A caller of the callee's own namespace sees the policy with `tollway call --explain`.";
+    EgressRefused, "ERR_EGRESS_REFUSED", Trust, http(403, PermissionDenied),
+        [CallersSidecar],
+        "The app calls a host out of the mesh that no Egress allows it, and the network is closed (`tollway control --egress closed`); or the bytes of a connection name another host than the one whose address it goes to. Connections that carry bytes are reset.",
+        "If the call is meant to be, have the operator allow it in an Egress: `tollway get egress` lists them. The log of the sidecar names the host and the port.";
+    EgressUnknown, "ERR_EGRESS_UNKNOWN", Trust, http(503, Unavailable),
+        [CallersSidecar],
+        "The sidecar has just started and has not received yet what its app may call out of the mesh, so it passes no such call on.",
+        "Try again in a moment. If it lasts, read the sidecar's log: it cannot reach its control plane.";
     SidecarPath, "ERR_SIDECAR_PATH", Trust, http(403, PermissionDenied),
         [CalleesSidecar],
         "The path is one by which a sidecar calls its app, below /actors or /dapr, or servers may read it as one. The app runs actors, so its sidecar lets no other caller use it: a call of an actor has to wait for its turn.",

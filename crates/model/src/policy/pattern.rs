@@ -70,11 +70,11 @@ pub enum Part {
 }
 
 impl Part {
-    fn parse(text: &str) -> Result<Self, NameError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, NameError> {
         if text == "*" { Ok(Self::Any) } else { Label::new(text).map(Self::Is) }
     }
 
-    fn matches(&self, label: &Label) -> bool {
+    pub(crate) fn matches(&self, label: &Label) -> bool {
         match self {
             Self::Any => true,
             Self::Is(own) => own == label,

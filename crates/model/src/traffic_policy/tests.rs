@@ -5,7 +5,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn policy(name: &str, target: TrafficTarget, parts: TrafficParts) -> TrafficPolicy {
     let name = ObjectName::new("shop", name).unwrap();
-    TrafficPolicy { name, target, parts }
+    TrafficPolicy { name, target, mode: Mode::Enforce, parts }
 }
 
 fn app(name: &str) -> TrafficTarget {
@@ -39,6 +39,7 @@ fn full() -> TrafficParts {
         }),
         concurrency_per_caller: Some(1),
         shedding: Some(Shedding::DEFAULT),
+        shadow: ShadowLimits::default(),
     }
 }
 
@@ -255,4 +256,37 @@ fn callers_and_replicas_get_the_parts_that_hold_there() {
     assert_eq!(of_replica, (None, None, None));
     assert_eq!(callers.outlier, full().outlier);
     assert_eq!(callers.faults, full().faults);
+}
+
+#[test]
+fn limits_in_shadow_mode_stand_beside_those_in_force() {
+    let limit = |requests| {
+        Some(Rate {
+            service: Some(RateLimit { requests, per: Duration::from_secs(1), burst: 1 }),
+            ..Rate::default()
+        })
+    };
+    let rate = |requests| TrafficParts { rate: limit(requests), ..TrafficParts::default() };
+    let app = || TrafficTarget::App("stock".parse().unwrap());
+    let in_force = policy("a", app(), rate(1));
+    let one = TrafficParts { concurrency_per_caller: Some(7), ..rate(2) };
+    let shadow = TrafficPolicy { mode: Mode::Shadow, ..policy("b", app(), one) };
+    let general =
+        TrafficPolicy { mode: Mode::Shadow, ..policy("c", TrafficTarget::Namespace, rate(3)) };
+    for policy in [&in_force, &shadow, &general] {
+        assert_eq!(policy.check(), Ok(()));
+    }
+    let stock =
+        ServiceName::parse_in("stock.shop", &"x".parse().unwrap(), &"west".parse().unwrap())
+            .unwrap();
+    let parts = TrafficPolicy::combine(&stock, [&shadow, &general, &in_force]);
+    assert_eq!((&parts.rate, parts.concurrency_per_caller), (&limit(1), None));
+    let expected = ShadowLimits { rate: limit(2), concurrency_per_caller: Some(7) };
+    assert_eq!(parts.shadow, expected);
+    assert_eq!(parts.clone().of_replicas().shadow, expected);
+    assert_eq!(parts.of_callers().shadow, ShadowLimits::default());
+    // What refuses nothing has no shadow.
+    let panic = TrafficParts { panic_percent: Some(1), ..rate(1) };
+    let other = TrafficPolicy { mode: Mode::Shadow, ..policy("d", app(), panic) };
+    assert_eq!(other.check(), Err(TrafficPolicyError::ShadowPart));
 }

@@ -19,6 +19,7 @@ use crate::front::Client;
 use crate::headers::Caller;
 use crate::inbound::{Rated, Rights, Upgraded};
 use crate::observe::Finished;
+use crate::outbound::ExternalCall;
 use crate::runtime_protocol::TurnLease;
 use crate::upstream::{PoolKey, ReplicaRef};
 
@@ -116,6 +117,8 @@ pub(crate) struct Connection {
     pub(crate) leads_to_control: bool,
     /// The TCP service it leads to, or waits to know of.
     pub(crate) raw_target: Option<ServiceName>,
+    /// Where it goes out of the mesh, if it does and that is subject to egress.
+    pub(crate) external: Option<Box<ExternalCall>>,
     /// What policies mean for its caller, once that was asked for.
     pub(crate) rights: Option<Rights>,
     /// What its caller takes of the limits of traffic policies; only where there are any.
@@ -147,6 +150,7 @@ impl Connection {
             relays_to: None,
             leads_to_control: false,
             raw_target: None,
+            external: None,
             rights: None,
             rated: None,
             upgraded: None,
@@ -294,7 +298,8 @@ pub(crate) enum RelayedTo {
 pub(crate) struct Dial {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) purpose: Purpose,
-    /// It leads to the app, which proves nothing of itself.
+    /// It leads to the app, which proves nothing of itself, or to a host out of the mesh, of which TLS has
+    /// verified the name.
     pub(crate) is_app: bool,
     /// What it is for may go to another network instead.
     pub(crate) is_of_any_network: bool,
@@ -555,6 +560,8 @@ pub(crate) struct Relay {
     pub(crate) network: Option<Box<ChosenNetwork>>,
     /// Why it is refused, unless its first bytes show HTTP, in which the refusal is an answer.
     pub(crate) refusal: Option<ErrorCode>,
+    /// What comes from this side waits until egress has decided on it.
+    pub(crate) is_held: bool,
     /// Set in a gateway until the callee has shown that it speaks TLS.
     pub(crate) unproven: Option<Box<Unproven>>,
 }
@@ -581,6 +588,7 @@ impl Relay {
             failed_dials: 0,
             network: None,
             refusal: None,
+            is_held: false,
             unproven: None,
         }
     }

@@ -1,6 +1,6 @@
 //! What a data thread and the rest of its process send to each other.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use tollway_identity::{Credentials, TlsError, app_config};
-use tollway_model::{AppProtocol, NetworkName, ServiceName, ServiceUpdate};
+use tollway_model::{AppProtocol, HostName, NetworkName, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Tls, Waker};
 use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
@@ -20,10 +20,11 @@ use crate::api_rules::ApiRules;
 use crate::app_addresses::AppAddresses;
 use crate::as_daprd::AsDaprd;
 use crate::conn::{ListenerKind, Purpose};
+use crate::egress::AppEgress;
 use crate::front::Served;
 use crate::interception::Interception;
 use crate::limits::{Limits, Timeouts};
-use crate::mesh::{Applied, PolicyUpdate, RoutesUpdate, TrafficUpdate};
+use crate::mesh::{Applied, EgressUpdate, PolicyUpdate, RoutesUpdate, TrafficUpdate};
 use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
 use crate::tls::alpn;
@@ -124,6 +125,8 @@ pub(crate) struct LoopConfig {
     pub(crate) external_endpoints: Option<Arc<[String]>>,
     /// Set where the connections of its app are led to it.
     pub(crate) interception: Option<Interception>,
+    /// What its app may call out of the mesh.
+    pub(crate) egress: Arc<AppEgress>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }
@@ -149,6 +152,7 @@ impl LoopConfig {
             as_daprd: None,
             external_endpoints: None,
             interception: None,
+            egress: Arc::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
         }
@@ -198,6 +202,8 @@ pub(crate) trait ProcessServices: Send {
     fn app_unreachable(&self);
     /// A peer has refused the own certificate as one that has ended.
     fn certificate_refused(&self);
+    /// Starts to look for the addresses of a host out of the mesh; they come as a command.
+    fn find_addresses(&self, name: &HostName);
 }
 
 /// A process that serves nothing and counts nothing, for tests.
@@ -213,6 +219,7 @@ impl ProcessServices for NoServices {
     }
     fn app_unreachable(&self) {}
     fn certificate_refused(&self) {}
+    fn find_addresses(&self, _: &HostName) {}
 }
 
 /// What the rest of the process asks of an event loop.
@@ -233,6 +240,10 @@ pub(crate) enum Command {
     Policies(PolicyUpdate),
     /// The limits of traffic policies; only for sidecars.
     Traffic(TrafficUpdate),
+    /// The rules about hosts out of the mesh have changed; only for sidecars.
+    Egress(EgressUpdate),
+    /// The addresses of a host out of the mesh, or why there are none.
+    Addresses(HostName, Result<Vec<IpAddr>, String>),
     /// The lease under which turns of actors are sent to the app has a later end.
     LeaseRenewed(TurnLease),
     /// The runtime has cancelled the call of this number.

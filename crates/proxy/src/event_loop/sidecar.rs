@@ -17,7 +17,7 @@ use crate::conn::{ConnKey, Connection, Connections, ListenerKind, Role, accepted
 use crate::cx::{Cx, Effect};
 use crate::exchange::Exchanges;
 use crate::inbound::{PolicyGate, policy, tcp};
-use crate::outbound::{intercepted, route, tunnel};
+use crate::outbound::{ExternalQueue, external, intercepted, route, tunnel};
 use crate::protocol::{Arrival, actor_turns, trust};
 use crate::tls::{MeshTls, alpn};
 use crate::upstream::pools;
@@ -28,6 +28,8 @@ pub(crate) struct Sidecar {
     tls: MeshTls,
     /// What services have declared to which intercepted connections went.
     learned: Learned,
+    /// Connections out of the mesh that wait.
+    external: ExternalQueue,
 }
 
 impl Http<Sidecar> {
@@ -38,7 +40,8 @@ impl Http<Sidecar> {
     ) -> Self {
         let policy = PolicyGate::new(config.access.clone(), config.dapr_metrics.clone());
         let (tls, learned) = (MeshTls::new(credentials), Learned::default());
-        Self::with(Sidecar { policy, tls, learned }, services)
+        let external = ExternalQueue::default();
+        Self::with(Sidecar { policy, tls, learned, external }, services)
     }
 
     fn on_credentials(
@@ -116,14 +119,14 @@ impl Variant for Sidecar {
 
     fn on_accepted(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
         let Some(conn) = conns.get(key) else { return };
-        let Http { upstreams, variant: Self { tls, learned, .. }, .. } = http;
+        let Http { upstreams, variant: Self { tls, learned, external, .. }, .. } = http;
         match &conn.via {
             Some(ListenerKind::Tcp(service)) => {
                 let service = service.clone();
                 tunnel::open_tcp(cx, conns, upstreams, tls, key, service);
             }
             Some(ListenerKind::Intercepted) => {
-                intercepted::open(cx, conns, upstreams, tls, learned, key);
+                intercepted::open(cx, conns, upstreams, tls, (learned, external), key);
             }
             _ => conns.queue_read(key),
         }
@@ -136,8 +139,8 @@ impl Variant for Sidecar {
         key: ConnKey,
         head: &RequestHead,
     ) {
-        let Http { upstreams, variant, .. } = http;
-        tunnel::on_connect(cx, conns, upstreams, &mut variant.tls, key, head);
+        let Http { upstreams, variant: Self { tls, external, .. }, .. } = http;
+        tunnel::on_connect(cx, conns, upstreams, tls, external, key, head);
     }
 
     fn carry_out(http: &mut Http<Self>, cx: &mut Cx, conns: &mut Connections, effect: Effect) {
@@ -153,6 +156,8 @@ impl Variant for Sidecar {
             Effect::BackOffDialled { down, address, until } => {
                 tunnel::back_off_dialled(cx, conns, upstreams, down, address, until);
             }
+            Effect::HeldBytes(conn) => external::on_held_bytes(cx, conns, conn),
+            Effect::DialExternal(conn) => external::dial_next(cx, conns, conn),
             Effect::JudgeRelay(conn) => policy::judge_relay(cx, conns, &mut variant.policy, conn),
             effect => unexpected(&effect),
         }
@@ -178,8 +183,15 @@ impl Variant for Sidecar {
                 policy::on_policies(cx, conns, &mut http.variant.policy, &update);
             }
             Command::Traffic(update) => {
-                http.app_queue.shed(update.shedding, cx.now);
-                http.variant.policy.rates.replace(update.limits);
+                http.app_queue.set_shedding(update.shedding, cx.now);
+                http.variant.policy.rates.replace(update.limits, update.shadow);
+            }
+            Command::Egress(update) => {
+                cx.config.egress.replace(Arc::clone(&update.present));
+                external::on_rules(cx, conns, &mut http.variant.external);
+            }
+            Command::Addresses(name, found) => {
+                external::on_addresses(cx, conns, &mut http.variant.external, &name, &found);
             }
             Command::LeaseRenewed(lease) => http.app_queue.renew(lease),
             Command::CallOff(number) => {

@@ -20,8 +20,8 @@ use tollway_identity::{
     TrustBundles,
 };
 use tollway_model::{
-    AppProtocol, Endpoint, Label, Remote, Revision, ServiceName, ServiceState, ServiceUpdate,
-    TrustDomain,
+    AppProtocol, Endpoint, HostName, Label, Remote, Revision, ServiceName, ServiceState,
+    ServiceUpdate, TrustDomain,
 };
 use tollway_net::Listener;
 use tollway_telemetry::DataPlaneMetrics;
@@ -32,6 +32,7 @@ mod app_unreachable;
 mod bulk;
 mod deadlines;
 mod distance;
+mod egress;
 mod failover;
 mod fairness;
 mod gateway;
@@ -56,12 +57,13 @@ mod trust;
 mod web_pages;
 
 use super::*;
+use crate::egress::AppEgress;
 use crate::exchange::Destination;
 use crate::gateway::reverse::ReverseOptions;
 use crate::gateway::reverse::board::Board;
 use crate::gateway::{Gateway, GatewayRoutes};
 use crate::limits::{Limits, Timeouts};
-use crate::mesh::PolicyUpdate;
+use crate::mesh::{EgressUpdate, PolicyUpdate};
 use app_unreachable::start_tcp_echo;
 use sim::{
     NodeId, Stream, advance, block_on, connect, listen, listen_with, now, spawn, until,
@@ -155,6 +157,8 @@ struct Around {
     asked: Arc<Mutex<Vec<ServiceName>>>,
     unsubscribed: Arc<AtomicUsize>,
     runtime: Arc<Mutex<Option<Runtime>>>,
+    /// Names whose addresses are wanted.
+    wanted: Arc<Mutex<Vec<HostName>>>,
 }
 
 type Runtime = Box<dyn FnMut(ApiStream) + Send>;
@@ -184,6 +188,9 @@ impl ProcessServices for Around {
     }
     fn app_unreachable(&self) {}
     fn certificate_refused(&self) {}
+    fn find_addresses(&self, name: &HostName) {
+        self.wanted.lock().unwrap().push(name.clone());
+    }
 }
 
 /// What most tests allow; only discovery is waited for.
@@ -197,6 +204,7 @@ struct Running {
     commands: Commands,
     addresses: Vec<SocketAddr>,
     metrics: Arc<DataPlaneMetrics>,
+    egress: Arc<AppEgress>,
     around: Around,
 }
 
@@ -240,6 +248,12 @@ impl Running {
     fn send_no_policies(&self, service: ServiceName) {
         let none = tollway_routing::PolicySet::new(service, []);
         self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
+        self.send_egress(tollway_routing::EgressRules::default());
+    }
+
+    /// Sends what the app may call out of the mesh.
+    fn send_egress(&self, rules: tollway_routing::EgressRules) {
+        self.commands.send(Command::Egress(EgressUpdate::unobserved(rules)));
     }
 
     /// A loop that has not been sent its policies.
@@ -282,11 +296,11 @@ impl Running {
         plane: impl Composition + 'static,
     ) -> Self {
         let metrics = Arc::new(DataPlaneMetrics::default());
-        let of_loop = Arc::clone(&metrics);
+        let (of_loop, egress) = (Arc::clone(&metrics), Arc::clone(&config.egress));
         let (event_loop, commands) =
             EventLoop::new(config, Vec::new(), of_loop, now(), 42, plane).unwrap();
         let (node, addresses) = sim::start(event_loop, address, listeners);
-        Self { node, commands, addresses, metrics, around }
+        Self { node, commands, addresses, metrics, egress, around }
     }
 
     /// A sidecar with listeners of the kernel.
@@ -297,11 +311,11 @@ impl Running {
         let (around, metrics) = (Around::default(), Arc::new(DataPlaneMetrics::default()));
         let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
         let addresses = listeners.iter().map(|(listener, _)| listener.address()).collect();
-        let of_loop = Arc::clone(&metrics);
+        let (of_loop, egress) = (Arc::clone(&metrics), Arc::clone(&config.egress));
         let (event_loop, commands) =
             EventLoop::new(config, listeners, of_loop, now(), 42, sidecar).unwrap();
         let (node, _) = sim::start(event_loop, None, &[]);
-        Self { node, commands, addresses, metrics, around }
+        Self { node, commands, addresses, metrics, egress, around }
     }
 
     /// Sends the state of a service, now and whenever the loop asks for it.

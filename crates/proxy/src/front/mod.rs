@@ -88,6 +88,7 @@ pub async fn run_front(
         dapr_metrics: None,
         as_daprd: None,
         external_endpoints: None,
+        egress: Arc::default(),
         interception: None,
         limits: settings.limits.clone(),
         timeouts: settings.timeouts,

@@ -50,7 +50,7 @@ impl AppQueue {
     }
 
     /// Requests that wait in vain are refused from now on as the rule has it.
-    pub(crate) fn shed(&mut self, rule: Option<Shedding>, now: Instant) {
+    pub(crate) fn set_shedding(&mut self, rule: Option<Shedding>, now: Instant) {
         if self.shedding.as_ref().map(|(rule, _)| *rule) != rule {
             self.shedding = rule.map(|rule| (rule, LoadShedding::new(rule, now)));
         }

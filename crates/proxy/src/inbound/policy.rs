@@ -113,11 +113,41 @@ impl PolicyGate {
         if self.is_open {
             return Admission::Unprotected;
         }
-        let allowed_by = match self.rights(conn, home) {
-            Ok((_, view)) => view.allowed_by(head.method.as_bytes(), &head.path),
-            Err(_) => None,
-        };
+        let Ok((_, view)) = self.rights(conn, home) else { return Admission::NotRefused };
+        let method = head.method.as_bytes();
+        if let Some(refusal) = view.shadow_refusal(method, &head.path) {
+            return Admission::WouldBeRefused(refusal.policy);
+        }
+        let allowed_by = view.allowed_by(method, &head.path);
         allowed_by.map_or(Admission::NotRefused, |policy| Admission::Allowed(policy.clone()))
+    }
+
+    /// Whether policies in shadow mode have to be asked.
+    #[inline]
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.set.as_ref().is_some_and(|set| set.has_shadow())
+    }
+
+    /// The refusal of a request that is let in, if policies in shadow mode were in force.
+    pub(crate) fn shadow_denial(
+        &mut self,
+        conn: Option<&mut Connection>,
+        head: &RequestHead,
+        home: &ServiceName,
+        passed_on: Option<&ActorCaller>,
+    ) -> Option<PolicyDenial> {
+        let method = head.method.as_bytes();
+        let (caller, refusal) = match passed_on {
+            Some(ActorCaller { spiffe, network }) => {
+                let view = view_of(&mut self.views, self.set.as_ref()?, Caller { spiffe, network });
+                (spiffe.clone(), view.shadow_refusal(method, &head.path)?)
+            }
+            None => {
+                let (peer, view) = self.rights(conn, home).ok()?;
+                (peer.spiffe.clone(), view.shadow_refusal(method, &head.path)?)
+            }
+        };
+        Some(PolicyDenial { service: home.clone(), caller, refusal })
     }
 
     /// Lets a connection in of which only the caller is known, or not.
@@ -252,6 +282,15 @@ impl PolicyDenial {
             tracing::info!(%code, %service, %caller, %refusal, left_out, "a policy refused a caller");
         }
     }
+
+    /// The same of one that policies in shadow mode would refuse; it is let in.
+    pub(crate) fn log_shadow(&self, log: &mut LogLimiter, now: Instant) {
+        let Self { service, caller, refusal } = self;
+        let subject = format!("{caller} {}", refusal.policy);
+        if let Some(left_out) = log.admit("policy in shadow mode", subject, now) {
+            tracing::info!(%service, %caller, %refusal, left_out, "a policy in shadow mode would refuse a caller");
+        }
+    }
 }
 
 impl Upgraded {
@@ -321,12 +360,26 @@ pub(crate) fn admit_tcp(
 ) -> bool {
     let conn = conns.get_mut(key);
     let Err(error) = policy.admit_connection(conn, &cx.config.home) else {
+        note_shadow_of_tcp(cx, conns, policy, key);
         return true;
     };
     cx.metrics.policy_denials.add(1);
     log_refusal(cx, &error);
     relay::refuse_tcp(cx, conns, key, error.code());
     false
+}
+
+/// Counts a connection that is let in, and that policies in shadow mode would refuse.
+fn note_shadow_of_tcp(cx: &mut Cx, conns: &mut Connections, policy: &mut PolicyGate, key: ConnKey) {
+    if !policy.has_shadow() {
+        return;
+    }
+    let service = cx.config.home.clone();
+    let Ok((peer, view)) = policy.rights(conns.get_mut(key), &service) else { return };
+    let caller = peer.spiffe.clone();
+    let Some(refusal) = view.shadow_connection_refusal() else { return };
+    cx.metrics.policy_shadow_denials.add(1);
+    PolicyDenial { service, caller, refusal }.log_shadow(&mut cx.log, cx.now);
 }
 
 fn log_refusal(cx: &mut Cx, error: &RequestError) {

@@ -4,11 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tollway_model::traffic_policy::{Rate, TrafficParts};
+use tollway_model::traffic_policy::{Rate, ShadowLimits, TrafficParts};
 use tollway_model::{Caller, ServiceName, SpiffeId};
-use tollway_routing::{
-    CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateControl, RateRefusal,
-};
+use tollway_routing::{CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateControl};
 
 use crate::conn::Connection;
 use crate::request_error::RequestError;
@@ -26,8 +24,26 @@ pub(crate) struct ReplicaRates {
 impl ReplicaRates {
     /// The limits that the traffic policies of `home` come to; `None` if they have none.
     pub(crate) fn new(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Option<Self> {
-        let rate = parts.rate.clone().filter(|rate| *rate != Rate::default());
-        let concurrency = parts.concurrency_per_caller;
+        Self::of(parts.rate.as_ref(), parts.concurrency_per_caller, home, now)
+    }
+
+    /// Those in shadow mode.
+    pub(crate) fn in_shadow(
+        parts: &TrafficParts,
+        home: &ServiceName,
+        now: Instant,
+    ) -> Option<Self> {
+        let ShadowLimits { rate, concurrency_per_caller } = &parts.shadow;
+        Self::of(rate.as_ref(), *concurrency_per_caller, home, now)
+    }
+
+    fn of(
+        rate: Option<&Rate>,
+        concurrency: Option<u32>,
+        home: &ServiceName,
+        now: Instant,
+    ) -> Option<Self> {
+        let rate = rate.filter(|rate| **rate != Rate::default()).cloned();
         let has_limits = rate.is_some() || concurrency.is_some();
         has_limits.then(|| Self {
             home: home.clone(),
@@ -42,12 +58,44 @@ impl ReplicaRates {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         callers.of(caller.spiffe, limit, now)
     }
+
+    /// Takes a request of a caller. Where requests under way are limited, gives the caller's use, which
+    /// has to be ended.
+    ///
+    /// # Errors
+    /// What is limited, in words, and the seconds to wait.
+    fn take(
+        &self,
+        caller: &Arc<CallerUse>,
+        now: Instant,
+    ) -> Result<Option<Arc<CallerUse>>, (&'static str, u64)> {
+        let under_way = match self.concurrency {
+            Some(most) if !caller.begin(most) => return Err(("of this caller at one time", 1)),
+            Some(_) => Some(Arc::clone(caller)),
+            None => None,
+        };
+        let taken = self.rates.take(caller, now);
+        match taken {
+            Ok(()) => Ok(under_way),
+            Err(refusal) => {
+                if let Some(caller) = under_way {
+                    caller.end();
+                }
+                let what = match refusal.by {
+                    LimitedBy::Caller => "of this caller",
+                    LimitedBy::Service => "of all callers together",
+                };
+                Err((what, refusal.retry_after_seconds()))
+            }
+        }
+    }
 }
 
-/// The limits that hold now.
+/// The limits that hold now, and those in shadow mode.
 #[derive(Default)]
 pub(crate) struct RateGate {
     limits: Option<Arc<ReplicaRates>>,
+    shadow: Option<Arc<ReplicaRates>>,
     /// Rises with every change; what a connection remembers of an older one is void.
     generation: u64,
 }
@@ -55,26 +103,40 @@ pub(crate) struct RateGate {
 /// What a connection remembers of its caller.
 pub(crate) struct Rated {
     generation: u64,
-    caller: Arc<CallerUse>,
+    caller: Option<Arc<CallerUse>>,
+    shadow: Option<Arc<CallerUse>>,
 }
 
-/// A request that counts among those of its caller until this is dropped.
-pub(crate) struct CountedRequest(Arc<CallerUse>);
+/// A request that was taken.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// It counts until this is dropped, where requests under way are limited.
+    pub(crate) under_way: Option<CountedRequest>,
+    /// It is over this limit in shadow mode, in words.
+    pub(crate) over_shadow: Option<&'static str>,
+}
+
+/// A request that counts among those of its caller until this is dropped: by the limit in force, and
+/// by that in shadow mode.
+pub(crate) struct CountedRequest([Option<Arc<CallerUse>>; 2]);
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.iter().flatten().for_each(|caller| caller.end());
     }
 }
 
 impl RateGate {
-    pub(crate) fn replace(&mut self, limits: Option<Arc<ReplicaRates>>) {
-        self.limits = limits;
+    pub(crate) fn replace(
+        &mut self,
+        limits: Option<Arc<ReplicaRates>>,
+        shadow: Option<Arc<ReplicaRates>>,
+    ) {
+        (self.limits, self.shadow) = (limits, shadow);
         self.generation += 1;
     }
 
-    /// Takes a request of the caller at the other end of a connection. Where requests under way are
-    /// limited, it counts until the result is dropped.
+    /// Takes a request of the caller at the other end of a connection.
     ///
     /// # Errors
     /// [`RequestError::RateLimited`].
@@ -83,51 +145,44 @@ impl RateGate {
         &self,
         conn: Option<&mut Connection>,
         now: Instant,
-    ) -> Result<Option<CountedRequest>, RequestError> {
-        match &self.limits {
-            Some(limits) => self.take(limits, conn, now),
-            None => Ok(None),
+    ) -> Result<Taken, RequestError> {
+        match (&self.limits, &self.shadow) {
+            (None, None) => Ok(Taken::default()),
+            _ => self.take(conn, now),
         }
     }
 
-    fn take(
-        &self,
-        limits: &ReplicaRates,
-        conn: Option<&mut Connection>,
-        now: Instant,
-    ) -> Result<Option<CountedRequest>, RequestError> {
+    fn take(&self, conn: Option<&mut Connection>, now: Instant) -> Result<Taken, RequestError> {
         // Every connection of the inbound listener has a proven identity.
-        let Some(Connection { peer: Some(peer), rated, .. }) = conn else { return Ok(None) };
-        let known = rated.as_ref().filter(|rated| rated.generation == self.generation);
-        let caller = match known {
-            Some(rated) => Arc::clone(&rated.caller),
-            None => {
-                let caller = Caller { spiffe: &peer.spiffe, network: &peer.service.network };
-                let caller = limits.of_caller(caller, now);
-                let generation = self.generation;
-                *rated = Some(Box::new(Rated { generation, caller: Arc::clone(&caller) }));
-                caller
-            }
+        let Some(Connection { peer: Some(peer), rated, .. }) = conn else {
+            return Ok(Taken::default());
         };
-        let limited = |what, after_s| {
-            let service = limits.home.clone();
-            RequestError::RateLimited { service, what, after_s }
-        };
-        let under_way = match limits.concurrency {
-            Some(most) if !caller.begin(most) => {
-                return Err(limited("of this caller at one time", 1));
-            }
-            Some(_) => Some(CountedRequest(Arc::clone(&caller))),
-            None => None,
-        };
-        let taken = limits.rates.take(&caller, now);
-        taken.map_err(|refusal: RateRefusal| {
-            let what = match refusal.by {
-                LimitedBy::Caller => "of this caller",
-                LimitedBy::Service => "of all callers together",
+        if rated.as_ref().is_none_or(|rated| rated.generation != self.generation) {
+            let caller = Caller { spiffe: &peer.spiffe, network: &peer.service.network };
+            let of = |limits: &Option<Arc<ReplicaRates>>| {
+                limits.as_ref().map(|limits| limits.of_caller(caller, now))
             };
-            limited(what, refusal.retry_after_seconds())
-        })?;
-        Ok(under_way)
+            let (generation, shadow) = (self.generation, of(&self.shadow));
+            *rated = Some(Box::new(Rated { generation, caller: of(&self.limits), shadow }));
+        }
+        let Some(Rated { caller, shadow, .. }) = rated.as_deref() else {
+            return Ok(Taken::default());
+        };
+        let mut under_way = [None, None];
+        if let (Some(limits), Some(caller)) = (&self.limits, caller) {
+            under_way[0] = limits.take(caller, now).map_err(|(what, after_s)| {
+                let service = limits.home.clone();
+                RequestError::RateLimited { service, what, after_s }
+            })?;
+        }
+        let mut over_shadow = None;
+        if let (Some(limits), Some(caller)) = (&self.shadow, shadow) {
+            match limits.take(caller, now) {
+                Ok(taken) => under_way[1] = taken,
+                Err((what, _)) => over_shadow = Some(what),
+            }
+        }
+        let is_counted = under_way.iter().any(Option::is_some);
+        Ok(Taken { under_way: is_counted.then(|| CountedRequest(under_way)), over_shadow })
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn begin_callee_trace(
     let home = &cx.config.home;
     let sees = conn.as_ref().is_some_and(|conn| sees_policies(conn.peer.as_deref(), home));
     let admission = match policy.admission(conn, &exchange.head, home) {
-        Admission::Allowed(_) if !sees => Admission::NotRefused,
+        Admission::Allowed(_) | Admission::WouldBeRefused(_) if !sees => Admission::NotRefused,
         admission => admission,
     };
     let part = TracePart::Callee(Box::new(CalleeTrace { admission, sent: None }));

@@ -9,6 +9,7 @@ use tollway_model::{
     NetworkName, Policy, Revision, Route, ServiceName, ServiceState, ServiceUpdate,
     UnavailableReason,
 };
+use tollway_routing::EgressRules;
 use tollway_wire::{ConvertError, NetworkState, NetworkUpdate, v1};
 
 use super::MeshDelta;
@@ -22,6 +23,8 @@ pub(super) struct Knowledge {
     policies: Option<Vec<Policy>>,
     /// What the traffic policies of the own service come to.
     own_traffic: Arc<TrafficParts>,
+    /// What the own app may call out of the mesh.
+    egress: Option<EgressRules>,
     /// The routes that were passed on, of services that have any.
     routes: HashMap<ServiceName, Arc<[Arc<Route>]>>,
     /// Counts the policies, routes and traffic policies that were passed on.
@@ -120,6 +123,23 @@ impl Knowledge {
     pub(super) fn number_change(&mut self) -> u64 {
         self.change_number += 1;
         self.change_number
+    }
+
+    /// Takes in what the own app may call out of the mesh, if it is other than before, and numbers it.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when a part cannot be read: what held before holds then.
+    pub(super) fn take_egress(
+        &mut self,
+        response: &v1::WatchResponse,
+    ) -> Result<Option<(u64, EgressRules)>, ConvertError> {
+        let stated = tollway_wire::egress_rules(response)?;
+        let rules = stated.map(|(by_default, egresses)| EgressRules::new(by_default, egresses));
+        let Some(rules) = rules.filter(|rules| self.egress.as_ref() != Some(rules)) else {
+            return Ok(None);
+        };
+        self.change_number += 1;
+        Ok(Some((self.change_number, self.egress.insert(rules).clone())))
     }
 
     /// The number of the policies, routes or traffic policies passed on last; 0 when there were none.

@@ -8,6 +8,7 @@
 mod check;
 mod config;
 mod connect;
+mod egress;
 mod enroll;
 mod error;
 mod knowledge;
@@ -33,6 +34,7 @@ use tonic::transport::Channel;
 
 pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
+pub use egress::EgressUpdate;
 pub use error::MeshError;
 pub use policies::{Applied, PolicyUpdate};
 pub use routes::{RoutesUpdate, ServiceRoutes};
@@ -57,6 +59,8 @@ pub struct MeshDelta {
     pub traffic: Option<TrafficUpdate>,
     /// Behind states of services that are called in any network.
     pub applied: Applied,
+    /// What the app may call out of the mesh, when that changed; only for sidecars.
+    pub egress: Option<EgressUpdate>,
 }
 
 /// How it stands with the control plane.

@@ -32,7 +32,10 @@ use super::enroll::{self, Enrolment, bundles};
 use super::knowledge::Knowledge;
 use super::policies::{Applied, Receipt};
 use super::state_folder::StateFolder;
-use super::{MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate};
+use super::{
+    EgressUpdate, MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate,
+};
+use crate::egress::Present;
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -278,6 +281,21 @@ impl Watch {
                 );
             }
         }
+        match knowledge.take_egress(response) {
+            Ok(Some((number, rules))) => {
+                info!("egress changed");
+                let receipt = Receipt::new(number, shared.changes_applied.clone());
+                delta.egress = Some(EgressUpdate::new(Present::new(rules), receipt));
+            }
+            Ok(None) => {}
+            Err(why) => {
+                let reason = chain(&why);
+                error!(
+                    reason,
+                    "egress cannot be read, of a later version perhaps; that of before holds"
+                );
+            }
+        }
         if self.subscribes {
             retain_asked(&mut delta, &self.asked, knowledge);
             let credentials = shared.credentials.borrow().clone();
@@ -297,7 +315,8 @@ impl Watch {
         let has_changes = !delta.services.is_empty()
             || !delta.networks.is_empty()
             || delta.policies.is_some()
-            || delta.traffic.is_some();
+            || delta.traffic.is_some()
+            || delta.egress.is_some();
         if has_changes {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);

@@ -15,14 +15,17 @@ use crate::inbound::ReplicaRates;
 pub struct TrafficUpdate {
     pub(crate) limits: Option<Arc<ReplicaRates>>,
     pub(crate) shedding: Option<Shedding>,
+    /// Those in shadow mode.
+    pub(crate) shadow: Option<Arc<ReplicaRates>>,
     _receipt: Option<Arc<Receipt>>,
 }
 
 /// Two are the same if they are copies of one.
 impl PartialEq for TrafficUpdate {
     fn eq(&self, other: &Self) -> bool {
-        let limits = |of: &Self| of.limits.as_ref().map(Arc::as_ptr);
-        limits(self) == limits(other) && self.shedding == other.shedding
+        let ends =
+            |of: &Self| [&of.limits, &of.shadow].map(|limits| limits.as_ref().map(Arc::as_ptr));
+        ends(self) == ends(other) && self.shedding == other.shedding
     }
 }
 impl Eq for TrafficUpdate {}
@@ -36,6 +39,7 @@ impl TrafficUpdate {
     /// Limits whose application is not waited for.
     pub(crate) fn unobserved(parts: &TrafficParts, home: &ServiceName, now: Instant) -> Self {
         let limits = ReplicaRates::new(parts, home, now).map(Arc::new);
-        Self { limits, shedding: parts.shedding, _receipt: None }
+        let shadow = ReplicaRates::in_shadow(parts, home, now).map(Arc::new);
+        Self { limits, shadow, shedding: parts.shedding, _receipt: None }
     }
 }

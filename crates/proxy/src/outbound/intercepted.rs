@@ -1,8 +1,6 @@
 //! Connections that the kernel has led here from the app: to a service of the mesh, as HTTP or as
 //! bytes, or on to where they were meant for.
 
-use std::net::SocketAddr;
-
 use tollway_model::{ErrorCode, ServiceName, ServiceState};
 use tollway_routing::intercept::{Evidence, Learned, Recognition, recognise};
 
@@ -11,11 +9,11 @@ use crate::cx::Cx;
 use crate::interception::Meant;
 use crate::observe::Kind;
 use crate::outbound::failover::{self, Next};
-use crate::outbound::{dispatch, tunnel};
+use crate::outbound::{ExternalQueue, dispatch, external, tunnel};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
-use crate::upstream::{Upstreams, discover, relay_dial};
+use crate::upstream::{Upstreams, discover};
 
 /// An accepted connection goes where it was meant to go.
 pub(crate) fn open(
@@ -23,7 +21,7 @@ pub(crate) fn open(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     mesh: &mut MeshTls,
-    learned: &mut Learned,
+    (learned, external): (&mut Learned, &mut ExternalQueue),
     key: ConnKey,
 ) {
     let now = cx.now;
@@ -41,26 +39,13 @@ pub(crate) fn open(
         Meant::Outside(address) => {
             cx.metrics.intercepted.outside.add(1);
             conns.queue_read(key);
-            relay_out(cx, conns, key, address);
+            external::open_intercepted(cx, conns, external, key, address);
         }
         Meant::Nowhere => refuse(cx, conns, key, ErrorCode::NotIntercepted, &"it"),
         Meant::NoName(address) => {
             refuse(cx, conns, key, ErrorCode::UnknownAddress, &address);
         }
         Meant::BadName(error) => refuse(cx, conns, key, ErrorCode::BadName, &error),
-    }
-}
-
-/// Passes bytes on to an address out of the mesh.
-fn relay_out(cx: &mut Cx, conns: &mut Connections, key: ConnKey, address: SocketAddr) {
-    access_log::begin_line(cx, conns, key, Kind::Tcp, None);
-    if !relay_dial::dial_relayed(cx, conns, key, address) {
-        return;
-    }
-    let up = relay::relay(conns, key).and_then(|relay| relay.other);
-    if let Some(conn) = up.and_then(|up| conns.get_mut(up)) {
-        // For the access log.
-        conn.remote = Some(address);
     }
 }
 

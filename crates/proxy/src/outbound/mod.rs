@@ -1,7 +1,8 @@
 //! The stages of a request, in order: [`route`] decides which service it is for, [`steer`]
 //! applies the routes of that service, [`failover`] chooses the network of one that is called in any, [`dispatch`] finds a connection or has it wait for one, [`send`]
 //! writes it, [`retry`] decides what follows a failed attempt;
-//! [`mirror`] makes copies. [`tunnel`] does the same for connections that carry bytes.
+//! [`mirror`] makes copies. [`tunnel`] does the same for connections that carry bytes, [`external`] for
+//! those that leave the mesh.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -9,6 +10,7 @@
 )]
 
 pub(crate) mod dispatch;
+pub(crate) mod external;
 pub(crate) mod failover;
 pub(crate) mod intercepted;
 pub(crate) mod mirror;
@@ -17,3 +19,5 @@ pub(crate) mod route;
 pub(crate) mod send;
 mod steer;
 pub(crate) mod tunnel;
+
+pub(crate) use external::{ExternalCall, ExternalQueue};

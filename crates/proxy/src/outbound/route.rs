@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
+use tollway_model::egress::PLAIN_PORT;
 use tollway_model::{AppProtocol, ServiceName};
 use tollway_routing::{RequestParts, Target, TargetError, clean_target, decide_target};
-use tollway_telemetry::SeriesId;
+use tollway_telemetry::{LogLimiter, SeriesId};
 
 use crate::as_daprd::{self, AsDaprd};
 use crate::conn::{Connection, Connections, ListenerKind, Role};
@@ -19,6 +20,7 @@ use crate::exchange::{
 };
 use crate::headers::{self, TimeLeft};
 use crate::inbound::{PolicyGate, why_admitted};
+use crate::outbound::external;
 use crate::protocol::Arrival;
 use crate::request_error::RequestError;
 use crate::runtime_protocol::{ActorCaller, RuntimeRequest, RuntimeTarget};
@@ -154,6 +156,7 @@ fn route(
         as_daprd::check_baggage(exchange)?;
     }
     let target = outbound_target(&exchange.via, &exchange.head, &cx.config);
+    let target = or_external(cx, exchange, target);
     if let Some(token) = &cx.config.tokens.api {
         let is_own = matches!(target, Ok(Outbound::Api));
         admit(token, &exchange.via, &mut exchange.head, is_own)?;
@@ -172,6 +175,10 @@ fn route(
         }
         Outbound::External { .. } if asked.is_of_actors() => {
             return Err(TargetError::NoAppId.into());
+        }
+        Outbound::Proxied(url) => {
+            exchange.destination = Destination::Api;
+            headers::proxied_request(&mut exchange.head, url);
         }
         Outbound::External { id, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
@@ -317,12 +324,29 @@ fn route_inbound(
         let caller = peer.as_deref().filter(|_| passed_on.is_none());
         why_admitted::begin_refused_trace(exchange, caller, &cx.config.home, denial);
     }
-    if let Some(target) = admitted? {
+    let admitted = admitted?;
+    if policy.has_shadow()
+        && let Some(denial) = policy.shadow_denial(
+            conns.get_mut(exchange.down.conn),
+            &exchange.head,
+            home,
+            passed_on.as_ref(),
+        )
+    {
+        cx.metrics.policy_shadow_denials.add(1);
+        denial.log_shadow(&mut cx.log, cx.now);
+    }
+    if let Some(target) = admitted {
         exchange.head.path = target;
     }
     let limited = policy.rates.admit(conns.get_mut(exchange.down.conn), cx.now);
     cx.metrics.rate_limited.add(u64::from(limited.is_err()));
-    exchange.under_way = limited?.map(Box::new);
+    let taken = limited?;
+    exchange.under_way = taken.under_way.map(Box::new);
+    if let Some(what) = taken.over_shadow {
+        cx.metrics.rate_shadow_limited.add(1);
+        log_shadow_limit(&mut cx.log, peer.as_deref(), what, cx.now);
+    }
     let caller = passed_on.as_ref().map(|caller| &caller.spiffe);
     let caller = caller.or_else(|| peer.as_ref().map(|peer| &peer.spiffe));
     let own = caller.map(|caller| headers::inbound_request(&mut exchange.head, caller, home));
@@ -353,6 +377,14 @@ fn route_inbound(
         why_admitted::begin_callee_trace(cx, conns, exchanges, policy, key);
     }
     limit_time(cx.now, exchanges, key, own.time_left)
+}
+
+/// A request is over a limit in shadow mode. It goes on.
+fn log_shadow_limit(log: &mut LogLimiter, peer: Option<&PeerIdentity>, what: &str, now: Instant) {
+    let caller = peer.map(|peer| peer.spiffe.to_string()).unwrap_or_default();
+    if let Some(left_out) = log.admit("limit in shadow mode", caller.clone(), now) {
+        tracing::info!(caller, what, left_out, "a limit in shadow mode would refuse requests");
+    }
 }
 
 /// Routes a request of the own runtime to the app.
@@ -406,6 +438,8 @@ enum Outbound {
         path: PathRewrite,
         credentials_used: bool,
     },
+    /// Out of the mesh, through the outbound proxy, to the host of this URL.
+    Proxied(String),
 }
 
 /// How routing changes the path of a request.
@@ -430,6 +464,24 @@ impl PathRewrite {
             Self::StripPrefix(begin) => drop(path.drain(..begin)),
             Self::Replace(other) => *path = other,
         }
+    }
+}
+
+/// At the outbound proxy, what is no service may be a host out of the mesh that egress allows.
+fn or_external(
+    cx: &Cx,
+    exchange: &Exchange,
+    target: Result<Outbound, RequestError>,
+) -> Result<Outbound, RequestError> {
+    match target {
+        Err(RequestError::Target(TargetError::NotMesh(_)))
+            if exchange.via == ListenerKind::Outbound =>
+        {
+            let authority = String::from_utf8_lossy(&exchange.head.authority);
+            let (host, _) = external::decide_proxied(cx, &authority, Some(PLAIN_PORT))?;
+            Ok(Outbound::Proxied(format!("http://{host}")))
+        }
+        target => target,
     }
 }
 

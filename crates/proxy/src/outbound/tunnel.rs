@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tollway_http::{Method, RequestHead};
-use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, ErrorCode, NameError, ServiceName, ServiceState};
 use tollway_routing::intercept::Learned;
 
 use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Relay, Role, access_log};
@@ -12,7 +12,7 @@ use crate::cx::Cx;
 use crate::exchange::Destination;
 use crate::observe::Kind;
 use crate::outbound::failover::{self, Next};
-use crate::outbound::{dispatch, intercepted};
+use crate::outbound::{ExternalQueue, dispatch, external, intercepted};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::{MeshTls, alpn};
@@ -109,12 +109,13 @@ pub(crate) fn dispatch_tcp(
     }
 }
 
-/// CONNECT on the outbound port: a tunnel to one service of the mesh.
+/// CONNECT on the outbound port: a tunnel to one service of the mesh, or to a host out of it.
 pub(crate) fn on_connect(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     mesh: &mut MeshTls,
+    external: &mut ExternalQueue,
     key: ConnKey,
     head: &RequestHead,
 ) {
@@ -126,12 +127,15 @@ pub(crate) fn on_connect(
     }
     access_log::begin_line(cx, conns, key, Kind::Connect, None);
     access_log::mark_line(conns, key, |entry| entry.method = Method::Connect);
-    let host = String::from_utf8_lossy(&head.authority).into_owned();
-    let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
+    let authority = String::from_utf8_lossy(&head.authority).into_owned();
+    let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
     match ServiceName::parse_host(host, &cx.config.home) {
         Ok(service) => {
             access_log::mark_line(conns, key, |entry| entry.service = Some(service.clone()));
             open_tunnel(cx, conns, upstreams, mesh, key, service);
+        }
+        Err(NameError::NotMesh(_)) => {
+            external::on_connect(cx, conns, upstreams, external, key, &authority);
         }
         Err(error) => {
             http1_server::answer_error(cx, conns, key, &RequestError::Target(error.into()))

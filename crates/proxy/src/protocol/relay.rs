@@ -30,6 +30,9 @@ pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey, data:
         if relay.refusal.take().is_some() {
             cx.effects.push(Effect::DispatchRaw(key));
         }
+        if relay.is_held {
+            cx.effects.push(Effect::HeldBytes(key));
+        }
         let is_full = relay.early.len() >= cx.config.limits.pipe_bytes;
         return pause_if(is_full, conns, key);
     };
@@ -61,7 +64,7 @@ fn touch(cx: &mut Cx, conns: &mut Connections, key: ConnKey, bytes: usize) -> Op
     let Role::Relay(side) = &mut conn.role else { return None };
     side.active = now;
     side.has_spoken = true;
-    let other = side.other?;
+    let other = side.other.filter(|_| !side.is_held)?;
     if let Some(relay) = relay(conns, other) {
         relay.active = now;
     }
@@ -96,6 +99,9 @@ pub(crate) fn on_closed(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     back_off_if_unanswered(cx, conns, key);
     let Some(relay) = relay(conns, key) else { return };
     relay.ended = true;
+    if relay.is_held {
+        return cx.effects.push(Effect::HeldBytes(key));
+    }
     let Some(other) = relay.other else { return };
     if let Some(conn) = conns.get_mut(other) {
         conn.io.finish();
@@ -176,7 +182,7 @@ pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: ConnKey, dow
     if conns.get(down).is_none() {
         return conns.close(cx, key);
     }
-    let ended = relay(conns, down).is_some_and(|relay| relay.ended);
+    let ended = relay(conns, down).is_some_and(|relay| relay.ended && !relay.is_held);
     let now = cx.now;
     access_log::note_callee(cx, conns, down, key);
     if let Some(conn) = conns.get_mut(key) {
@@ -194,8 +200,9 @@ pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: ConnKey, dow
 pub(crate) fn attach(conns: &mut Connections, down: ConnKey, up: ConnKey) {
     let Some(relay) = relay(conns, down) else { return };
     relay.other = Some(up);
-    let early = std::mem::take(&mut relay.early);
-    let ended = relay.ended;
+    let is_held = relay.is_held;
+    let early = if is_held { Vec::new() } else { std::mem::take(&mut relay.early) };
+    let ended = relay.ended && !is_held;
     access_log::mark_line(conns, down, |entry| entry.attempts += 1);
     if let Some(conn) = conns.get_mut(up) {
         conn.io.out().extend_from_slice(&early);
@@ -204,6 +211,21 @@ pub(crate) fn attach(conns: &mut Connections, down: ConnKey, up: ConnKey) {
         }
     }
     conns.mark_dirty(up);
+}
+
+/// What has come of `down` goes to its other side.
+pub(crate) fn pass_early(conns: &mut Connections, down: ConnKey, up: ConnKey) {
+    let Some(relay) = relay(conns, down) else { return };
+    let early = std::mem::take(&mut relay.early);
+    let ended = relay.ended;
+    if let Some(conn) = conns.get_mut(up) {
+        conn.io.out().extend_from_slice(&early);
+        if ended {
+            conn.io.finish();
+        }
+    }
+    conns.mark_dirty(up);
+    conns.resume(down);
 }
 
 /// Counts a dial that failed at once; whether another address may be tried.

@@ -237,6 +237,21 @@ pub(crate) fn dial_app(
     conns.insert(cx, conn).ok_or_else(Cause::out_of_descriptors)
 }
 
+/// Dials a host out of the mesh over TLS, which verifies the host's name.
+pub(crate) fn dial_external(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    address: SocketAddr,
+    tls: Tls,
+    purpose: Purpose,
+) -> Result<ConnKey, Cause> {
+    let io = connect(cx, conns, address, Some(tls))?;
+    let mut dial = Dial::to(address, purpose);
+    dial.is_app = true;
+    let conn = Connection::new(io, Role::Dialling(dial), cx.now);
+    conns.insert(cx, conn).ok_or_else(Cause::out_of_descriptors)
+}
+
 /// Dials without TLS.
 pub(crate) fn dial_plain(
     cx: &mut Cx,

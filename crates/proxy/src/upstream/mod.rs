@@ -26,6 +26,8 @@ pub(crate) mod scale;
 pub(crate) mod trace_wait;
 mod workload;
 
+use tollway_model::HostName;
+
 use crate::event_loop::ProcessServices;
 use crate::exchange::{Destination, ExchangeKey};
 pub(crate) use keepalive::Keepalive;
@@ -51,6 +53,11 @@ impl Upstreams {
     /// The app beside this sidecar could not be connected to.
     pub(crate) fn report_app_unreachable(&self) {
         self.services.app_unreachable();
+    }
+
+    /// The addresses of a host out of the mesh are wanted.
+    pub(crate) fn find_addresses(&self, name: &HostName) {
+        self.services.find_addresses(name);
     }
 
     /// A peer has refused the own certificate as one that has ended.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tollway_net::Tls;
+
 use crate::cause::Cause;
 use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Role};
 use crate::cx::{Cx, Effect};
@@ -15,7 +17,22 @@ pub(crate) fn dial_relayed(
     down: ConnKey,
     address: SocketAddr,
 ) -> bool {
-    match dial::dial_plain(cx, conns, address, Purpose::Relay(down)) {
+    dial_relayed_with(cx, conns, down, address, None)
+}
+
+/// The same, over TLS if it is given.
+pub(crate) fn dial_relayed_with(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    down: ConnKey,
+    address: SocketAddr,
+    tls: Option<Tls>,
+) -> bool {
+    let dialled = match tls {
+        Some(tls) => dial::dial_external(cx, conns, address, tls, Purpose::Relay(down)),
+        None => dial::dial_plain(cx, conns, address, Purpose::Relay(down)),
+    };
+    match dialled {
         Ok(up) => {
             relay::attach(conns, down, up);
             true
@@ -58,6 +75,9 @@ pub(crate) fn on_relay_dial_failed(
             Some(service),
         ) if again => {
             cx.effects.push(Effect::DispatchTcp { down, service });
+        }
+        _ if conn.external.as_ref().is_some_and(|call| call.has_more()) => {
+            cx.effects.push(Effect::DialExternal(down));
         }
         _ => {
             tracing::info!(reason = cause.reason, "TCP call failed");

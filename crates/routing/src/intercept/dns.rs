@@ -1,9 +1,10 @@
 //! Questions for names and their answers, as DNS has them on the wire (RFC 1035).
 //!
-//! Only what such a question needs is read: the header and one name, which cannot be compressed. All
-//! else is another server's, which gets the question as it came.
+//! Of a question only what it needs is read: the header and one name, which cannot be compressed. All
+//! else is another server's, which gets the question as it came. Of that server's answer the addresses are
+//! read.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::NAME_BYTES;
 
@@ -18,6 +19,8 @@ const NAME_OF_QUESTION: [u8; 2] = [0xc0, HEADER_LENGTH as u8];
 const LABEL_LENGTH: usize = 63;
 
 const TYPE_A: u16 = 1;
+const TYPE_CNAME: u16 = 5;
+const TYPE_AAAA: u16 = 28;
 const TYPE_ANY: u16 = 255;
 const CLASS_IN: u16 = 1;
 const CLASS_ANY: u16 = 255;
@@ -29,6 +32,9 @@ const IS_TRUNCATED: u8 = 0x02;
 const WANTS_RECURSION: u8 = 0x01;
 /// Of the fourth.
 const HAS_RECURSION: u8 = 0x80;
+const CODE: u8 = 0x0f;
+/// Of the length of a label: a name goes on elsewhere in the message.
+const IS_POINTER: u8 = 0xc0;
 
 /// A question for one name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,6 +83,79 @@ pub fn read_question(message: &[u8]) -> Option<Question> {
     let class = u16::from_be_bytes([class_high, class_low]);
     let wants_ipv4 = matches!(kind, TYPE_A | TYPE_ANY) && matches!(class, CLASS_IN | CLASS_ANY);
     Some(Question { name, wants_ipv4, end: at + 4 })
+}
+
+/// The name that an answer is about, in small letters, and the addresses that it has for it, over other
+/// names for it if it has such. `None` for what is no answer, or that cannot be read.
+#[must_use]
+pub fn read_addresses(answer: &[u8]) -> Option<(String, Vec<IpAddr>)> {
+    let header = answer.get(..HEADER_LENGTH)?;
+    let is_answer = header[2] & (IS_ANSWER | OPERATION) == IS_ANSWER && header[3] & CODE == 0;
+    let questions = u16::from_be_bytes([header[4], header[5]]);
+    if !is_answer || questions != 1 {
+        return None;
+    }
+    let records = u16::from_be_bytes([header[6], header[7]]);
+    let (asked, end) = read_name(answer)?;
+    let asked = asked.to_ascii_lowercase();
+    let mut wanted = asked.clone();
+    let mut found = Vec::new();
+    let mut at = end + 4;
+    for _ in 0..records {
+        let (owner, fixed) = expand_name(answer, at)?;
+        let [a, b, c, d] = *answer.get(fixed..)?.first_chunk::<4>()?;
+        let (kind, class) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        let [high, low] = *answer.get(fixed + 8..)?.first_chunk::<2>()?;
+        let begin = fixed + 10;
+        at = begin + usize::from(u16::from_be_bytes([high, low]));
+        let data = answer.get(begin..at)?;
+        if owner != wanted || class != CLASS_IN {
+            continue;
+        }
+        match kind {
+            TYPE_A => found.extend(<[u8; 4]>::try_from(data).ok().map(IpAddr::from)),
+            TYPE_AAAA => found.extend(<[u8; 16]>::try_from(data).ok().map(IpAddr::from)),
+            TYPE_CNAME => wanted = expand_name(answer, begin)?.0,
+            _ => {}
+        }
+    }
+    Some((asked, found))
+}
+
+/// The name at `at` in small letters, with what it takes from elsewhere in the message, and where it ends.
+fn expand_name(message: &[u8], mut at: usize) -> Option<(String, usize)> {
+    let mut name = String::new();
+    let mut end = None;
+    // Each jump leads towards the beginning.
+    let mut lowest = at;
+    loop {
+        let length = *message.get(at)?;
+        match length & IS_POINTER {
+            IS_POINTER => {
+                let low = *message.get(at + 1)?;
+                let to = usize::from(u16::from_be_bytes([length & !IS_POINTER, low]));
+                end.get_or_insert(at + 2);
+                if to >= lowest {
+                    return None;
+                }
+                (at, lowest) = (to, to);
+            }
+            0 if length == 0 => return Some((name, end.unwrap_or(at + 1))),
+            0 => {
+                let label = message.get(at + 1..at + 1 + usize::from(length))?;
+                if !name.is_empty() {
+                    name.push('.');
+                }
+                let is_plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'.';
+                if !label.iter().all(is_plain) || name.len() + label.len() > NAME_BYTES {
+                    return None;
+                }
+                name.push_str(&std::str::from_utf8(label).ok()?.to_ascii_lowercase());
+                at += 1 + label.len();
+            }
+            _ => return None,
+        }
+    }
 }
 
 /// The name behind the header, and where it ends.
@@ -254,6 +333,74 @@ mod tests {
         fn a_name_is_read_as_it_was_asked(labels in proptest::collection::vec("[a-zA-Z0-9_-]{1,20}", 1..6)) {
             let name = labels.join(".");
             prop_assert_eq!(read_question(&question(&name, TYPE_A)).unwrap().name, name);
+        }
+    }
+
+    /// A record whose owner is written as `owner`.
+    fn record(owner: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
+        let mut bytes = owner.to_vec();
+        bytes.extend_from_slice(&kind.to_be_bytes());
+        bytes.extend_from_slice(&CLASS_IN.to_be_bytes());
+        bytes.extend_from_slice(&[0, 0, 0, 60]);
+        bytes.extend_from_slice(&u16::try_from(data.len()).unwrap().to_be_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    /// An answer to the question for `a.example`.
+    fn answered(code: u8, records: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![0, 7, IS_ANSWER, HAS_RECURSION | code, 0, 1, 0];
+        bytes.push(u8::try_from(records.len()).unwrap());
+        bytes.extend_from_slice(&[0, 0, 0, 0]);
+        bytes.extend_from_slice(b"\x01A\x07example\0\0\x01\0\x01");
+        records.iter().for_each(|record| bytes.extend_from_slice(record));
+        bytes
+    }
+
+    #[test]
+    fn addresses_of_an_answer_are_those_of_the_name_that_was_asked_for() {
+        let v6 = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+        let read = |records: &[Vec<u8>]| {
+            let (name, addresses) = read_addresses(&answered(0, records)).unwrap();
+            assert_eq!(name, "a.example");
+            let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            texts.join(" ")
+        };
+        let direct = record(&NAME_OF_QUESTION, TYPE_A, &[192, 0, 2, 7]);
+        assert_eq!(
+            read(&[direct.clone(), record(&NAME_OF_QUESTION, TYPE_AAAA, &v6)]),
+            "192.0.2.7 2001:db8::7"
+        );
+        // `a.example` is `b.example`: a label, and the rest of the question.
+        let other = b"\x01b\xc0\x0e";
+        let cname = record(&NAME_OF_QUESTION, TYPE_CNAME, other);
+        assert_eq!(
+            read(&[cname, record(b"\x01B\x07example\0", TYPE_A, &[192, 0, 2, 8])]),
+            "192.0.2.8"
+        );
+        // What is said of another name is not believed.
+        assert_eq!(read(&[record(other, TYPE_A, &[192, 0, 2, 9])]), "");
+        assert_eq!(read(&[record(other, TYPE_A, &[192, 0, 2, 9]), direct]), "192.0.2.7");
+    }
+
+    #[test]
+    fn what_is_no_answer_with_addresses_has_none() {
+        let direct = record(&NAME_OF_QUESTION, TYPE_A, &[192, 0, 2, 7]);
+        assert_eq!(read_addresses(&answered(3, std::slice::from_ref(&direct))), None);
+        let whole = answered(0, std::slice::from_ref(&direct));
+        assert!(read_addresses(&whole).is_some());
+        for length in 0..whole.len() {
+            assert_eq!(read_addresses(&whole[..length]), None, "{length}");
+        }
+        let mut question = whole;
+        question[2] = 0;
+        assert_eq!(read_addresses(&question), None);
+        let short = answered(0, &[record(&NAME_OF_QUESTION, TYPE_A, &[1])]);
+        assert_eq!(read_addresses(&short), Some(("a.example".to_owned(), Vec::new())));
+        // A name that leads to itself, and one that leads on.
+        for pointer in [27_u8, 40] {
+            let circle = record(&[IS_POINTER, pointer], TYPE_A, &[192, 0, 2, 7]);
+            assert_eq!(read_addresses(&answered(0, &[circle])), None);
         }
     }
 }

@@ -34,6 +34,7 @@ fn policy(name: &str, allow: Option<&[&str]>, deny: &[&str]) -> Arc<Policy> {
     let policy = Policy {
         name: ObjectName::new("shop", name).unwrap(),
         target: PolicyTarget::App(label("stock")),
+        mode: Mode::Enforce,
         allow: allow.map(rules),
         deny: rules(deny),
     };
@@ -247,6 +248,7 @@ fn the_network_can_be_closed_and_opened_by_service() {
     let closed = Policy {
         name: ObjectName::new("tollway", "closed").unwrap(),
         target: PolicyTarget::Network,
+        mode: Mode::Enforce,
         allow: Some(Vec::new()),
         deny: Vec::new(),
     };
@@ -416,6 +418,38 @@ fn a_name_without_a_namespace_is_of_the_policys_own() {
     check(&view(&policies, "web.orders.west"), "GET /theirs", "ok");
 }
 
+fn in_shadow(policy: &Arc<Policy>) -> Arc<Policy> {
+    Arc::new(Policy { mode: Mode::Shadow, ..Policy::clone(policy) })
+}
+
+#[test]
+fn a_policy_in_shadow_mode_changes_nothing_and_shows_what_it_would() {
+    let open = policy("open", None, &["any DELETE any"]);
+    let closed = policy("closed", Some(&["web GET /a/**"]), &["any any /secret/**"]);
+    let view = view(&[open, in_shadow(&closed)], WEB);
+    let shadow = |request: &str| {
+        let (method, target) = request.split_once(' ').unwrap();
+        let refusal = view.shadow_refusal(method.as_bytes(), target.as_bytes());
+        refusal.map_or("-".to_owned(), |refusal| refusal.to_string())
+    };
+    for (request, decided, of_shadow) in [
+        ("GET /a/x", "ok", "-"),
+        ("GET /b", "ok", "policy shop/closed is in force and no rule allows it"),
+        ("GET /a/../secret/x", "ok", "policy shop/closed denies it"),
+        ("DELETE /a/x", "denied by open", "policy shop/open denies it"),
+    ] {
+        check(&view, request, decided);
+        assert_eq!(shadow(request), of_shadow, "{request}");
+    }
+    assert_eq!(view.decide_connection().unwrap_err().policy.name.as_str(), "open");
+    let alone = PolicySet::new(stock(), [in_shadow(&closed)]);
+    assert!(alone.has_shadow() && !alone.is_empty());
+    let who = Who::new(WEB);
+    let view = alone.view(who.caller());
+    assert_eq!(view.decide_connection(), Ok(()));
+    assert_eq!(view.shadow_connection_refusal().unwrap().why, PolicyReason::Denied);
+}
+
 proptest! {
     #[test]
     fn the_tree_decides_as_the_rules_read(
@@ -427,7 +461,8 @@ proptest! {
     ) {
         let policies: Vec<Arc<Policy>> = sets.into_iter().enumerate().map(|(n, (allow, deny))| {
             let name = ObjectName::new("shop", &format!("p{n}")).unwrap();
-            Arc::new(Policy { name, target: PolicyTarget::Namespace, allow, deny })
+            let (target, mode) = (PolicyTarget::Namespace, Mode::Enforce);
+            Arc::new(Policy { name, target, mode, allow, deny })
         }).collect();
         let mut path = format!("/{}", segments.join("/"));
         if slash && !segments.is_empty() {
@@ -436,5 +471,14 @@ proptest! {
         let who_is = Who::new(who);
         let decided = view(&policies, who).decide_request(method.as_bytes(), path.as_bytes());
         prop_assert_eq!(decided.is_ok(), naive(&policies, &who_is, method, &path));
+        // With the last one in shadow mode it is as without it, and what it would be is known.
+        if let [others @ .., last] = &policies[..] {
+            let (method, path) = (method.as_bytes(), path.as_bytes());
+            let shadow = view(&[others, &[in_shadow(last)]].concat(), who);
+            let without = view(others, who).decide_request(method, path);
+            prop_assert_eq!(shadow.decide_request(method, path).is_ok(), without.is_ok());
+            let would = shadow.shadow_refusal(method, path).map(RequestRefusal::Policy);
+            prop_assert_eq!(would, decided.err());
+        }
     }
 }

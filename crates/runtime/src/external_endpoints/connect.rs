@@ -4,6 +4,7 @@
 //! those of the system.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,6 +22,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 use tollway_dial::{Stream, Tls};
 use tollway_identity::{ClientPair, public_config, roots_in_pem, system_roots};
+use tollway_model::EgressDefault;
+use tollway_proxy::AppEgress;
 use tonic::body::Body;
 
 /// Time for name resolution, TCP and TLS.
@@ -97,7 +100,12 @@ impl Client {
 
 /// # Errors
 /// [`EndpointTlsError`].
-pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, EndpointTlsError> {
+pub(crate) fn client(
+    endpoint: &str,
+    tls: &EndpointTls,
+    egress: &Arc<AppEgress>,
+    guard: Guard,
+) -> Result<Client, EndpointTlsError> {
     let roots = match &tls.root_ca {
         Some(pem) => roots_in_pem(pem)
             .map_err(|_| EndpointTlsError::NoAuthority { endpoint: endpoint.to_owned() })?,
@@ -107,7 +115,7 @@ pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, Endpoi
     let refused = |source| EndpointTlsError::Refused { endpoint: endpoint.to_owned(), source };
     let pair = client_pair(endpoint, tls)?;
     let config = public_config(roots, &[b"http/1.1"], pair).map_err(refused)?;
-    let dialler = Dialler { tls: Arc::new(config) };
+    let dialler = Dialler { tls: Arc::new(config), egress: Arc::clone(egress), guard };
     let pool = Pool::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -135,9 +143,41 @@ fn client_pair(endpoint: &str, tls: &EndpointTls) -> Result<Option<ClientPair>, 
 #[derive(Clone)]
 pub(crate) struct Dialler {
     tls: Arc<ClientConfig>,
+    egress: Arc<AppEgress>,
+    guard: Guard,
+}
+
+/// Which addresses of a name may be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// None of this machine, its link and this sidecar, unless an egress names it.
+    Always,
+    /// The same where what no egress allows is refused; elsewhere any.
+    IfClosed,
 }
 
 impl Dialler {
+    /// The addresses of a host that may be called.
+    async fn egress_addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+        // An address is decided by itself.
+        let rules = self.egress.rules().filter(|_| host.parse::<IpAddr>().is_err());
+        let Some(rules) = rules else { return Ok(found) };
+        if self.guard == Guard::IfClosed && rules.by_default() != EgressDefault::Closed {
+            return Ok(found);
+        }
+        let may = |address: &SocketAddr| self.egress.may_be_behind_a_name(&rules, *address);
+        let usable: Vec<SocketAddr> = found.iter().copied().filter(may).collect();
+        match (usable.is_empty(), found.first()) {
+            (true, Some(first)) => {
+                let ip = first.ip();
+                let reason = format!("its address {ip} is of this machine or its link");
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+            }
+            _ => Ok(usable),
+        }
+    }
+
     async fn dial(self, to: Uri) -> io::Result<Link> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = to.host().ok_or_else(|| wrong("the URL has no host"))?;
@@ -145,9 +185,14 @@ impl Dialler {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_tls = to.scheme_str() == Some("https");
         let port = to.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let tls = is_tls.then(|| Tls::to(host, self.tls)).transpose();
+        let tls = is_tls.then(|| Tls::to(host, Arc::clone(&self.tls))).transpose();
         let tls = tls.map_err(|error| wrong(&error.to_string()))?;
-        let stream = tollway_dial::dial((host, port), tls, CONNECT_TIMEOUT).await?;
+        let dial = async {
+            let addresses = self.egress_addresses(host, port).await?;
+            Ok::<_, io::Error>(tollway_dial::dial(&addresses[..], tls, CONNECT_TIMEOUT).await?)
+        };
+        let dialled = tokio::time::timeout(CONNECT_TIMEOUT, dial).await;
+        let stream = dialled.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))?;
         Ok(Link(TokioIo::new(stream)))
     }
 }
@@ -209,7 +254,10 @@ mod tests {
 
     #[test]
     fn what_is_no_pem_is_refused_with_its_field() {
-        let refused = |tls: EndpointTls| client("shop", &tls).err().unwrap().to_string();
+        let egress = Arc::default();
+        let refused = |tls: EndpointTls| {
+            client("shop", &tls, &egress, Guard::IfClosed).err().unwrap().to_string()
+        };
         let nothing = "nothing".to_owned();
         let root = refused(EndpointTls { root_ca: Some(nothing.clone()), certificate: None });
         assert!(root.contains("clientTLS.rootCA of HTTPEndpoint `shop`"), "{root}");

@@ -6,7 +6,8 @@
 mod connect;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -15,11 +16,12 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{HeaderMap, Request, Response, Uri};
 use thiserror::Error;
-use tollway_model::{ErrorCode, ServiceName};
-use tollway_proxy::ERROR_FIELD;
+use tollway_model::egress::{PLAIN_PORT, TLS_PORT};
+use tollway_model::{EgressDefault, ErrorCode, ServiceName, chain};
+use tollway_proxy::{AppEgress, ERROR_FIELD, ExternalHost};
 use tonic::body::Body;
 
-use self::connect::{Client, client};
+use self::connect::{Client, Guard, client};
 pub use self::connect::{EndpointTls, EndpointTlsError};
 use crate::actors::Problem;
 use crate::body_collector::BodyCollector;
@@ -36,6 +38,9 @@ const NOT_PASSED_ON: [HeaderName; 8] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
+
+/// Clients for hosts to which TLS is begun under authorities of their own.
+const BEGUN_CLIENTS_LIMIT: usize = 64;
 
 /// An endpoint outside of the network.
 #[derive(Clone, Debug)]
@@ -103,6 +108,11 @@ pub(crate) struct ExternalCalls {
     endpoints: HashMap<String, (HttpEndpoint, Client)>,
     /// For URLs.
     client: Client,
+    /// For what comes through the outbound proxy.
+    proxied: Client,
+    /// For hosts to which TLS is begun, by the authorities of their certificates.
+    begun: Mutex<HashMap<Arc<str>, Client>>,
+    egress: Arc<AppEgress>,
     resiliency: Option<Arc<ResiliencyState>>,
     home: ServiceName,
     bodies: BodyCollector,
@@ -116,14 +126,27 @@ impl ExternalCalls {
         resiliency: Option<Arc<ResiliencyState>>,
         home: ServiceName,
         bodies: BodyCollector,
+        egress: Arc<AppEgress>,
     ) -> Result<Self, EndpointTlsError> {
         let mut known = HashMap::new();
         for endpoint in endpoints {
-            let client = client(&endpoint.name, &endpoint.tls)?;
+            let client = client(&endpoint.name, &endpoint.tls, &egress, Guard::IfClosed)?;
             known.insert(endpoint.name.clone(), (endpoint, client));
         }
-        let of_urls = client("URLs", &EndpointTls::default())?;
-        Ok(Self { endpoints: known, client: of_urls, resiliency, home, bodies })
+        let plain = EndpointTls::default();
+        let of_urls = client("URLs", &plain, &egress, Guard::IfClosed)?;
+        let proxied = client("URLs", &plain, &egress, Guard::Always)?;
+        let begun = Mutex::default();
+        Ok(Self {
+            endpoints: known,
+            client: of_urls,
+            proxied,
+            begun,
+            egress,
+            resiliency,
+            home,
+            bodies,
+        })
     }
 
     /// The names of the endpoints, sorted.
@@ -151,6 +174,11 @@ impl ExternalCalls {
                 (&url, &self.client, [].as_slice())
             }
         };
+        let (url, client) = match self.admit(url, true)? {
+            Some((url, begun)) => (url, begun.unwrap_or_else(|| client.clone())),
+            None => (url.clone(), client.clone()),
+        };
+        let client = &client;
         head.uri = url.join(&head.uri).map_err(|error| failed(ErrorCode::BadName, &error))?;
         if url.is_tls() {
             client.check_trust().map_err(|error| failed(ErrorCode::Unreachable, &error))?;
@@ -180,6 +208,87 @@ impl ExternalCalls {
         }
     }
 
+    /// Sends a request of the outbound proxy to the host of `url`.
+    pub(crate) async fn answer_proxied(&self, url: &str, request: Request<Body>) -> Response<Body> {
+        self.call_proxied(url, request).await.unwrap_or_else(|problem| problem.response())
+    }
+
+    async fn call_proxied(&self, url: &str, request: Request<Body>) -> Answered {
+        let (mut head, body) = request.into_parts();
+        let wrong = |why: &dyn std::fmt::Display| Problem::new(ErrorCode::BadName, why.to_string());
+        let named = BaseUrl::new(url).map_err(|error| wrong(&error))?;
+        let (to, client) = match self.admit(&named, false)? {
+            Some((url, begun)) => (url, begun.unwrap_or_else(|| self.proxied.clone())),
+            None => (named, self.proxied.clone()),
+        };
+        head.uri = to.join(&head.uri).map_err(|error| wrong(&error))?;
+        if to.is_tls() {
+            let refused = |error| Problem::new(ErrorCode::Unreachable, chain(&error));
+            client.check_trust().map_err(refused)?;
+        }
+        take_what_is_of_connections(&mut head.headers);
+        self.attempt(url, &client, &head, body).await
+    }
+
+    /// Whether egress lets the app call the host of `url`. Gives where the call goes if TLS is begun, and
+    /// the client for certificates of other authorities than the system's.
+    ///
+    /// # Errors
+    /// `EgressRefused`, `EgressUnknown`.
+    fn admit(
+        &self,
+        url: &BaseUrl,
+        is_counted: bool,
+    ) -> Result<Option<(BaseUrl, Option<Client>)>, Problem> {
+        let Some(rules) = self.egress.rules() else {
+            let text =
+                format!("the sidecar of {} does not know yet what its app may call", self.home);
+            return Err(Problem::new(ErrorCode::EgressUnknown, text));
+        };
+        let authority = url.base.authority().map_or("", |authority| authority.as_str());
+        let port = if url.is_tls() { TLS_PORT } else { PLAIN_PORT };
+        let Some(host) = ExternalHost::read(authority, port) else {
+            // A name in a form of its own, which no egress has.
+            return match rules.by_default() {
+                EgressDefault::Closed => Err(refused(&authority)),
+                EgressDefault::Open | EgressDefault::Shadow => Ok(None),
+            };
+        };
+        let decision = host.decide(&rules);
+        if is_counted {
+            self.egress.note(&decision, &host, Instant::now());
+        }
+        if decision.is_refused() {
+            return Err(refused(&host));
+        }
+        let (Some((port, tls)), ExternalHost::Name(name, _), false) =
+            (decision.tls, &host, url.is_tls())
+        else {
+            return Ok(None);
+        };
+        let path = url.base.path();
+        let begun = BaseUrl::new(&format!("https://{name}:{port}{path}"));
+        let begun = begun.map_err(|error| Problem::new(ErrorCode::BadName, chain(&error)))?;
+        let client = tls.authorities.map(|pem| self.begun_client(&pem)).transpose();
+        let client = client.map_err(|error| Problem::new(ErrorCode::TlsFailed, chain(&error)))?;
+        Ok(Some((begun, client)))
+    }
+
+    /// The client for hosts whose certificates these authorities sign. A few are kept.
+    fn begun_client(&self, pem: &Arc<str>) -> Result<Client, EndpointTlsError> {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = begun.get(pem) {
+            return Ok(client.clone());
+        }
+        let tls = EndpointTls { root_ca: Some(pem.to_string()), certificate: None };
+        let made = client("of an Egress", &tls, &self.egress, Guard::Always)?;
+        if begun.len() >= BEGUN_CLIENTS_LIMIT {
+            begun.clear();
+        }
+        begun.insert(Arc::clone(pem), made.clone());
+        Ok(made)
+    }
+
     async fn attempt(&self, id: &str, client: &Client, head: &Parts, body: Body) -> Answered {
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
@@ -188,7 +297,7 @@ impl ExternalCalls {
         let answer = client.request(request).await.map_err(|error| {
             let code =
                 if error.is_connect() { ErrorCode::Unreachable } else { ErrorCode::ClosedEarly };
-            let why = tollway_model::chain(&error);
+            let why = chain(&error);
             Problem::new(code, format!("failed to invoke, id: {id}, err: {why}"))
         })?;
         let (mut head, body) = answer.into_parts();
@@ -197,6 +306,12 @@ impl ExternalCalls {
         head.headers.remove(ERROR_FIELD);
         Ok(Response::from_parts(head, Body::new(body)))
     }
+}
+
+fn refused(host: &dyn std::fmt::Display) -> Problem {
+    let remedy = "have the operator allow it in an Egress";
+    let text = format!("no egress allows the app to call {host}; {remedy}");
+    Problem::new(ErrorCode::EgressRefused, text)
 }
 
 fn take_what_is_of_connections(fields: &mut HeaderMap) {

@@ -55,6 +55,9 @@ pub struct Control {
     /// default a type belongs to the first app that offers it.
     #[setting()]
     pub share_actor_types: bool,
+    /// What becomes of calls of hosts out of the mesh that no Egress allows.
+    #[setting(default = "open")]
+    pub egress: Egress,
     /// How workloads reach other networks.
     #[setting(default = "direct")]
     pub remote_calls: RemoteCalls,
@@ -91,6 +94,14 @@ pub enum ReusedKeys {
     Bar,
     /// The renewal is refused; the holder of the later key goes on.
     Refuse,
+}
+
+/// What holds where no egress allows a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Egress {
+    Open,
+    Closed,
+    Shadow,
 }
 
 /// Who opens the connections to other networks.

@@ -11,7 +11,7 @@ mod sidecar;
 mod telemetry;
 
 pub use app::{ApiTokens, App, AppHost, DaprFiles, WebAccess};
-pub use control::{Control, Etcd, RemoteCalls, ReusedKeys};
+pub use control::{Control, Egress, Etcd, RemoteCalls, ReusedKeys};
 pub use front::Front;
 pub use gateway::Gateway;
 pub use member::Member;

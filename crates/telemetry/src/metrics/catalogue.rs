@@ -66,6 +66,8 @@ metrics! {
             "Requests and connections that a policy denied.";
         POLICY_CLOSED_CONNECTIONS: Counter "tollway_policy_closed_connections_total" [],
             "Relayed connections closed because a changed policy denies them.";
+        POLICY_SHADOW_DENIALS: Counter "tollway_policy_shadow_denials_total" [],
+            "Requests and connections that were let in, and that policies in shadow mode would refuse.";
         RATE_LIMITED: Counter "tollway_rate_limited_total" [],
             "Requests that a limit of a traffic policy refused: too many in a time, or at one time.";
         REQUESTS_SHED: Counter "tollway_requests_shed_total" [],
@@ -78,6 +80,8 @@ metrics! {
             "Ejections that left so few replicas of a service that all are used.";
         FAULTS: Counter "tollway_faults_total" ["kind"],
             "Requests that a traffic policy has had delayed or aborted on purpose, by kind.";
+        RATE_SHADOW_LIMITED: Counter "tollway_rate_shadow_limited_total" [],
+            "Requests that limits of traffic policies in shadow mode would refuse.";
         RETRIES: Counter "tollway_retries_total" [],
             "Retries: further attempts after one that changed nothing.";
         MIRRORED_REQUESTS: Counter "tollway_mirrored_requests_total" [],
@@ -148,6 +152,8 @@ metrics! {
     MEMBERS {
         INTERCEPTED_NAMES: Counter "tollway_intercepted_names_total" ["answer"],
             "Answers to questions for names of an app whose connections are intercepted.";
+        EGRESS: Counter "tollway_egress_total" ["decision"],
+            "Calls of hosts out of the mesh that the sidecar passes or refuses, by decision: an Egress allows it, the default lets it pass, it is refused, or it would be refused if what is in shadow mode were enforced.";
         APP_READY: Gauge "tollway_app_ready" [],
             "Whether the app accepts connections; 1 without an app.";
         CONTROL_CONNECTED: Gauge "tollway_control_connected" [],

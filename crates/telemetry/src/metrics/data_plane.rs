@@ -36,6 +36,7 @@ pub struct DataPlaneMetrics {
     pub outbound_requests: Counter,
     pub requests_refused: Counter,
     pub policy_denials: Counter,
+    pub policy_shadow_denials: Counter,
     pub policy_closed_connections: Counter,
     pub rate_limited: Counter,
     pub requests_shed: Counter,
@@ -43,6 +44,7 @@ pub struct DataPlaneMetrics {
     pub ejected_replicas: Gauge,
     pub replica_panics: Counter,
     pub faults: Faults,
+    pub rate_shadow_limited: Counter,
     pub retries: Counter,
     pub mirrored_requests: Counter,
     pub mirrors_skipped: Counter,
@@ -119,15 +121,17 @@ pub struct Faults {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 31] = [
+static COUNTERS: [(&Metric, CounterOf); 33] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
     (&names::POLICY_DENIALS, |m| &m.policy_denials),
+    (&names::POLICY_SHADOW_DENIALS, |m| &m.policy_shadow_denials),
     (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed_connections),
     (&names::RATE_LIMITED, |m| &m.rate_limited),
     (&names::REQUESTS_SHED, |m| &m.requests_shed),
     (&names::REPLICA_PANICS, |m| &m.replica_panics),
+    (&names::RATE_SHADOW_LIMITED, |m| &m.rate_shadow_limited),
     (&names::RETRIES, |m| &m.retries),
     (&names::MIRRORED_REQUESTS, |m| &m.mirrored_requests),
     (&names::MIRRORS_SKIPPED, |m| &m.mirrors_skipped),

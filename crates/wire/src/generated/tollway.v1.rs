@@ -91,6 +91,85 @@ impl AppProtocol {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Egress {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// It is decided, counted and logged, and changes nothing else.
+    #[prost(bool, tag = "3")]
+    pub shadow: bool,
+    /// `app\[.namespace\]` with `*` for any; every app of its namespace if empty.
+    #[prost(string, repeated, tag = "4")]
+    pub from: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "5")]
+    pub hosts: ::prost::alloc::vec::Vec<EgressHost>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EgressHost {
+    /// A name, `*.` and the end of names, `*`, or a range of addresses.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// Any if it is 0.
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// The sidecar begins TLS.
+    #[prost(message, optional, tag = "3")]
+    pub tls: ::core::option::Option<BeginTls>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginTls {
+    /// Where the app calls without TLS.
+    #[prost(uint32, tag = "1")]
+    pub plain_port: u32,
+    /// In PEM; those of the system if empty.
+    #[prost(string, tag = "2")]
+    pub authorities: ::prost::alloc::string::String,
+}
+/// What holds for one app.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EgressRules {
+    /// Of what no egress allows.
+    #[prost(enumeration = "EgressDefault", tag = "1")]
+    pub by_default: i32,
+    /// Those that hold for the app, in the order of names.
+    #[prost(message, repeated, tag = "2")]
+    pub egresses: ::prost::alloc::vec::Vec<Egress>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum EgressDefault {
+    Unspecified = 0,
+    Open = 1,
+    Closed = 2,
+    Shadow = 3,
+}
+impl EgressDefault {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "EGRESS_DEFAULT_UNSPECIFIED",
+            Self::Open => "EGRESS_DEFAULT_OPEN",
+            Self::Closed => "EGRESS_DEFAULT_CLOSED",
+            Self::Shadow => "EGRESS_DEFAULT_SHADOW",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "EGRESS_DEFAULT_UNSPECIFIED" => Some(Self::Unspecified),
+            "EGRESS_DEFAULT_OPEN" => Some(Self::Open),
+            "EGRESS_DEFAULT_CLOSED" => Some(Self::Closed),
+            "EGRESS_DEFAULT_SHADOW" => Some(Self::Shadow),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Failover {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
@@ -150,6 +229,9 @@ pub struct Policy {
     pub allow: ::prost::alloc::vec::Vec<PolicyRule>,
     #[prost(message, repeated, tag = "8")]
     pub deny: ::prost::alloc::vec::Vec<PolicyRule>,
+    /// It is decided, counted and logged, and changes nothing else.
+    #[prost(bool, tag = "9")]
+    pub shadow: bool,
     #[prost(oneof = "policy::Target", tags = "3, 4, 5")]
     pub target: ::core::option::Option<policy::Target>,
 }
@@ -446,6 +528,9 @@ pub struct TrafficPolicy {
     pub name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "5")]
     pub parts: ::core::option::Option<TrafficParts>,
+    /// What is over its limits is counted and logged, and not refused.
+    #[prost(bool, tag = "6")]
+    pub shadow: bool,
     #[prost(oneof = "traffic_policy::Target", tags = "3, 4")]
     pub target: ::core::option::Option<traffic_policy::Target>,
 }
@@ -480,6 +565,16 @@ pub struct TrafficParts {
     pub concurrency_per_caller: ::core::option::Option<u32>,
     #[prost(message, optional, tag = "8")]
     pub shedding: ::core::option::Option<Shedding>,
+    /// What policies in shadow mode come to.
+    #[prost(message, optional, tag = "9")]
+    pub shadow: ::core::option::Option<ShadowLimits>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShadowLimits {
+    #[prost(message, optional, tag = "1")]
+    pub rate: ::core::option::Option<Rate>,
+    #[prost(uint32, optional, tag = "2")]
+    pub concurrency_per_caller: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Balancing {
@@ -597,7 +692,7 @@ pub struct ObjectId {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Object {
-    #[prost(oneof = "object::Object", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "object::Object", tags = "1, 2, 3, 4, 5")]
     pub object: ::core::option::Option<object::Object>,
 }
 /// Nested message and enum types in `Object`.
@@ -612,6 +707,8 @@ pub mod object {
         TrafficPolicy(super::TrafficPolicy),
         #[prost(message, tag = "4")]
         Failover(super::Failover),
+        #[prost(message, tag = "5")]
+        Egress(super::Egress),
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -622,6 +719,7 @@ pub enum ObjectKind {
     Route = 2,
     TrafficPolicy = 3,
     Failover = 4,
+    Egress = 5,
 }
 impl ObjectKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -635,6 +733,7 @@ impl ObjectKind {
             Self::Route => "OBJECT_KIND_ROUTE",
             Self::TrafficPolicy => "OBJECT_KIND_TRAFFIC_POLICY",
             Self::Failover => "OBJECT_KIND_FAILOVER",
+            Self::Egress => "OBJECT_KIND_EGRESS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -645,6 +744,7 @@ impl ObjectKind {
             "OBJECT_KIND_ROUTE" => Some(Self::Route),
             "OBJECT_KIND_TRAFFIC_POLICY" => Some(Self::TrafficPolicy),
             "OBJECT_KIND_FAILOVER" => Some(Self::Failover),
+            "OBJECT_KIND_EGRESS" => Some(Self::Egress),
             _ => None,
         }
     }
@@ -3575,6 +3675,10 @@ pub struct WatchResponse {
     /// those held. Present as `policies` are.
     #[prost(message, optional, tag = "9")]
     pub traffic: ::core::option::Option<TrafficParts>,
+    /// Which hosts out of the mesh the watcher's app may call; it replaces what is held. Present as
+    /// `policies` are.
+    #[prost(message, optional, tag = "10")]
+    pub egress: ::core::option::Option<EgressRules>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceUpdate {

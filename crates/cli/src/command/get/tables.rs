@@ -3,7 +3,7 @@
 use tollway_identity::span;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Failover, NetworkName, Object, ObjectKind, Policy, PolicyScope, Route, TrafficPolicy,
+    Egress, Failover, NetworkName, Object, ObjectKind, Policy, PolicyScope, Route, TrafficPolicy,
 };
 
 use crate::command::moment::Moment;
@@ -17,11 +17,12 @@ enum Side {
     Right,
 }
 
-const POLICIES: [Column; 4] = [
+const POLICIES: [Column; 5] = [
     ("POLICY", Side::Left),
     ("PROTECTS", Side::Left),
     ("ALLOW", Side::Right),
     ("DENY", Side::Right),
+    ("MODE", Side::Left),
 ];
 
 const ROUTES: [Column; 5] = [
@@ -32,8 +33,15 @@ const ROUTES: [Column; 5] = [
     ("AGE", Side::Right),
 ];
 
-const TRAFFIC_POLICIES: [Column; 3] =
-    [("TRAFFIC POLICY", Side::Left), ("SERVICES", Side::Left), ("PARTS", Side::Left)];
+const TRAFFIC_POLICIES: [Column; 4] = [
+    ("TRAFFIC POLICY", Side::Left),
+    ("SERVICES", Side::Left),
+    ("PARTS", Side::Left),
+    ("MODE", Side::Left),
+];
+
+const EGRESS: [Column; 4] =
+    [("EGRESS", Side::Left), ("APPS", Side::Left), ("HOSTS", Side::Right), ("MODE", Side::Left)];
 
 const FAILOVERS: [Column; 5] = [
     ("FAILOVER", Side::Left),
@@ -55,12 +63,14 @@ pub(super) fn of_objects(
         Object::Route(route) => route_row(route, network, now_unix_ms),
         Object::TrafficPolicy(policy) => traffic_row(policy),
         Object::Failover(failover) => failover_row(failover),
+        Object::Egress(egress) => egress_row(egress),
     };
     let columns: &[Column] = match kind {
         ObjectKind::Policy => &POLICIES,
         ObjectKind::Route => &ROUTES,
         ObjectKind::TrafficPolicy => &TRAFFIC_POLICIES,
         ObjectKind::Failover => &FAILOVERS,
+        ObjectKind::Egress => &EGRESS,
     };
     table(columns, objects.iter().map(row).collect())
 }
@@ -71,7 +81,7 @@ fn policy_row(policy: &Policy) -> Vec<String> {
     let count = |count: usize| count.to_string();
     let allow = policy.allow.as_ref().map_or("-".to_owned(), |rules| count(rules.len()));
     let deny = if policy.deny.is_empty() { "-".to_owned() } else { count(policy.deny.len()) };
-    vec![policy.name.to_string(), protects, allow, deny]
+    vec![policy.name.to_string(), protects, allow, deny, policy.mode.to_string()]
 }
 
 /// The services of a scope, as a pattern.
@@ -94,6 +104,7 @@ fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
         rate,
         concurrency_per_caller,
         shedding,
+        shadow: _,
     } = &policy.parts;
     let parts = [
         (balancing.is_some(), "balancing"),
@@ -107,7 +118,15 @@ fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
     ];
     let parts: Vec<&str> =
         parts.into_iter().filter_map(|(has, name)| has.then_some(name)).collect();
-    vec![policy.name.to_string(), services(policy.scope()), parts.join(",")]
+    let (name, services) = (policy.name.to_string(), services(policy.scope()));
+    vec![name, services, parts.join(","), policy.mode.to_string()]
+}
+
+/// For which apps it is, and how many hosts it has.
+fn egress_row(egress: &Egress) -> Vec<String> {
+    let from: Vec<String> = egress.from.iter().map(ToString::to_string).collect();
+    let apps = if from.is_empty() { services(egress.scope()) } else { from.join(",") };
+    vec![egress.name.to_string(), apps, egress.hosts.len().to_string(), egress.mode.to_string()]
 }
 
 /// Which services it is about, and their networks: those of one priority with a comma between them, the
@@ -186,7 +205,10 @@ mod tests {
             Object::Route(route) => {
                 Object::Route(Arc::new(Route { created_unix_ms, ..Route::clone(&route) }))
             }
-            other @ (Object::Policy(_) | Object::TrafficPolicy(_) | Object::Failover(_)) => {
+            other @ (Object::Policy(_)
+            | Object::TrafficPolicy(_)
+            | Object::Failover(_)
+            | Object::Egress(_)) => {
                 panic!("{other:?}")
             }
         }
@@ -230,6 +252,6 @@ shop/far          stock.shop.east  *.shop       1      -
 ";
         assert_eq!(shown, expected);
         let none = of_objects(ObjectKind::Policy, &[], &west, 0);
-        assert_eq!(none, "POLICY  PROTECTS  ALLOW  DENY\n");
+        assert_eq!(none, "POLICY  PROTECTS  ALLOW  DENY  MODE\n");
     }
 }

@@ -5,9 +5,12 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use tollway_model::egress::{AppPattern, BeginTls, EgressHost};
 use tollway_model::route::*;
 use tollway_model::traffic_policy::*;
-use tollway_model::{CallerPattern, Label, ObjectName, Route, ServiceRef, TrafficPolicy};
+use tollway_model::{
+    CallerPattern, Egress, Label, Mode, ObjectName, Route, ServiceRef, TrafficPolicy,
+};
 
 fn label() -> impl Strategy<Value = Label> {
     "[a-zA-Z0-9_-]{1,8}".prop_map(|text| Label::new(&text).unwrap())
@@ -329,10 +332,45 @@ pub(super) fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
             rate,
             concurrency_per_caller,
             shedding,
+            shadow: ShadowLimits::default(),
         }
     });
     (label(), label(), option::of(label()), parts).prop_map(|(namespace, name, app, parts)| {
         let target = app.map_or(TrafficTarget::Namespace, TrafficTarget::App);
-        TrafficPolicy { name: ObjectName { namespace, name }, target, parts }
+        let name = ObjectName { namespace, name };
+        TrafficPolicy { name, target, mode: Mode::Enforce, parts }
+    })
+}
+
+fn egress_host() -> impl Strategy<Value = EgressHost> {
+    let name = "[a-z][a-z0-9-]{0,6}([.][a-z][a-z0-9]{0,3}){0,2}";
+    let named = prop_oneof![
+        name.prop_map(String::from),
+        name.prop_map(|text| format!("*.{text}")),
+        Just("*".to_owned()),
+    ];
+    let tls = (1..=u16::MAX, option::of(Just("-----BEGIN CERTIFICATE-----\n")));
+    let tls = tls.prop_map(|(plain_port, authorities)| BeginTls {
+        plain_port,
+        authorities: authorities.map(Into::into),
+    });
+    let named = (named, option::of(1..=u16::MAX), option::of(tls))
+        .prop_filter_map("a name of the mesh", |(host, port, tls)| {
+            Some(EgressHost { host: host.parse().ok()?, port, tls })
+        });
+    let range = (any::<std::net::IpAddr>(), option::of(1..=u16::MAX)).prop_map(|(ip, port)| {
+        EgressHost { host: ip.to_string().parse().unwrap(), port, tls: None }
+    });
+    prop_oneof![named, range]
+}
+
+pub(super) fn egress() -> impl Strategy<Value = Egress> {
+    let from = vec(label().prop_map(|app| app.to_string().parse::<AppPattern>().unwrap()), 0..3);
+    let mode = prop_oneof![Just(Mode::Enforce), Just(Mode::Shadow)];
+    (label(), from, mode, vec(egress_host(), 1..4)).prop_map(|(name, from, mode, hosts)| Egress {
+        name: ObjectName::new("shop", name.as_str()).unwrap(),
+        mode,
+        from,
+        hosts,
     })
 }

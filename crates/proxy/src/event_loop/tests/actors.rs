@@ -233,6 +233,7 @@ fn a_call_that_a_policy_denies_reaches_no_runtime() {
     let policy = Policy {
         name: ObjectName::new("default", "carts").unwrap(),
         target: PolicyTarget::App(label("stock")),
+        mode: tollway_model::Mode::Enforce,
         allow: None,
         deny: vec![PolicyRule {
             from: Vec::new(),
@@ -551,6 +552,7 @@ impl Passing {
         let policy = Policy {
             name: ObjectName::new("default", "closed").unwrap(),
             target: PolicyTarget::App(label("stock")),
+            mode: tollway_model::Mode::Enforce,
             allow: Some(vec![PolicyRule {
                 from: vec![from.parse().unwrap()],
                 methods: Vec::new(),

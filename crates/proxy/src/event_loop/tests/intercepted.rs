@@ -21,17 +21,24 @@ impl Origins for MeantFor {
 }
 
 /// `web`, whose app is intercepted, and `stock` in the same network.
-struct Site {
+pub(super) struct Site {
     network: Network,
     stock: ServiceName,
     callee: Running,
-    caller: Running,
+    pub(super) caller: Running,
     meant: Arc<MeantFor>,
-    names: Arc<NameTable>,
+    pub(super) names: Arc<NameTable>,
 }
 
 impl Site {
-    fn new(protocol: AppProtocol, app: SocketAddr) -> Self {
+    pub(super) fn new(protocol: AppProtocol, app: SocketAddr) -> Self {
+        let site = Self::without_egress(protocol, app);
+        site.caller.send_egress(tollway_routing::EgressRules::default());
+        site
+    }
+
+    /// Nothing has come of what the app may call out of the mesh.
+    pub(super) fn without_egress(protocol: AppProtocol, app: SocketAddr) -> Self {
         let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
         let credentials = network.credentials(&stock, "s-1", &[]);
         let app = Some(AppTarget::at(app, protocol));
@@ -47,7 +54,8 @@ impl Site {
         let credentials = network.credentials(&web, "w-1", &[]);
         let around = Around::default();
         let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
-        let caller = Running::of(None, config, &[ListenerKind::Intercepted], around, sidecar);
+        let listeners = [ListenerKind::Intercepted, ListenerKind::Outbound];
+        let caller = Running::of(None, config, &listeners, around, sidecar);
         Self { network, stock, callee, caller, meant, names }
     }
 
@@ -70,7 +78,7 @@ impl Site {
         self.dial(Some(SocketAddr::from((address, 8080))))
     }
 
-    fn dial(&self, meant: Option<SocketAddr>) -> Stream {
+    pub(super) fn dial(&self, meant: Option<SocketAddr>) -> Stream {
         *self.meant.0.lock().unwrap() = meant;
         connect(self.caller.addresses[0])
     }
@@ -93,7 +101,7 @@ impl Site {
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nhost: stock.mesh:8080\r\n\r\n";
 
 /// Whether nothing comes but the end.
-fn is_reset(mut stream: Stream) -> bool {
+pub(super) fn is_reset(mut stream: Stream) -> bool {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).is_err() && rest.is_empty()
 }

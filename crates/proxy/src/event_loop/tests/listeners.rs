@@ -49,6 +49,7 @@ fn a_listener_of_another_kind_treats_new_connections_so() {
     let address = sidecar.addresses[0];
     let mut before = dial(address).unwrap();
     check_served(&mut before);
+    sidecar.send_egress(tollway_routing::EgressRules::default());
     sidecar.commands.send(Command::RedirectListener(address, ListenerKind::Outbound));
     let outbound = "GET / HTTP/1.1\r\nhost: example.org\r\n\r\n";
     let answer = talk(&mut dial(address).unwrap(), outbound.as_bytes(), b"}");

@@ -56,6 +56,7 @@ impl Callee {
         let policy = Policy {
             name: ObjectName::new("default", "secret-name").unwrap(),
             target: PolicyTarget::App(label("cart")),
+            mode: tollway_model::Mode::Enforce,
             allow: Some(Vec::new()),
             deny: Vec::new(),
         };

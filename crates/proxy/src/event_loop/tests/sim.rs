@@ -167,6 +167,11 @@ pub(super) fn listen_with(serve: impl Fn(Peer) + 'static) -> SocketAddr {
     sim().open(Listener::Served(Rc::new(serve)))
 }
 
+/// The same at an address of the test's own.
+pub(super) fn listen_at(address: SocketAddr, serve: impl Fn(Peer) + 'static) {
+    sim().listeners.borrow_mut().insert(address, Listener::Served(Rc::new(serve)));
+}
+
 /// An address that stands for `target`, as far away as `round_trip` says. `taken` gets a hold on each
 /// connection there.
 pub(super) fn forward(

@@ -1,6 +1,6 @@
 //! Limits of traffic policies, held by the callee's sidecar.
 
-use tollway_model::traffic_policy::{Rate, RateLimit, Shedding, TrafficParts};
+use tollway_model::traffic_policy::{Rate, RateLimit, ShadowLimits, Shedding, TrafficParts};
 
 use super::*;
 use crate::mesh::TrafficUpdate;
@@ -93,4 +93,29 @@ fn a_request_that_waits_for_an_app_which_takes_less_than_comes_is_refused() {
     // What does not wait is served.
     assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
     assert_eq!(world.callee.metrics.requests_shed.value(), 1);
+}
+
+#[test]
+fn limits_in_shadow_mode_refuse_nothing_and_are_counted() {
+    let world = World::new(AppProtocol::Http);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    let shadow = ShadowLimits { rate: per_caller(1, 2).rate, concurrency_per_caller: Some(1) };
+    limit(&world, &TrafficParts { shadow: shadow.clone(), ..per_caller(1, 4) });
+    let statuses: Vec<bool> =
+        (0..5).map(|_| get(&world, "/").starts_with("HTTP/1.1 200 ")).collect();
+    assert_eq!(statuses, [true, true, true, true, false], "that in force holds");
+    let metrics = &world.callee.metrics;
+    assert_eq!((metrics.rate_shadow_limited.value(), metrics.rate_limited.value()), (2, 1));
+    // One under way is over the limit of one, and ends in both.
+    limit(&world, &TrafficParts { shadow, ..TrafficParts::default() });
+    let mut stuck = connect(world.http());
+    let request = format!("GET {INVOKE}/stuck HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    stuck.write_all(request.as_bytes()).unwrap();
+    advance(SWEEP);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    assert_eq!(metrics.rate_shadow_limited.value(), 3);
+    drop(stuck);
+    advance(SWEEP);
+    assert!(get(&world, "/").starts_with("HTTP/1.1 200 "));
+    assert_eq!(metrics.rate_shadow_limited.value(), 3, "the one under way has ended");
 }

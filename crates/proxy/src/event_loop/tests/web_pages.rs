@@ -18,6 +18,7 @@ fn sidecar(token: Option<&str>) -> Running {
     let around = Around::default();
     let sidecar = Http::sidecar(&config, credentials, Box::new(around.clone()));
     let running = Running::of(None, config, &LISTENERS, around, sidecar);
+    running.send_egress(tollway_routing::EgressRules::default());
     running.run(ApiKind::Own, async |_| Ok(Response::new(Full::from("done"))));
     running
 }

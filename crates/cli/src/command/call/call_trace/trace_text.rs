@@ -61,6 +61,9 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
         Some(Admission::Unprotected) => page.hop("policy", "none protects the service"),
         Some(Admission::NotRefused) => page.hop("policy", "none refuses it"),
         Some(Admission::Allowed(policy)) => page.hop("policy", &format!("allowed by {policy}")),
+        Some(Admission::WouldBeRefused(policy)) => {
+            page.hop("policy", &format!("admitted; {policy}, in shadow mode, would refuse it"));
+        }
         Some(Admission::Refused(policy)) => page.hop("policy", &format!("refused by {policy}")),
         None => {}
     }

@@ -1,0 +1,601 @@
+//! Connections out of the mesh that carry bytes: those that the kernel has led here from the app, and
+//! tunnels of the outbound port. Egress decides where they may go, and where TLS is begun for them.
+//!
+//! Of a tunnel the name is known, and the sidecar finds its addresses. Of an intercepted connection the
+//! address is known, and the names that the sidecar has answered with it; its first bytes show which one is
+//! meant. They wait for that, and the bytes of a server that speaks first do not.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use tollway_http::h1;
+use tollway_identity::{ServerNameRead, ServerNameReader};
+use tollway_model::egress::BeginTls;
+use tollway_model::{ErrorCode, HostName};
+use tollway_net::Tls;
+use tollway_routing::{
+    ConnectionDecision, EgressDecision, EgressRules, Shown, TargetError, Verdict,
+};
+
+use crate::cause::Cause;
+use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
+use crate::cx::Cx;
+use crate::egress::{ExternalHost, Present};
+use crate::observe::Kind;
+use crate::protocol::{http1_server, relay};
+use crate::request_error::RequestError;
+use crate::upstream::{Upstreams, relay_dial};
+
+/// Connections that wait until the rules are known, or for the addresses of a name.
+const EXTERNAL_WAITING_LIMIT: usize = 1_024;
+/// First bytes that are looked through for the host that they name.
+const FIRST_BYTES_LIMIT: usize = 32 << 10;
+
+/// A connection out of the mesh.
+pub(crate) struct ExternalCall {
+    /// The names that may be meant.
+    names: Vec<HostName>,
+    /// What it goes to, once that is decided.
+    host: ExternalHost,
+    /// Addresses that are still to be tried, the next one last.
+    left: Vec<SocketAddr>,
+    tls: Option<(HostName, BeginTls)>,
+    /// The app has named the host itself.
+    is_proxied: bool,
+}
+
+impl ExternalCall {
+    /// Whether there are further addresses to try.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.left.is_empty()
+    }
+}
+
+/// Connections of this thread that wait.
+#[derive(Default)]
+pub(crate) struct ExternalQueue {
+    /// For the first rules.
+    for_rules: Vec<ConnKey>,
+    /// For the addresses of names.
+    for_addresses: Vec<(HostName, Vec<ConnKey>)>,
+}
+
+impl ExternalQueue {
+    fn len(&self) -> usize {
+        self.for_rules.len() + self.for_addresses.iter().map(|(_, keys)| keys.len()).sum::<usize>()
+    }
+}
+
+/// Sends an intercepted connection on to an address, if it may go there.
+pub(crate) fn open_intercepted(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    queue: &mut ExternalQueue,
+    key: ConnKey,
+    address: SocketAddr,
+) {
+    access_log::begin_line(cx, conns, key, Kind::Tcp, None);
+    let Some(present) = cx.config.egress.present() else {
+        return wait_for_rules(cx, conns, queue, key, address);
+    };
+    let rules = present.rules();
+    if rules.is_idle() {
+        let decision = rules.decide_address(address);
+        cx.config.egress.note(&decision, &address, cx.now);
+        return relay_out(cx, conns, key, address);
+    }
+    let names = cx.config.interception.as_ref();
+    let names = names.map(|of| of.names.external_names(address.ip().to_canonical(), cx.now));
+    let names = names.unwrap_or_default();
+    let decided = rules.decide_connection(address, &names);
+    let host = ExternalHost::Address(address);
+    let left = vec![address];
+    let call = ExternalCall { names, host, left, tls: None, is_proxied: false };
+    begin(cx, conns, key, call, decided);
+}
+
+fn wait_for_rules(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    queue: &mut ExternalQueue,
+    key: ConnKey,
+    address: SocketAddr,
+) {
+    if queue.len() >= EXTERNAL_WAITING_LIMIT {
+        queue.for_rules.retain(|key| conns.get(*key).is_some());
+    }
+    if queue.len() >= EXTERNAL_WAITING_LIMIT {
+        return relay::refuse_tcp(cx, conns, key, ErrorCode::EgressUnknown);
+    }
+    let Some(conn) = conns.get_mut(key) else { return };
+    let host = ExternalHost::Address(address);
+    let (names, left) = (Vec::new(), Vec::new());
+    conn.external =
+        Some(Box::new(ExternalCall { names, host, left, tls: None, is_proxied: false }));
+    conn.since = cx.now;
+    conns.schedule(cx, key);
+    queue.for_rules.push(key);
+}
+
+/// An intercepted connection, or a tunnel whose addresses are known, goes on as it is decided.
+fn begin(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    call: ExternalCall,
+    decided: ConnectionDecision,
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let host = call.host.clone();
+    conn.external = Some(Box::new(call));
+    match decided {
+        ConnectionDecision::Known(decision) => {
+            cx.config.egress.note(&decision, &host, cx.now);
+            if decision.is_refused() {
+                return refuse(cx, conns, key);
+            }
+            dial_next(cx, conns, key);
+        }
+        ConnectionDecision::ByFirstBytes => {
+            hold(conns, key);
+            dial_next(cx, conns, key);
+            on_held_bytes(cx, conns, key);
+        }
+        ConnectionDecision::ByHttp => {
+            hold(conns, key);
+            if let Some(conn) = conns.get_mut(key) {
+                conn.since = cx.now;
+            }
+            conns.schedule(cx, key);
+            on_held_bytes(cx, conns, key);
+        }
+    }
+}
+
+fn hold(conns: &mut Connections, key: ConnKey) {
+    if let Some(relay) = relay::relay(conns, key) {
+        relay.is_held = true;
+    }
+}
+
+/// Bytes have come that wait for a decision.
+pub(crate) fn on_held_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+    let Some(present) = cx.config.egress.present() else { return };
+    let Some(relay) = relay::relay(conns, key).filter(|relay| relay.is_held) else { return };
+    let (shown, is_h2) = show(&relay.early);
+    let is_over = relay.ended || relay.early.len() >= FIRST_BYTES_LIMIT;
+    if shown == Shown::NotYet && !is_over {
+        return;
+    }
+    let Some(call) = conns.get_mut(key).and_then(|conn| conn.external.as_mut()) else { return };
+    let (decision, name) = decide_shown(present.rules(), call, &shown);
+    let port = port_of(&call.host);
+    call.host = match (&name, &shown) {
+        (Some(name), _) | (None, Shown::Host(name)) => ExternalHost::Name(name.clone(), port),
+        (None, Shown::NotYet | Shown::Nothing) => call.host.clone(),
+    };
+    let (host, is_counted) = (call.host.clone(), call.is_proxied);
+    if !is_counted || decision.is_refused() {
+        cx.config.egress.note(&decision, &host, cx.now);
+    }
+    if decision.is_refused() {
+        return refuse(cx, conns, key);
+    }
+    note_use(cx, conns, key, name.as_ref());
+    release(cx, conns, key, &present, decision, name, is_h2);
+}
+
+/// A tunnel to a host where TLS is begun needs no further sign of the host than its name.
+fn decide_shown(
+    rules: &EgressRules,
+    call: &ExternalCall,
+    shown: &Shown,
+) -> (EgressDecision, Option<HostName>) {
+    let port = port_of(&call.host);
+    if let (true, ExternalHost::Name(name, _)) = (call.is_proxied, &call.host) {
+        let decision = rules.decide_name(name, port);
+        if decision.tls.is_some() {
+            return (decision, Some(name.clone()));
+        }
+    }
+    let address = match call.host {
+        ExternalHost::Address(address) => address,
+        ExternalHost::Name(..) => call.left.last().copied().unwrap_or_else(|| unknown(port)),
+    };
+    rules.decide_shown(address, &call.names, shown)
+}
+
+/// In the place of an address that no rule can name.
+fn unknown(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port)
+}
+
+fn port_of(host: &ExternalHost) -> u16 {
+    match host {
+        ExternalHost::Name(_, port) => *port,
+        ExternalHost::Address(address) => address.port(),
+    }
+}
+
+fn note_use(cx: &Cx, conns: &Connections, key: ConnKey, name: Option<&HostName>) {
+    let up = conns.get(key).and_then(|conn| match &conn.role {
+        Role::Relay(relay) => conns.get(relay.other?)?.remote,
+        _ => None,
+    });
+    let left = conns.get(key).and_then(|conn| conn.external.as_ref()?.left.last().copied());
+    if let (Some(of), Some(name), Some(address)) = (&cx.config.interception, name, up.or(left)) {
+        of.names.note_use(name, address.ip().to_canonical(), cx.now);
+    }
+}
+
+/// What was held goes out.
+fn release(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    present: &Present,
+    decision: EgressDecision,
+    name: Option<HostName>,
+    is_h2: bool,
+) {
+    let Some(relay) = relay::relay(conns, key) else { return };
+    relay.is_held = false;
+    let other = relay.other;
+    match (other, decision.tls, name) {
+        // It is connected without TLS already: the rules have changed since.
+        (Some(_), Some(_), _) => refuse(cx, conns, key),
+        (Some(other), None, _) => {
+            relay::pass_early(conns, key, other);
+        }
+        (None, Some((port, tls)), Some(name)) => {
+            if present.tls(&tls.authorities, is_h2).is_none() {
+                let reason = "there are no authorities for the host's certificate".to_owned();
+                let cause = Cause::coded(ErrorCode::TlsFailed, reason);
+                return relay::refuse_undialled(cx, conns, key, &cause);
+            }
+            if let Some(call) = conns.get_mut(key).and_then(|conn| conn.external.as_mut()) {
+                call.tls = Some((name, tls));
+                call.left.iter_mut().for_each(|address| address.set_port(port));
+            }
+            dial_next(cx, conns, key);
+        }
+        (None, _, _) => dial_next(cx, conns, key),
+    }
+}
+
+/// Dials the next address of a connection out of the mesh.
+pub(crate) fn dial_next(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+    let Some(call) = conns.get_mut(key).and_then(|conn| conn.external.as_mut()) else { return };
+    let Some(address) = call.left.pop() else { return };
+    let Some((name, begun)) = call.tls.clone() else { return relay_out(cx, conns, key, address) };
+    let is_h2 = relay::relay(conns, key)
+        .is_some_and(|relay| h1::looks_like_http2(&relay.early) == Some(true));
+    let config =
+        cx.config.egress.present().and_then(|present| present.tls(&begun.authorities, is_h2));
+    let tls = config.zip(ServerName::try_from(name.to_string()).ok());
+    let tls = tls.and_then(|(config, name)| UnbufferedClientConnection::new(config, name).ok());
+    match tls {
+        Some(tls) => relay_to(cx, conns, key, address, Some(tls.into())),
+        None => {
+            let reason = format!("`{name}` is no name that a certificate can have");
+            let cause = Cause::coded(ErrorCode::TlsFailed, reason);
+            relay::refuse_undialled(cx, conns, key, &cause);
+        }
+    }
+}
+
+/// Passes bytes on to an address out of the mesh.
+fn relay_out(cx: &mut Cx, conns: &mut Connections, key: ConnKey, address: SocketAddr) {
+    relay_to(cx, conns, key, address, None);
+}
+
+fn relay_to(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    address: SocketAddr,
+    tls: Option<Tls>,
+) {
+    if !relay_dial::dial_relayed_with(cx, conns, key, address, tls) {
+        return;
+    }
+    let up = relay::relay(conns, key).and_then(|relay| relay.other);
+    if let Some(conn) = up.and_then(|up| conns.get_mut(up)) {
+        // For the access log.
+        conn.remote = Some(address);
+    }
+}
+
+fn refuse(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+    let up = relay::relay(conns, key).and_then(|relay| relay.other);
+    if conns.get(key).is_some_and(|conn| conn.via == Some(ListenerKind::Intercepted)) {
+        cx.metrics.intercepted.refused.add(1);
+    }
+    if up.is_some() {
+        access_log::fail_line(conns, key, ErrorCode::EgressRefused);
+        cx.metrics.request_failures.add(1);
+        if let Some(conn) = conns.get_mut(key) {
+            conn.io.abort_on_close();
+        }
+        return relay::on_failed(cx, conns, key);
+    }
+    relay::refuse_tcp(cx, conns, key, ErrorCode::EgressRefused);
+}
+
+/// CONNECT on the outbound port, for a host that is no service.
+pub(crate) fn on_connect(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &Upstreams,
+    queue: &mut ExternalQueue,
+    key: ConnKey,
+    authority: &str,
+) {
+    let host = match decide_proxied(cx, authority, None) {
+        Ok((host, _)) => host,
+        Err(error) => return http1_server::answer_error(cx, conns, key, &error),
+    };
+    let (name, port) = match &host {
+        ExternalHost::Address(address) => {
+            let address = *address;
+            return open_tunnel(cx, conns, key, host, vec![address]);
+        }
+        ExternalHost::Name(name, port) => (name.clone(), *port),
+    };
+    if queue.len() >= EXTERNAL_WAITING_LIMIT {
+        let what = "the queue for the addresses of names";
+        let error = RequestError::Overloaded { what, limit: EXTERNAL_WAITING_LIMIT };
+        return http1_server::answer_error(cx, conns, key, &error);
+    }
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.since = cx.now;
+    let host = ExternalHost::Name(name.clone(), port);
+    let names = vec![name.clone()];
+    let call = ExternalCall { names, host, left: Vec::new(), tls: None, is_proxied: true };
+    conn.external = Some(Box::new(call));
+    match queue.for_addresses.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, keys)) => keys.push(key),
+        None => {
+            upstreams.find_addresses(&name);
+            queue.for_addresses.push((name, vec![key]));
+        }
+    }
+}
+
+/// Whether the outbound proxy passes a call on: only what an egress allows.
+///
+/// # Errors
+/// [`RequestError::EgressRefused`], [`RequestError::EgressUnknown`], or that the host is no service of the
+/// mesh.
+pub(crate) fn decide_proxied(
+    cx: &Cx,
+    authority: &str,
+    default_port: Option<u16>,
+) -> Result<(ExternalHost, EgressDecision), RequestError> {
+    let no_service = || RequestError::Target(TargetError::NotMesh(authority.to_owned()));
+    let host = ExternalHost::read(authority, default_port.unwrap_or(0)).ok_or_else(no_service)?;
+    if port_of(&host) == 0 {
+        return Err(no_service());
+    }
+    let Some(rules) = cx.config.egress.rules() else {
+        return Err(RequestError::EgressUnknown { service: cx.config.home.clone() });
+    };
+    let decision = host.decide(&rules);
+    match &decision.verdict {
+        Verdict::Allowed(_) => {
+            cx.config.egress.note(&decision, &host, cx.now);
+            Ok((host, decision))
+        }
+        // As without any egress.
+        Verdict::ByDefault => Err(no_service()),
+        Verdict::Refused => {
+            cx.config.egress.note(&decision, &host, cx.now);
+            Err(RequestError::EgressRefused { host: host.to_string() })
+        }
+    }
+}
+
+/// The addresses of a name are known, or that it has none.
+pub(crate) fn on_addresses(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    queue: &mut ExternalQueue,
+    name: &HostName,
+    found: &Result<Vec<IpAddr>, String>,
+) {
+    let Some(at) = queue.for_addresses.iter().position(|(known, _)| known == name) else { return };
+    let (_, keys) = queue.for_addresses.swap_remove(at);
+    for key in keys {
+        let Some(conn) = conns.get(key) else { continue };
+        let Some(call) = conn.external.as_ref() else { continue };
+        let (host, port) = (call.host.clone(), port_of(&call.host));
+        match usable(cx, port, found) {
+            Ok(addresses) => open_tunnel(cx, conns, key, host, addresses),
+            Err(reason) => {
+                let code = ErrorCode::Unreachable;
+                let error = RequestError::Unreachable { code, peer: host.to_string(), reason };
+                cx.metrics.request_failures.add(1);
+                http1_server::answer_error(cx, conns, key, &error);
+            }
+        }
+    }
+}
+
+/// # Errors
+/// Why none of the addresses may be called.
+fn usable(
+    cx: &Cx,
+    port: u16,
+    found: &Result<Vec<IpAddr>, String>,
+) -> Result<Vec<SocketAddr>, String> {
+    let rules = cx.config.egress.rules().ok_or("its rules are not known")?;
+    let all = found.as_ref().map_err(Clone::clone)?;
+    let mut addresses: Vec<_> = all.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+    addresses.retain(|address| cx.config.egress.may_be_behind_a_name(&rules, *address));
+    match (addresses.is_empty(), all.first()) {
+        (false, _) => Ok(addresses),
+        (true, Some(first)) => Err(format!("its address {first} is of this machine or its link")),
+        (true, None) => Err("its name has no address".to_owned()),
+    }
+}
+
+/// Answers CONNECT, and has the bytes go to one of the addresses.
+fn open_tunnel(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: ConnKey,
+    host: ExternalHost,
+    mut addresses: Vec<SocketAddr>,
+) {
+    let Some(present) = cx.config.egress.present() else { return };
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Http1Server(server) = &mut conn.role else { return };
+    let early = std::mem::take(&mut server.input);
+    conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
+    conn.role = Role::Relay(Relay::to_be_dialled(early, now));
+    conns.mark_dirty(key);
+    access_log::mark_line(conns, key, |entry| entry.status = 200);
+    let decision = host.decide(present.rules());
+    let names = match &host {
+        ExternalHost::Name(name, _) => vec![name.clone()],
+        ExternalHost::Address(_) => Vec::new(),
+    };
+    let is_closed = present.rules().by_default() == tollway_model::EgressDefault::Closed;
+    let decided = match &decision.tls {
+        Some(_) => ConnectionDecision::ByHttp,
+        None if is_closed && !names.is_empty() => ConnectionDecision::ByFirstBytes,
+        // It is counted already.
+        None => {
+            addresses.reverse();
+            let call = ExternalCall { names, host, left: addresses, tls: None, is_proxied: true };
+            if let Some(conn) = conns.get_mut(key) {
+                conn.external = Some(Box::new(call));
+            }
+            dial_next(cx, conns, key);
+            return conns.queue_read(key);
+        }
+    };
+    addresses.reverse();
+    let call = ExternalCall { names, host, left: addresses, tls: None, is_proxied: true };
+    begin(cx, conns, key, call, decided);
+    conns.queue_read(key);
+}
+
+/// The rules have changed: what waits for the first ones goes on, and connections that would be refused
+/// now end.
+pub(crate) fn on_rules(cx: &mut Cx, conns: &mut Connections, queue: &mut ExternalQueue) {
+    for key in std::mem::take(&mut queue.for_rules) {
+        let call = conns.get(key).and_then(|conn| conn.external.as_ref());
+        if let Some(ExternalHost::Address(address)) = call.map(|call| call.host.clone()) {
+            open_intercepted(cx, conns, queue, key, address);
+        }
+    }
+    let Some(rules) = cx.config.egress.rules() else { return };
+    for key in conns.keys() {
+        let Some(conn) = conns.get(key) else { continue };
+        let (Some(call), Role::Relay(relay)) = (&conn.external, &conn.role) else { continue };
+        if relay.is_held {
+            continue;
+        }
+        let decision = call.host.decide(&rules);
+        // One by its address may have been let in by the names of the address.
+        let by_names = || {
+            call.names.iter().any(|name| !rules.decide_name(name, port_of(&call.host)).is_refused())
+        };
+        let is_by_address = matches!(call.host, ExternalHost::Address(_));
+        if decision.is_refused() && !(is_by_address && by_names()) {
+            let host = call.host.clone();
+            cx.config.egress.note(&decision, &host, cx.now);
+            refuse(cx, conns, key);
+        }
+    }
+}
+
+/// The host that first bytes name, and whether they are of HTTP/2.
+fn show(bytes: &[u8]) -> (Shown, bool) {
+    let Some(first) = bytes.first() else { return (Shown::NotYet, false) };
+    let named = |name: &str| HostName::read(name).map_or(Shown::Nothing, Shown::Host);
+    if *first == TLS_HANDSHAKE {
+        let shown = match ServerNameReader::default().take(bytes) {
+            ServerNameRead::Partial => Shown::NotYet,
+            ServerNameRead::Named(name) => named(&name),
+            ServerNameRead::Unnamed | ServerNameRead::NotTls => Shown::Nothing,
+        };
+        return (shown, false);
+    }
+    match h1::looks_like_http2(bytes) {
+        Some(true) => return (Shown::Nothing, true),
+        None => return (Shown::NotYet, false),
+        Some(false) => {}
+    }
+    if !may_be_http1(bytes) {
+        return (Shown::Nothing, false);
+    }
+    let parsed = h1::parse_request(bytes, &h1::Limits::default(), &mut h1::HeadScanner::new());
+    let shown = match parsed {
+        Ok(h1::Parsed::Complete { message, .. }) => {
+            let authority = String::from_utf8_lossy(&message.head.authority).into_owned();
+            match ExternalHost::read(&authority, tollway_model::egress::PLAIN_PORT) {
+                Some(ExternalHost::Name(name, _)) => Shown::Host(name),
+                Some(ExternalHost::Address(_)) | None => Shown::Nothing,
+            }
+        }
+        Ok(h1::Parsed::Partial) => Shown::NotYet,
+        Err(_) => Shown::Nothing,
+    };
+    (shown, false)
+}
+
+/// The first byte of a record of a TLS handshake.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// A request line that is longer shows nothing.
+const REQUEST_LINE_BYTES: usize = 8 << 10;
+
+/// Whether bytes may begin a request: the first line is one, as far as it has come. What waits for the
+/// server's answer to a line of another protocol must not wait here.
+fn may_be_http1(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    if method == 0 || bytes.get(method).is_some_and(|byte| *byte != b' ') {
+        return false;
+    }
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(end) => {
+            let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+            line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0")
+        }
+        None => bytes.len() <= REQUEST_LINE_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_bytes_name_a_host_or_none() {
+        let of = |bytes: &[u8]| match show(bytes) {
+            (Shown::NotYet, _) => "more".to_owned(),
+            (Shown::Nothing, is_h2) => if is_h2 { "h2" } else { "nothing" }.to_owned(),
+            (Shown::Host(name), _) => name.to_string(),
+        };
+        assert_eq!(of(b""), "more");
+        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: API.example:8080\r\n\r\n"), "api.example");
+        assert_eq!(of(b"GET http://b.example/ HTTP/1.1\r\nhost: b.example\r\n\r\n"), "b.example");
+        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: api.ex"), "more");
+        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: 192.0.2.7\r\n\r\n"), "nothing");
+        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), "nothing");
+        assert_eq!(of(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "h2");
+        assert_eq!(of(b"PRI * HT"), "more");
+        // Lines of protocols in which the server answers before the next one.
+        for line in
+            [&b"EHLO a.example\r\n"[..], b"USER me\r\n", b"PING\r\n", b"\0\0\0\x08\x04", b"*1\r\n"]
+        {
+            assert_eq!(of(line), "nothing", "{}", line.escape_ascii());
+        }
+        assert_eq!(of(&[b"GET /", &[b'a'; REQUEST_LINE_BYTES][..]].concat()), "nothing");
+        assert_eq!(of(b"\x16\x03\x01\x00"), "more");
+        assert_eq!(of(b"\x16nothing of TLS"), "nothing");
+    }
+}
