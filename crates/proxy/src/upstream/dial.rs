@@ -175,7 +175,9 @@ pub(crate) fn dial(
     let is_of_any_network = match &purpose {
         Purpose::Relay(down) => relay::is_of_any_network(conns, *down),
         // Requests that wait are led elsewhere by themselves.
-        Purpose::PoolH2(_) | Purpose::PoolH1(_) | Purpose::Upgrade(_) => false,
+        Purpose::PoolH2(_) | Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Reverse(_) => {
+            false
+        }
     };
     let mut dial = Dial::to(address, purpose);
     dial.is_of_any_network = is_of_any_network;
