@@ -4,17 +4,22 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Notify;
 use tollway_identity::{public_config, roots_in_pem, system_roots};
 use tollway_model::{ErrorCode, HostName};
 use tollway_routing::{EgressDecision, EgressRules, Verdict};
 use tollway_telemetry::LogLimiter;
 
 use crate::tls::alpn;
+
+/// How long a call waits for the first rules.
+const FIRST_RULES: Duration = Duration::from_secs(5);
 
 /// The host of a URL or a tunnel, with its port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +74,8 @@ impl fmt::Display for ExternalHost {
 #[derive(Default)]
 pub struct AppEgress {
     present: Mutex<Option<Arc<Present>>>,
+    /// The first rules have come.
+    arrived: Notify,
     /// Where this sidecar listens, and where others reach it.
     own: OnceLock<Vec<SocketAddr>>,
     counts: [AtomicU64; Self::WORDS.len()],
@@ -151,6 +158,19 @@ impl AppEgress {
 
     pub(crate) fn replace(&self, present: Arc<Present>) {
         *self.lock() = Some(present);
+        self.arrived.notify_waiters();
+    }
+
+    /// The rules that hold, waited for where the control plane has not sent any; `None` if none come
+    /// within a few seconds.
+    pub async fn first_rules(&self) -> Option<Arc<EgressRules>> {
+        let mut arrived = pin!(self.arrived.notified());
+        // From here on no notice is missed.
+        arrived.as_mut().enable();
+        if self.rules().is_none() {
+            let _ = tokio::time::timeout(FIRST_RULES, arrived).await;
+        }
+        self.rules()
     }
 
     /// Where this sidecar listens. Set once, by the one who starts it.

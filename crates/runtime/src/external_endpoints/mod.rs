@@ -174,7 +174,7 @@ impl ExternalCalls {
                 (&url, &self.client, [].as_slice())
             }
         };
-        let (url, client) = match self.admit(url, true)? {
+        let (url, client) = match self.admit(url, true).await? {
             Some((url, begun)) => (url, begun.unwrap_or_else(|| client.clone())),
             None => (url.clone(), client.clone()),
         };
@@ -217,7 +217,7 @@ impl ExternalCalls {
         let (mut head, body) = request.into_parts();
         let wrong = |why: &dyn std::fmt::Display| Problem::new(ErrorCode::BadName, why.to_string());
         let named = BaseUrl::new(url).map_err(|error| wrong(&error))?;
-        let (to, client) = match self.admit(&named, false)? {
+        let (to, client) = match self.admit(&named, false).await? {
             Some((url, begun)) => (url, begun.unwrap_or_else(|| self.proxied.clone())),
             None => (named, self.proxied.clone()),
         };
@@ -235,12 +235,12 @@ impl ExternalCalls {
     ///
     /// # Errors
     /// `EgressRefused`, `EgressUnknown`.
-    fn admit(
+    async fn admit(
         &self,
         url: &BaseUrl,
         is_counted: bool,
     ) -> Result<Option<(BaseUrl, Option<Client>)>, Problem> {
-        let Some(rules) = self.egress.rules() else {
+        let Some(rules) = self.egress.first_rules().await else {
             let text =
                 format!("the sidecar of {} does not know yet what its app may call", self.home);
             return Err(Problem::new(ErrorCode::EgressUnknown, text));
