@@ -539,8 +539,8 @@ pub(crate) enum ReverseSide {
     },
     /// The other end has opened it.
     Held,
-    /// The other end has opened it and was sent the ClientHello of `down`, which is kept until it
-    /// confirms.
+    /// The other end has opened it, and has been sent the ClientHello of `down`. `hello` is a copy,
+    /// for another reverse connection if this one is not confirmed.
     Offered { down: ConnKey, hello: Vec<u8>, since: Instant },
 }
 

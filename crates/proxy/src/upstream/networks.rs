@@ -31,7 +31,7 @@ struct Member {
     under_way: Arc<AtomicU32>,
 }
 
-/// A request or connection that is under way in a network, until it is dropped.
+/// Counts one request or connection as under way in a network. Dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct CountedCall(Arc<AtomicU32>);
 
@@ -83,7 +83,7 @@ pub(crate) enum Choice {
 }
 
 impl Networks {
-    /// What is under way by `before` is kept.
+    /// The networks of `rules`. Counts of what is under way continue from `before`.
     pub(crate) fn new(
         service: &ServiceName,
         rules: &Arc<FailoverRules>,

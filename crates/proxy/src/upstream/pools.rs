@@ -115,7 +115,7 @@ pub(crate) struct Pool {
     pub(crate) routes: Option<Arc<ServiceRoutes>>,
     /// The networks of a service that is called in any.
     pub(crate) networks: Option<Box<Networks>>,
-    /// Requests for a service in any network go here: what is known of its addresses is kept up to date.
+    /// Requests for a service in any network use it, so failed addresses are dialled again.
     pub(crate) is_of_any_network: bool,
     /// What traffic policies of the service have this caller do; `None` where none holds.
     pub(crate) traffic: Option<Box<ServiceTraffic>>,

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tollway_model::HostName;
 
-/// Addresses whose names are remembered. The one that was used longest ago gives way.
+/// Most addresses whose names are kept. A further one replaces the one used longest ago.
 pub const EXTERNAL_NAMES_LIMIT: usize = 4_096;
-/// Names of one address. The one that was used longest ago gives way.
+/// Most names kept for one address. A further one replaces the one used longest ago.
 pub const NAMES_PER_ADDRESS_LIMIT: usize = 64;
 /// How long a name is remembered for an address after the last answer that had it, and the last
 /// connection: programs keep addresses for longer than an answer allows.

@@ -393,8 +393,8 @@ fn confirm(
     greeting::on_bytes(cx, conns, key, carried);
 }
 
-/// A reverse connection ends. What it was offered goes to the next one: the ClientHello was not
-/// answered, and is kept.
+/// A reverse connection ends. The caller that it was offered goes to the next one, with its
+/// ClientHello, which nothing has answered.
 pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     pass_over(cx, conns, key);
     conns.close(cx, key);
