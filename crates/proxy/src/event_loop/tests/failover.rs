@@ -385,14 +385,20 @@ fn a_network_that_swallows_connections_is_left_before_the_time_of_a_dial_is_over
     assert_from(&shop.post("/"), "east");
 }
 
-#[test]
-fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
-    let (shop, _silent) = east_is_silent();
+/// A request for which no network has an answer yet.
+fn waiting_request(shop: &Shop) -> Stream {
     let mut stream = connect(shop.caller.addresses[0]);
     let request = format!("POST {CALL}/ HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     advance(SECOND);
     assert!(!stream.has_arrived());
+    stream
+}
+
+#[test]
+fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
+    let (shop, _silent) = east_is_silent();
+    let mut stream = waiting_request(&shop);
     let withdrawn = ServiceState::Unavailable(UnavailableReason::UnreachableNetwork);
     shop.caller.send_state(&shop.sites[EAST].stock, withdrawn);
     let answer = talk(&mut stream, b"", b"\r\n\r\n");
@@ -402,11 +408,7 @@ fn a_request_that_waits_goes_on_when_its_network_is_withdrawn() {
 #[test]
 fn a_request_that_waits_follows_rules_that_change() {
     let (shop, _silent) = east_is_silent();
-    let mut stream = connect(shop.caller.addresses[0]);
-    let request = format!("POST {CALL}/ HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    advance(SECOND);
-    assert!(!stream.has_arrived());
+    let mut stream = waiting_request(&shop);
     // The first network is another one now, which has not been tried.
     shop.name(&[(NORTH, 0, 1), (WEST, 1, 1)], None);
     assert_from(&talk(&mut stream, b"", b"\r\n\r\n"), "north");
