@@ -274,7 +274,7 @@ impl ExternalCalls {
         Ok(Some((begun, client)))
     }
 
-    /// The client for hosts whose certificates these authorities sign. A few are kept.
+    /// The client for hosts whose certificates these authorities sign. Up to [`BEGUN_CLIENTS_LIMIT`] clients are kept.
     fn begun_client(&self, pem: &Arc<str>) -> Result<Client, EndpointTlsError> {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = begun.get(pem) {

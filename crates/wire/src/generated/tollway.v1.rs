@@ -565,7 +565,7 @@ pub struct TrafficParts {
     pub concurrency_per_caller: ::core::option::Option<u32>,
     #[prost(message, optional, tag = "8")]
     pub shedding: ::core::option::Option<Shedding>,
-    /// What policies in shadow mode come to.
+    /// Limits of policies in shadow mode: what exceeds them is counted and logged, and not refused.
     #[prost(message, optional, tag = "9")]
     pub shadow: ::core::option::Option<ShadowLimits>,
 }
