@@ -20,10 +20,17 @@ for line in page.decode().splitlines():
         print(line)
 "#;
 
-/// Why connections cannot be intercepted here.
-fn may_intercept(user: &User) -> Result<(), String> {
-    let probe =
-        ["run", "--linger-ms", "2000", "--app-id", "probe", "--intercept=bpf", "--", "true"];
+/// The ways in which the kernel can lead connections to a sidecar.
+const WAYS: [&str; 2] = ["bpf", "nftables"];
+
+/// Why connections cannot be intercepted here in one of these ways.
+fn may_intercept(user: &User, ways: &[&str]) -> Result<(), String> {
+    ways.iter().try_for_each(|way| may_intercept_by(user, way))
+}
+
+fn may_intercept_by(user: &User, way: &str) -> Result<(), String> {
+    let way = format!("--intercept={way}");
+    let probe = ["run", "--linger-ms", "2000", "--app-id", "probe", &way, "--", "true"];
     let ended = user.tollway(&probe);
     let reason = ended.stderr.lines().find(|line| line.contains("ERR_NOT_INTERCEPTABLE"));
     match reason {
@@ -43,8 +50,9 @@ fn serve(user: &User, app: &str) -> Process {
 
 /// Runs a program whose connections are intercepted; what it and its sidecar print.
 #[track_caller]
-fn intercepted(user: &User, options: &[&str], command: &[&str]) -> String {
-    let options = [&["--app-id", "web", "--intercept=bpf"], options].concat();
+fn intercepted(user: &User, way: &str, options: &[&str], command: &[&str]) -> String {
+    let way = format!("--intercept={way}");
+    let options = [&["--app-id", "web", &way], options].concat();
     let mut run = user.run_command(&options, command);
     let status = run.wait(PATIENCE).unwrap();
     assert!(status.success(), "{status}: {}", run.log());
@@ -52,9 +60,9 @@ fn intercepted(user: &User, options: &[&str], command: &[&str]) -> String {
 }
 
 #[track_caller]
-fn python(user: &User, options: &[&str], script: &str) -> String {
+fn python(user: &User, way: &str, options: &[&str], script: &str) -> String {
     let python = tool("python3").unwrap();
-    intercepted(user, options, &[python.to_str().unwrap(), "-c", script])
+    intercepted(user, way, options, &[python.to_str().unwrap(), "-c", script])
 }
 
 #[track_caller]
@@ -68,22 +76,26 @@ fn check_lines(log: &str, lines: &[&str]) {
 fn curl_calls_services_by_their_names() {
     let curl = need_tool!("curl");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS));
     let _files = serve(&user, "files");
-    let curl = curl.to_str().unwrap();
+    WAYS.iter().for_each(|way| call_with_curl(&user, way, curl.to_str().unwrap()));
+}
+
+#[track_caller]
+fn call_with_curl(user: &User, way: &str, curl: &str) {
     let urls = ["http://files.mesh/healthz", "http://FILES.default.local.mesh:8080/healthz"];
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         let command = [&[curl, version, "-sS", "-i", "--max-time", "20"], &urls[..]].concat();
-        let log = intercepted(&user, &[], &command);
-        assert_eq!(log.matches("x-echo-name: files").count(), 2, "{version}: {log}");
+        let log = intercepted(user, way, &[], &command);
+        assert_eq!(log.matches("x-echo-name: files").count(), 2, "{way}, {version}: {log}");
     }
     // A name of the app's own.
     let named = [curl, "-sS", "-i", "--max-time", "20", "http://depot/healthz"];
-    let log = intercepted(&user, &["--intercept-host", "depot=files"], &named);
+    let log = intercepted(user, way, &["--intercept-host", "depot=files"], &named);
     assert!(log.contains("x-echo-name: files"), "{log}");
     // What cannot be served is answered with the reason.
     let unknown = [curl, "-sS", "-i", "--max-time", "20", "http://nobody.mesh/healthz"];
-    let log = intercepted(&user, &[], &unknown);
+    let log = intercepted(user, way, &[], &unknown);
     assert!(log.contains("ERR_UNKNOWN_SERVICE"), "{log}");
 }
 
@@ -91,7 +103,7 @@ fn curl_calls_services_by_their_names() {
 fn an_app_sees_what_it_asked_for() {
     need_tool!("python3");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS));
     let _files = serve(&user, "files");
     let script = r#"
 import ipaddress, socket, struct, urllib.request
@@ -120,19 +132,21 @@ over_tcp.sendall(struct.pack(">H", len(question)) + question)
 answer = over_tcp.recv(512)
 print("over TCP", over_tcp.getpeername(), socket.inet_ntoa(answer[-4:]) == address)
 "#;
-    let log = python(&user, &[], script);
-    check_lines(
-        &log,
-        &[
-            "peer True",
-            "mapped True",
-            "page 200",
-            "answer 192.0.2.53 True True",
-            "answer 127.0.0.1 True True",
-            "over TCP ('192.0.2.53', 53) True",
-        ],
-    );
-    assert_eq!(log.matches("status b'HTTP/1.1 200 OK'").count(), 2, "{log}");
+    for way in WAYS {
+        let log = python(&user, way, &[], script);
+        check_lines(
+            &log,
+            &[
+                "peer True",
+                "mapped True",
+                "page 200",
+                "answer 192.0.2.53 True True",
+                "answer 127.0.0.1 True True",
+                "over TCP ('192.0.2.53', 53) True",
+            ],
+        );
+        assert_eq!(log.matches("status b'HTTP/1.1 200 OK'").count(), 2, "{way}: {log}");
+    }
 }
 
 /// A runtime with a resolver of its own (c-ares) and one with the C library's.
@@ -140,7 +154,7 @@ print("over TCP", over_tcp.getpeername(), socket.inet_ntoa(answer[-4:]) == addre
 fn node_calls_services_by_their_names() {
     let node = need_tool!("node");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS));
     let _files = serve(&user, "files");
     let script = "
         const dns = require('dns'), http = require('http');
@@ -151,8 +165,10 @@ fn node_calls_services_by_their_names() {
                 answer.resume();
             });
         });";
-    let log = intercepted(&user, &[], &[node.to_str().unwrap(), "-e", script]);
-    check_lines(&log, &["resolved true", "name files"]);
+    for way in WAYS {
+        let log = intercepted(&user, way, &[], &[node.to_str().unwrap(), "-e", script]);
+        check_lines(&log, &["resolved true", "name files"]);
+    }
 }
 
 /// A server out of the mesh that speaks first, at an address that is not loopback.
@@ -181,7 +197,7 @@ fn other_connections_go_where_they_were_meant_to_go() {
     namespace.set_own_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap();
     let body = || {
         let user = User::new();
-        need_right!(may_intercept(&user));
+        need_right!(may_intercept(&user, &WAYS));
         let server = greeter();
         let port = server.local_addr().unwrap().port();
         let script = format!(
@@ -211,8 +227,10 @@ print("echoed", echoed, peer)
             (&["--intercept-exclude", &port], &spared),
             (&["--intercept-mesh-only"], &spared),
         ] {
-            let log = python(&user, options, &script);
-            check_lines(&log, &["greeting b'hello\\n'", &met, count]);
+            for way in WAYS {
+                let log = python(&user, way, options, &script);
+                check_lines(&log, &["greeting b'hello\\n'", &met, count]);
+            }
         }
     };
     namespace.run(body).unwrap();
@@ -222,15 +240,17 @@ print("echoed", echoed, peer)
 fn names_out_of_the_mesh_are_answered_by_another_server() {
     need_tool!("python3");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS));
     let address = name_server(Ipv4Addr::new(192, 0, 2, 77));
     let script = format!(
         "import socket\nprint('found', socket.gethostbyname('shop.example.'))\n\
          print('own', socket.gethostbyname('localhost'))\n{COUNTS}"
     );
-    let log = python(&user, &["--intercept-resolver", &address], &script);
-    check_lines(&log, &["found 192.0.2.77", "own 127.0.0.1"]);
-    assert!(!log.contains("answer=\"forwarded\"} 0"), "{log}");
+    for way in WAYS {
+        let log = python(&user, way, &["--intercept-resolver", &address], &script);
+        check_lines(&log, &["found 192.0.2.77", "own 127.0.0.1"]);
+        assert!(!log.contains("answer=\"forwarded\"} 0"), "{way}: {log}");
+    }
 }
 
 /// A client that waits for its server would wait for good if first bytes were waited for.
@@ -238,7 +258,7 @@ fn names_out_of_the_mesh_are_answered_by_another_server() {
 fn a_silent_client_of_a_service_that_is_away_is_reset() {
     need_tool!("python3");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS));
     let script = format!(
         r#"
 import os, select, socket
@@ -250,30 +270,32 @@ def outcome(there):
         return "reset"
 print("silent", outcome(socket.create_connection(("nobody.mesh", 3306))))
 print("unknown", outcome(socket.create_connection(("240.1.2.3", 80))))
-# All ports of the sidecar, past the programs: loopback is left alone.
+# All ports of the sidecar that are seen here, past the programs: loopback is left alone.
 files = f"/proc/{{os.getppid()}}/fd/"
 own = [os.readlink(files + file) for file in os.listdir(files)]
 sockets = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
 ports = [int(s[1][-4:], 16) for s in sockets if s[3] == "0A" and f"socket:[{{s[9]}}]" in own]
 direct = [socket.create_connection(("127.0.0.1", port)) for port in ports]
-print("direct", len(direct) > 5, [outcome(there) for there in select.select(direct, [], [], 20)[0]])
+print("direct", len(direct) > 1, [outcome(there) for there in select.select(direct, [], [], 20)[0]])
 {COUNTS}"#
     );
-    let lines = user.path("access.log");
-    let log = python(&user, &["--access-log", lines.to_str().unwrap()], &script);
-    check_lines(
-        &log,
-        &[
-            "silent reset",
-            "unknown reset",
-            "direct True ['reset']",
-            "tollway_intercepted_connections_total{decision=\"silent\"} 1",
-            "tollway_intercepted_connections_total{decision=\"refused\"} 2",
-        ],
-    );
-    let lines = std::fs::read_to_string(lines).unwrap();
-    for code in ["ERR_UNKNOWN_SERVICE", "ERR_UNKNOWN_ADDRESS", "ERR_NOT_INTERCEPTED"] {
-        assert!(lines.contains(&format!("\"error_code\":\"{code}\"")), "{code}: {lines}");
+    for way in WAYS {
+        let lines = user.path(&format!("{way}.log"));
+        let log = python(&user, way, &["--access-log", lines.to_str().unwrap()], &script);
+        check_lines(
+            &log,
+            &[
+                "silent reset",
+                "unknown reset",
+                "direct True ['reset']",
+                "tollway_intercepted_connections_total{decision=\"silent\"} 1",
+                "tollway_intercepted_connections_total{decision=\"refused\"} 2",
+            ],
+        );
+        let lines = std::fs::read_to_string(lines).unwrap();
+        for code in ["ERR_UNKNOWN_SERVICE", "ERR_UNKNOWN_ADDRESS", "ERR_NOT_INTERCEPTED"] {
+            assert!(lines.contains(&format!("\"error_code\":\"{code}\"")), "{code}: {lines}");
+        }
     }
 }
 
@@ -281,7 +303,7 @@ print("direct", len(direct) > 5, [outcome(there) for there in select.select(dire
 fn the_port_of_an_app_can_be_closed_to_others() {
     let python = need_tool!("python3");
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS[..1]));
     for (family, any) in [("AF_INET", "0.0.0.0"), ("AF_INET6", "::")] {
         let script = format!(
             r#"
@@ -316,18 +338,21 @@ fn an_app_without_rights_runs_on_with_one_note() {
     assert_eq!(log.matches("tollway: web is not intercepted: ").count(), 1, "{log}");
     assert!(log.contains("http_proxy=http://127.0.0.1:"), "{log}");
     // Where it is required the app does not start.
-    let mut run = user.run(&["--app-id", "web", "--intercept=bpf"], "echo app runs");
-    assert!(!run.wait(PATIENCE).unwrap().success());
-    let log = run.log();
-    assert!(log.contains("[ERR_NOT_INTERCEPTABLE]") && !log.contains("app runs"), "{log}");
+    for way in WAYS {
+        let way = format!("--intercept={way}");
+        let mut run = user.run(&["--app-id", "web", &way], "echo app runs");
+        assert!(!run.wait(PATIENCE).unwrap().success());
+        let log = run.log();
+        assert!(log.contains("[ERR_NOT_INTERCEPTABLE]") && !log.contains("app runs"), "{log}");
+    }
 }
 
 #[test]
 fn nothing_is_left_of_an_app() {
     let user = User::new();
-    need_right!(may_intercept(&user));
+    need_right!(may_intercept(&user, &WAYS[..1]));
     let script = "echo cgroup $(sed -n 's/^0:://p' /proc/self/cgroup)";
-    let log = intercepted(&user, &[], &["sh", "-c", script]);
+    let log = intercepted(&user, "bpf", &[], &["sh", "-c", script]);
     let path = log.lines().find_map(|line| line.strip_prefix("cgroup ")).unwrap();
     let name = path.rsplit('/').next().unwrap();
     assert!(name.starts_with("tollway-run-"), "{log}");
@@ -337,6 +362,126 @@ fn nothing_is_left_of_an_app() {
         tollway_testkit::skip!("cgroups of version 2 are mounted nowhere");
     };
     assert!(!std::path::Path::new(&format!("{mount}{path}")).exists(), "{mount}{path}");
+}
+
+/// Root of a user namespace has no right to the kernel's programs.
+#[test]
+fn an_app_that_programs_cannot_be_loaded_for_gets_a_network_namespace() {
+    let (unshare, curl) = (need_tool!("unshare"), need_tool!("curl"));
+    let user = User::new();
+    need_right!(may_intercept(&user, &WAYS[1..]));
+    let _files = serve(&user, "files");
+    let mut start =
+        Start::new(&unshare).args(["--map-root-user", "--"]).args(user.run_words(
+            &["--app-id", "web", "--intercept"],
+            &[curl.to_str().unwrap(), "-sS", "-i", "--max-time", "20", "http://files.mesh/healthz"],
+        ));
+    for (name, value) in user.variables() {
+        start = start.env(name, value);
+    }
+    let mut run = start.start().unwrap();
+    assert!(run.wait(PATIENCE).unwrap().success(), "{}", run.log());
+    let log = run.log();
+    assert!(log.contains("x-echo-name: files"), "{log}");
+    assert!(log.contains("web is intercepted in a network namespace of its own"), "{log}");
+}
+
+/// What stays as it is in a network namespace of the app's own, and what does not.
+#[test]
+fn an_app_in_a_namespace_has_its_own_loopback_and_reaches_its_sidecar() {
+    need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user, &WAYS[1..]));
+    let _files = serve(&user, "files");
+    let elsewhere = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let elsewhere = elsewhere.local_addr().unwrap().port();
+    let script = format!(
+        r#"
+import os, socket, urllib.request
+own = socket.create_server(("127.0.0.1", 0))
+there = socket.create_connection(own.getsockname())
+here, _ = own.accept()
+here.sendall(b"own loopback")
+print(there.recv(100))
+for host in ("127.0.0.1", "localhost"):
+    url = f"http://{{host}}:{{os.environ['DAPR_HTTP_PORT']}}/v1.0/invoke/files/method/healthz"
+    print(host, urllib.request.urlopen(url).status)
+def refused(kind, address):
+    try:
+        with socket.socket(socket.AF_INET, kind) as there:
+            there.settimeout(20)
+            there.connect(address)
+            there.send(b"x")
+            return there.recv(100)
+    except ConnectionRefusedError:
+        return "refused"
+print("of the machine", refused(socket.SOCK_STREAM, ("127.0.0.1", {elsewhere})))
+print("datagram", refused(socket.SOCK_DGRAM, ("192.0.2.1", 443)))
+"#
+    );
+    let log = python(&user, "nftables", &[], &script);
+    let lines = [
+        "b'own loopback'",
+        "127.0.0.1 200",
+        "localhost 200",
+        "of the machine refused",
+        "datagram refused",
+    ];
+    check_lines(&log, &lines);
+}
+
+#[test]
+fn an_app_in_a_namespace_is_called_through_its_sidecar_alone() {
+    let python = need_tool!("python3");
+    let user = User::new();
+    need_right!(may_intercept(&user, &WAYS[1..]));
+    for (family, any) in [("AF_INET", "0.0.0.0"), ("AF_INET", "127.0.0.1"), ("AF_INET6", "::")] {
+        let script = format!(
+            r#"
+import http.server, os, socket
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.{family}
+server = Server(("{any}", int(os.environ["APP_PORT"])), http.server.SimpleHTTPRequestHandler)
+print("bound", server.socket.getsockname()[1], flush=True)
+server.serve_forever()
+"#
+        );
+        let options = ["--app-id", "pages", "--app-port", "0", "--intercept=nftables"];
+        let run = user.run_command(&options, &[python.to_str().unwrap(), "-c", &script]);
+        user.until_called("pages/");
+        let log = run.log();
+        let port = log.lines().find_map(|line| line.strip_prefix("bound ")).unwrap();
+        let port = port.parse::<u16>().unwrap();
+        assert!(std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "{port}");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_an_app_in_a_namespace_whose_sidecar_is_killed() {
+    let user = User::new();
+    need_right!(may_intercept(&user, &WAYS[1..]));
+    let script = "sleep 1000 & echo namespace $(readlink /proc/self/ns/net); wait";
+    let mut run = user.run(&["--app-id", "web", "--intercept=nftables"], script);
+    let namespace = tollway_testkit::retry_until(PATIENCE, "the namespace", || {
+        let log = run.log();
+        let line = log.lines().find_map(|line| line.strip_prefix("namespace "))?;
+        Some(line.to_owned())
+    });
+    let namespace = namespace.unwrap();
+    assert!(processes_in(&namespace) >= 2);
+    let sidecar = rustix::process::Pid::from_raw(run.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(sidecar, rustix::process::Signal::KILL).unwrap();
+    run.wait(PATIENCE).unwrap();
+    let gone = || (processes_in(&namespace) == 0).then_some(());
+    tollway_testkit::retry_until(PATIENCE, "the end of the namespace", gone).unwrap();
+}
+
+/// Processes of this machine in a network namespace, which ends with the last one: no device, mount or
+/// table elsewhere holds it.
+fn processes_in(namespace: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let of = |process: std::fs::DirEntry| std::fs::read_link(process.path().join("ns/net")).ok();
+    processes.filter_map(of).filter(|of| of.to_str() == Some(namespace)).count()
 }
 
 /// Answers every question with one address.
@@ -386,7 +531,7 @@ fn a_closed_network_holds_an_app_to_its_egress() {
     namespace.set_own_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap();
     let body = || {
         let user = User::new();
-        need_right!(may_intercept(&user));
+        need_right!(may_intercept(&user, &WAYS));
         let store = user.path("store");
         let control = Start::new(tollway_testkit::binary("tollway").unwrap())
             .args(["control", "--egress", "closed", "--listen", "127.0.0.1:0", "--store"])
@@ -460,21 +605,23 @@ for line in page.read().decode().splitlines():
         let token = token.to_str().unwrap();
         let options =
             ["--control", &address, "--token-file", token, "--intercept-resolver", &resolver];
-        let log = python(&user, &options, &script);
-        check_lines(
-            &log,
-            &[
-                "allowed b'got hello'",
-                "not allowed refused",
-                // The address is the allowed host's, and so is the name that is shown.
-                "by address b'got hello'",
-                "other port refused",
-                "begun b'got GET / HTTP/1.1\\r\\n'",
-                "other host refused",
-                "tollway_egress_total{decision=\"allowed\"} 3",
-                "tollway_egress_total{decision=\"refused\"} 3",
-            ],
-        );
+        for way in WAYS {
+            let log = python(&user, way, &options, &script);
+            check_lines(
+                &log,
+                &[
+                    "allowed b'got hello'",
+                    "not allowed refused",
+                    // The address is the allowed host's, and so is the name that is shown.
+                    "by address b'got hello'",
+                    "other port refused",
+                    "begun b'got GET / HTTP/1.1\\r\\n'",
+                    "other host refused",
+                    "tollway_egress_total{decision=\"allowed\"} 3",
+                    "tollway_egress_total{decision=\"refused\"} 3",
+                ],
+            );
+        }
     };
     namespace.run(body).unwrap();
 }

@@ -1,23 +1,27 @@
-//! Interception: an app in a cgroup of its own, of which the kernel leads connections and questions
-//! for names to the sidecar.
+//! Interception: an app of which the kernel leads connections and questions for names to the sidecar.
 //!
-//! [`Origins`] gives the sidecar's data threads what a connection was meant for; [`begin`] makes the
-//! cgroup, attaches the programs (`bpf/`) to it and serves names. What an address stands for and what
-//! is done with a connection is decided in `routing` and done in `proxy`.
+//! There are two ways. In one the app is in a cgroup of its own: [`begin`] makes it, attaches the programs
+//! (`bpf/`) to it and serves names, and [`Origins`] gives the sidecar's data threads what a connection was
+//! meant for. In the other the app is in a network namespace of its own, where [`begin_in`] has nftables
+//! redirect. What an address stands for and what is done with a connection is decided in `routing` and done
+//! in `proxy`.
 
 #![forbid(unsafe_code)]
 
 mod cgroup;
 mod layout;
 mod name_server;
+mod netlink;
 mod programs;
+mod redirection;
 mod resolvers;
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use tollway_net::netns_cookie;
+use tollway_net::netns::{NetNs, NetnsError};
+use tollway_net::spawn::Confinement;
+use tollway_net::{AppNetwork, Conn, netns_cookie};
 use tollway_proxy::NameTable;
 use tollway_routing::intercept::Spared;
 
@@ -27,6 +31,7 @@ use crate::layout::Settings;
 use crate::name_server::NameServer;
 use crate::programs::Programs;
 pub use crate::programs::ProgramsError;
+use crate::redirection::{Redirection, check};
 pub use crate::resolvers::Resolvers;
 
 /// What is led to the sidecar.
@@ -49,6 +54,10 @@ pub enum InterceptError {
     Programs(#[from] ProgramsError),
     #[error("cannot listen on loopback for questions for names")]
     Names { source: std::io::Error },
+    #[error(transparent)]
+    Namespace(#[from] NetnsError),
+    #[error("the kernel does not redirect connections by nftables")]
+    Redirection { source: std::io::Error },
 }
 
 /// What intercepted connections were meant for. Knows of none before [`begin`].
@@ -56,27 +65,61 @@ pub enum InterceptError {
 pub struct Origins(OnceLock<Programs>);
 
 impl tollway_proxy::Origins for Origins {
-    fn take(&self, source: SocketAddr) -> Option<SocketAddr> {
+    fn take(&self, source: SocketAddr, _: &Conn) -> Option<SocketAddr> {
         self.0.get()?.take(source)
     }
 }
 
 /// Interception at work: names are served until this is dropped, and the cgroup is removed then, if no
-/// process is left in it. The programs stay as long as their [`Origins`].
+/// process is left in it. The programs stay as long as their [`Origins`], and a namespace as long as its
+/// [`AppNetwork`].
 #[derive(Debug)]
 pub struct Interception {
-    cgroup: Cgroup,
+    ground: Ground,
     /// Ends with this value.
     _names: tokio::task::JoinSet<()>,
 }
 
+/// What the app is in.
+#[derive(Debug)]
+enum Ground {
+    Cgroup(Cgroup),
+    Namespace(Arc<AppNetwork>),
+}
+
 impl Interception {
-    /// The file by which processes enter the cgroup, for
-    /// [`Confinement`](tollway_net::spawn::Confinement).
+    /// Where the app is started.
     #[must_use]
-    pub fn cgroup_processes(&self) -> BorrowedFd<'_> {
-        self.cgroup.processes()
+    pub fn confinement(&self) -> Confinement<'_> {
+        match &self.ground {
+            Ground::Cgroup(cgroup) => {
+                Confinement { cgroup: Some(cgroup.processes()), ..Confinement::default() }
+            }
+            Ground::Namespace(network) => {
+                Confinement { namespace: Some(network.namespace()), ..Confinement::default() }
+            }
+        }
     }
+}
+
+/// Finds out whether the kernel takes the programs, by a cgroup that goes at once.
+///
+/// # Errors
+/// [`InterceptError`].
+pub fn check_programs() -> Result<(), InterceptError> {
+    let cgroup = Cgroup::make()?;
+    Programs::attach(&cgroup, Settings::default(), &Rules::default())?;
+    Ok(())
+}
+
+/// Makes the network namespace of an app, for [`begin_in`], where the kernel can redirect in one.
+///
+/// # Errors
+/// [`InterceptError`].
+pub fn make_network() -> Result<Arc<AppNetwork>, InterceptError> {
+    let tried = NetNs::create("to be tried")?.run(check)?;
+    tried.map_err(|source| InterceptError::Redirection { source })?;
+    Ok(Arc::new(AppNetwork::create("of the app")?))
 }
 
 /// Begins to intercept what is started in a new cgroup. `listener` has the addresses at which the
@@ -85,7 +128,7 @@ impl Interception {
 ///
 /// # Errors
 /// [`InterceptError`]; nothing is left behind then.
-pub async fn begin(
+pub fn begin(
     origins: &Origins,
     names: Arc<NameTable>,
     listener: &[SocketAddr],
@@ -93,7 +136,7 @@ pub async fn begin(
     resolvers: Resolvers,
 ) -> Result<Interception, InterceptError> {
     let failed = |source| InterceptError::Names { source };
-    let server = NameServer::bind().await.map_err(failed)?;
+    let server = NameServer::bind().map_err(failed)?;
     let cgroup = Cgroup::make()?;
     let has_ipv6 = server.has_ipv6() && listener.iter().any(SocketAddr::is_ipv6);
     let settings = Settings {
@@ -109,5 +152,36 @@ pub async fn begin(
     let programs = Programs::attach(&cgroup, settings, rules)?;
     // Each has one interception.
     let _ = origins.0.set(programs);
-    Ok(Interception { cgroup, _names: server.serve(names, resolvers) })
+    let names = server.serve(names, resolvers).map_err(failed)?;
+    Ok(Interception { ground: Ground::Cgroup(cgroup), _names: names })
+}
+
+/// Begins to redirect what is started in a network namespace, all of it: nothing else leaves the
+/// namespace. `listener` has the addresses at which the sidecar takes connections there, and `of_sidecar`
+/// the ports of loopback at which it listens in its own namespace, which the app reaches by the same
+/// addresses. For `names`, `resolvers` and the runtime see [`begin`].
+///
+/// # Errors
+/// [`InterceptError`].
+pub fn begin_in(
+    network: &Arc<AppNetwork>,
+    names: Arc<NameTable>,
+    listener: &[SocketAddr],
+    of_sidecar: Vec<u16>,
+    resolvers: Resolvers,
+) -> Result<Interception, InterceptError> {
+    let failed = |source| InterceptError::Names { source };
+    let namespace = network.namespace();
+    let server = namespace.run(NameServer::bind)?.map_err(failed)?;
+    let redirection = Redirection {
+        listener: listener.first().map_or(0, SocketAddr::port),
+        names_udp: server.udp_port(),
+        names_tcp: server.tcp_port(),
+        of_sidecar,
+        has_ipv6: server.has_ipv6() && listener.iter().any(SocketAddr::is_ipv6),
+    };
+    let redirected = namespace.run(|| redirection.begin())?;
+    redirected.map_err(|source| InterceptError::Redirection { source })?;
+    let names = server.serve(names, resolvers).map_err(failed)?;
+    Ok(Interception { ground: Ground::Namespace(Arc::clone(network)), _names: names })
 }

@@ -33,21 +33,21 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Bound sockets on loopback.
 pub(crate) struct NameServer {
-    udp: Vec<UdpSocket>,
-    tcp: Vec<TcpListener>,
+    udp: Vec<std::net::UdpSocket>,
+    tcp: Vec<std::net::TcpListener>,
     udp_port: u16,
     tcp_port: u16,
 }
 
 impl NameServer {
-    /// Takes free ports. `::1` has the same ones, where the machine has it and they are free there.
-    pub(crate) async fn bind() -> io::Result<Self> {
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    /// Takes free ports of this thread's network namespace. `::1` has the same ones, where the machine has it and they are free there.
+    pub(crate) fn bind() -> io::Result<Self> {
+        let udp = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (udp_port, tcp_port) = (udp.local_addr()?.port(), tcp.local_addr()?.port());
         let mut server = Self { udp: vec![udp], tcp: vec![tcp], udp_port, tcp_port };
-        let udp6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, udp_port)).await;
-        let tcp6 = TcpListener::bind((Ipv6Addr::LOCALHOST, tcp_port)).await;
+        let udp6 = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, udp_port));
+        let tcp6 = std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, tcp_port));
         if let (Ok(udp), Ok(tcp)) = (udp6, tcp6) {
             server.udp.push(udp);
             server.tcp.push(tcp);
@@ -68,7 +68,11 @@ impl NameServer {
     }
 
     /// Serves until the tasks are dropped.
-    pub(crate) fn serve(self, names: Arc<NameTable>, resolvers: Resolvers) -> JoinSet<()> {
+    pub(crate) fn serve(
+        self,
+        names: Arc<NameTable>,
+        resolvers: Resolvers,
+    ) -> io::Result<JoinSet<()>> {
         let shared = Arc::new(Shared {
             names,
             resolvers,
@@ -77,12 +81,15 @@ impl NameServer {
         });
         let mut tasks = JoinSet::new();
         for socket in self.udp {
-            tasks.spawn(serve_udp(Arc::new(socket), Arc::clone(&shared)));
+            socket.set_nonblocking(true)?;
+            let socket = Arc::new(UdpSocket::from_std(socket)?);
+            tasks.spawn(serve_udp(socket, Arc::clone(&shared)));
         }
         for listener in self.tcp {
-            tasks.spawn(serve_tcp(listener, Arc::clone(&shared)));
+            listener.set_nonblocking(true)?;
+            tasks.spawn(serve_tcp(TcpListener::from_std(listener)?, Arc::clone(&shared)));
         }
-        tasks
+        Ok(tasks)
     }
 }
 
@@ -317,10 +324,10 @@ mod tests {
 
     impl Client {
         async fn of(resolvers: Vec<SocketAddr>) -> Self {
-            let server = NameServer::bind().await.unwrap();
+            let server = NameServer::bind().unwrap();
             let (udp_port, tcp_port) = (server.udp_port(), server.tcp_port());
             let names = Arc::new(NameTable::new([("postgres", "db.shop")]));
-            let tasks = server.serve(Arc::clone(&names), Resolvers::These(resolvers));
+            let tasks = server.serve(Arc::clone(&names), Resolvers::These(resolvers)).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             socket.connect((Ipv4Addr::LOCALHOST, udp_port)).await.unwrap();
             Self { socket, tcp_port, names, _tasks: tasks }

@@ -26,4 +26,4 @@ pub use error::{AppPortTaken, CannotStart, LaunchError};
 pub use instance::random_instance;
 pub use local_control::{LocalControl, LocalError};
 pub use one_app::environment::{API_TOKEN_VARIABLE, APP_TOKEN_VARIABLE, state_folder};
-pub use one_app::{InterceptOptions, Listen, RunOptions, run_app};
+pub use one_app::{InterceptOptions, Interceptor, Listen, RunOptions, run_app};

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -76,6 +76,14 @@ impl Conn {
         Ok(Self::new(Socket::Kernel(socket::dial(address)?), tls, true))
     }
 
+    /// Starts to connect by a socket that has been made elsewhere; it must be non-blocking.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_from(socket: OwnedFd, address: SocketAddr) -> Result<Self, ConnError> {
+        Ok(Self::new(Socket::Kernel(socket::dial_from(socket, address)?), None, true))
+    }
+
     /// An end of an established connection in memory.
     #[cfg(feature = "memory")]
     #[must_use]
@@ -127,6 +135,13 @@ impl Conn {
     /// lot in every pass.
     pub fn keep_output_room(&mut self, bytes: usize) {
         self.keep_bytes = bytes;
+    }
+
+    /// What an accepted connection was meant for before the kernel redirected it to this process; `None`
+    /// for one that was not redirected.
+    #[must_use]
+    pub fn original_destination(&self) -> Option<SocketAddr> {
+        self.socket.original_destination()
     }
 
     /// How long a round trip takes.

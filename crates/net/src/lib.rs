@@ -9,6 +9,7 @@
 //! ([`let_start_go`]). Unsafe code is confined to this crate, and to the kernel interface of
 //! `fabric`.
 
+mod app_network;
 mod backoff;
 mod conn;
 mod descriptors;
@@ -38,6 +39,7 @@ mod timer_slack;
 mod tls;
 pub mod tun;
 
+pub use app_network::AppNetwork;
 pub use backoff::Backoff;
 pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch, local_pair};
 pub use descriptors::{descriptor_limit, is_among_last_descriptors, raise_descriptor_limit};

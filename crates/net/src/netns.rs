@@ -104,6 +104,22 @@ impl NetNs {
         self.run(|| add_loopback_address(address))?.map_err(failed)
     }
 
+    /// The same namespace once more.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub(crate) fn try_clone(&self) -> Result<Self, NetnsError> {
+        let failed = |source| NetnsError::Enter { name: self.name.clone(), source };
+        Ok(Self { name: self.name.clone(), fd: self.fd.try_clone().map_err(failed)? })
+    }
+
+    /// Has the calling thread enter the namespace for good.
+    pub(crate) fn enter(&self) -> Result<(), NetnsError> {
+        let kind = Some(LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(self.fd.as_fd(), kind)
+            .map_err(|error| NetnsError::Enter { name: self.name.clone(), source: error.into() })
+    }
+
     /// Runs `work` inside the namespace, on a thread of its own, and waits for it. Sockets and
     /// devices that `work` opens stay in the namespace wherever they are used later. A panic in
     /// `work` continues in the caller.
@@ -113,11 +129,7 @@ impl NetNs {
         F: FnOnce() -> T + Send,
     {
         run_on_thread(&self.name, || {
-            rustix::thread::move_into_link_name_space(
-                self.fd.as_fd(),
-                Some(LinkNameSpaceType::Network),
-            )
-            .map_err(|error| NetnsError::Enter { name: self.name.clone(), source: error.into() })?;
+            self.enter()?;
             Ok(work())
         })?
     }

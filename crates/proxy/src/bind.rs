@@ -1,10 +1,11 @@
 //! A data plane's listeners: bound before anything is served, once per thread.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use tollway_model::ServiceName;
-use tollway_net::{Listener, ListenerOptions};
+use tollway_net::{AppNetwork, Listener, ListenerOptions};
 
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
@@ -21,11 +22,19 @@ pub(crate) struct BoundListeners {
     pub(crate) upstreams: Vec<UpstreamPort>,
     /// Several threads listen on the same addresses.
     shared: bool,
+    /// Where connections of an intercepted app are taken, if its network namespace is its own.
+    app_network: Option<Arc<AppNetwork>>,
 }
 
 impl BoundListeners {
     pub(crate) fn for_threads(threads: usize) -> Self {
-        Self { open: Vec::new(), upstreams: Vec::new(), shared: threads > 1 }
+        let (open, upstreams) = (Vec::new(), Vec::new());
+        Self { open, upstreams, shared: threads > 1, app_network: None }
+    }
+
+    /// Has connections of the app be taken in its own network namespace.
+    pub(crate) fn set_app_network(&mut self, network: Option<Arc<AppNetwork>>) {
+        self.app_network = network;
     }
 
     /// Listens; port 0 is any free one. Gives the address bound.
@@ -35,7 +44,8 @@ impl BoundListeners {
         address: SocketAddr,
         via: ListenerKind,
     ) -> Result<SocketAddr, DataPlaneError> {
-        let listener = self.listen(address).map_err(|source| DataPlaneError::Listen {
+        let listen = || self.listen(address);
+        let listener = self.bind_where(&via, listen).map_err(|source| DataPlaneError::Listen {
             listener: name,
             address,
             source,
@@ -77,6 +87,20 @@ impl BoundListeners {
             }
         }
         Ok(())
+    }
+
+    /// Binds a listener in the network namespace where its connections come from.
+    fn bind_where(
+        &self,
+        via: &ListenerKind,
+        bind: impl FnOnce() -> std::io::Result<Listener> + Send,
+    ) -> std::io::Result<Listener> {
+        match &self.app_network {
+            Some(network) if *via == ListenerKind::Intercepted => {
+                network.namespace().run(bind).map_err(std::io::Error::other)?
+            }
+            Some(_) | None => bind(),
+        }
     }
 
     /// Threads share an address among themselves, never with another process: the kernel would
@@ -124,7 +148,8 @@ impl BoundListeners {
             .iter()
             .map(|(_, listener, via)| {
                 let address = listener.address();
-                let listener = Listener::bind(address, options(true)).map_err(|source| {
+                let bind = || Listener::bind(address, options(true));
+                let listener = self.bind_where(via, bind).map_err(|source| {
                     DataPlaneError::Listen { listener: "another thread", address, source }
                 })?;
                 Ok((listener, via.clone()))

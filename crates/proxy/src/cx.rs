@@ -56,6 +56,23 @@ pub(crate) struct Clocks {
 /// When it fails at once.
 pub(crate) type Dialler = Box<dyn Fn(SocketAddr) -> Result<Conn, ConnError> + Send>;
 
+/// Dials addresses in this process's network namespace, and those of an app that has one of its own in
+/// that one.
+fn dialler(config: &LoopConfig) -> Dialler {
+    let network = config.interception.as_ref().and_then(|of| of.network.clone());
+    let app = config.app.as_ref().map(|app| app.addresses.clone());
+    let Some((network, app)) = network.zip(app) else {
+        return Box::new(|address| Conn::connect(address, None));
+    };
+    Box::new(move |address| {
+        if address.ip().is_loopback() && app.all().any(|one| one == address) {
+            let socket = network.socket(address).map_err(ConnError::Connect)?;
+            return Conn::connect_from(socket, address);
+        }
+        Conn::connect(address, None)
+    })
+}
+
 impl Cx {
     pub(crate) fn new(
         config: Arc<LoopConfig>,
@@ -63,6 +80,7 @@ impl Cx {
         now: Instant,
         seed: u64,
     ) -> Self {
+        let dialler = dialler(&config);
         Self {
             now,
             clocks: Clocks { wall: SystemTime::now, boot: tollway_net::boot_time },
@@ -75,7 +93,7 @@ impl Cx {
             is_front: false,
             identity: String::new(),
             effects: Effects::default(),
-            dialler: Box::new(|address| Conn::connect(address, None)),
+            dialler,
             random: seed,
         }
     }

@@ -273,7 +273,10 @@ impl Sidecar {
             &ListenerKind::Outbound,
         )?;
         listeners.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
-        if options.interception.is_some() {
+        let interception = options.interception.as_ref();
+        let app_network = interception.and_then(|of| of.network.clone());
+        if interception.is_some() {
+            listeners.set_app_network(app_network.clone());
             listeners.bind_all("intercept", &LISTEN, &ListenerKind::Intercepted)?;
         }
         let inbound = listeners.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
@@ -324,6 +327,7 @@ impl Sidecar {
             plane.mesh.register(announcement);
             let probe = Probe {
                 app: addresses,
+                network: app_network,
                 mesh: Arc::clone(&plane.mesh),
                 fanout: Arc::clone(&plane.plane.fanout),
                 ready: plane.app_ready.clone(),
@@ -355,6 +359,18 @@ impl Sidecar {
             .iter()
             .find(|(name, _)| name == listener)
             .map(|(_, address)| *address)
+    }
+
+    /// The ports of loopback at which its app reaches it.
+    #[must_use]
+    pub fn loopback_ports(&self) -> Vec<u16> {
+        let is_for_others = |name: &str| name == "inbound" || name.starts_with("intercept");
+        let ports = self.plane.plane.ports.iter();
+        let ports = ports.filter(|(name, address)| {
+            let ip = address.ip();
+            !is_for_others(name) && (ip.is_loopback() || ip.is_unspecified())
+        });
+        ports.map(|(_, address)| address.port()).collect()
     }
 
     /// The client of the control plane: name, status, and the way to leave early.

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tollway_model::{HostName, NameError, ServiceName};
+use tollway_net::{AppNetwork, Conn};
 use tollway_routing::ExternalNames;
-use tollway_routing::intercept::{Meaning, MeshNames, dns};
+use tollway_routing::intercept::{LeftAlone, Meaning, MeshNames, dns};
 
 /// Where intercepted connections are taken: loopback, at one free port.
 pub(crate) const LISTEN: [SocketAddr; 2] = [
@@ -19,9 +20,20 @@ pub(crate) const LISTEN: [SocketAddr; 2] = [
 
 /// Knows what connections were meant for.
 pub trait Origins: Send + Sync + fmt::Debug {
-    /// What the connection from `source` was meant for; it is forgotten here. `None` for one that was
-    /// not led to the sidecar.
-    fn take(&self, source: SocketAddr) -> Option<SocketAddr>;
+    /// What the accepted connection from `source` was meant for; it is forgotten here. `None` for one
+    /// that was not led to the sidecar.
+    fn take(&self, source: SocketAddr, accepted: &Conn) -> Option<SocketAddr>;
+}
+
+/// Connections that the kernel has redirected within the network namespace of the app keep what they
+/// were meant for.
+#[derive(Debug)]
+pub struct RedirectedOrigins;
+
+impl Origins for RedirectedOrigins {
+    fn take(&self, _: SocketAddr, accepted: &Conn) -> Option<SocketAddr> {
+        accepted.original_destination()
+    }
 }
 
 /// Interception as a sidecar meets it.
@@ -29,6 +41,10 @@ pub trait Origins: Send + Sync + fmt::Debug {
 pub struct Interception {
     pub origins: Arc<dyn Origins>,
     pub names: Arc<NameTable>,
+    /// The network namespace of the app, if it has one of its own.
+    pub network: Option<Arc<AppNetwork>>,
+    /// What comes here and is only passed on.
+    pub left_alone: LeftAlone,
 }
 
 /// Where an intercepted connection goes.
@@ -37,6 +53,8 @@ pub(crate) enum Meant {
     Service(ServiceName),
     /// Out of the mesh.
     Outside(SocketAddr),
+    /// To an address with which the sidecar has nothing to do.
+    LeftAlone(SocketAddr),
     /// Nothing has led it here.
     Nowhere,
     /// The address is of the range for names, and stands for none.
@@ -47,14 +65,17 @@ pub(crate) enum Meant {
 
 impl Interception {
     /// Decides where the connection from `source` goes; `home` completes short names.
-    pub(crate) fn meant(&self, source: SocketAddr, home: &ServiceName) -> Meant {
-        let Some(address) = self.origins.take(source) else { return Meant::Nowhere };
+    pub(crate) fn meant(&self, source: SocketAddr, accepted: &Conn, home: &ServiceName) -> Meant {
+        let Some(address) = self.origins.take(source, accepted) else { return Meant::Nowhere };
         match address.ip() {
             IpAddr::V4(ip) if MeshNames::is_of_range(ip) => match self.names.service(ip, home) {
                 Some(Ok(service)) => Meant::Service(service),
                 Some(Err(error)) => Meant::BadName(error),
                 None => Meant::NoName(ip),
             },
+            IpAddr::V4(_) | IpAddr::V6(_) if self.left_alone.contains(address) => {
+                Meant::LeftAlone(address)
+            }
             IpAddr::V4(_) | IpAddr::V6(_) => Meant::Outside(address),
         }
     }
@@ -163,7 +184,7 @@ mod tests {
     struct All(Option<SocketAddr>);
 
     impl Origins for All {
-        fn take(&self, _: SocketAddr) -> Option<SocketAddr> {
+        fn take(&self, _: SocketAddr, _: &Conn) -> Option<SocketAddr> {
             self.0
         }
     }
@@ -173,8 +194,11 @@ mod tests {
         let home =
             ServiceName { app: label("web"), namespace: label("shop"), network: label("west") };
         let origins = Arc::new(All(to.map(|to| to.parse().unwrap())));
-        let interception = Interception { origins, names: Arc::new(names) };
-        interception.meant("127.0.0.1:4711".parse().unwrap(), &home)
+        let left_alone = LeftAlone::new(vec!["10.0.0.0/8".parse().unwrap()], false);
+        let names = Arc::new(names);
+        let interception = Interception { origins, names, network: None, left_alone };
+        let (end, _other) = tollway_net::local_pair().unwrap();
+        interception.meant("127.0.0.1:4711".parse().unwrap(), &Conn::local(end), &home)
     }
 
     #[test]
@@ -197,6 +221,10 @@ mod tests {
         assert_eq!(service(meant(Some(&db), tables())), "db.data.east");
         let outside: SocketAddr = "[2001:db8::1]:443".parse().unwrap();
         assert_eq!(meant(Some("[2001:db8::1]:443"), tables()), Meant::Outside(outside));
+        for text in ["10.1.2.3:443", "127.0.0.1:3500"] {
+            let address = text.parse().unwrap();
+            assert_eq!(meant(Some(text), tables()), Meant::LeftAlone(address));
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use front::{
     FrontTargetError, run_front,
 };
 pub use headers::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
-pub use interception::{Interception, NameAnswer, NameTable, Origins};
+pub use interception::{Interception, NameAnswer, NameTable, Origins, RedirectedOrigins};
 pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};

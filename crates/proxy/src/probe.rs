@@ -1,10 +1,14 @@
 //! Examines whether the app takes connections, and reports it to the mesh.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tollway_dial::race;
+use tollway_net::AppNetwork;
 
 use crate::app_addresses::AppAddresses;
 use crate::fanout::Fanout;
@@ -14,9 +18,22 @@ use crate::mesh::MeshClient;
 const PROBE_UNREADY: Duration = Duration::from_millis(100);
 const PROBE_READY: Duration = Duration::from_secs(1);
 
+/// Connects to an address of the app, which may be in a network namespace of its own.
+async fn connect(network: Option<Arc<AppNetwork>>, address: SocketAddr) -> io::Result<TcpStream> {
+    match network {
+        Some(network) if address.ip().is_loopback() => {
+            let socket = network.socket(address)?;
+            TcpSocket::from_std_stream(socket.into()).connect(address).await
+        }
+        Some(_) | None => TcpStream::connect(address).await,
+    }
+}
+
 /// Reports to the mesh whether the app accepts connections.
 pub(crate) struct Probe {
     pub(crate) app: AppAddresses,
+    /// The network namespace of the app, if it has one of its own.
+    pub(crate) network: Option<Arc<AppNetwork>>,
     pub(crate) mesh: Arc<MeshClient>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) ready: watch::Sender<bool>,
@@ -42,7 +59,7 @@ impl Probe {
 
     /// Whether the app takes a connection. Of several addresses the best is tried first, then each.
     async fn app_takes(&self) -> bool {
-        let connect = tokio::net::TcpStream::connect;
+        let connect = |address| connect(self.network.clone(), address);
         let best = tokio::time::timeout(PROBE_READY, connect(self.app.best())).await;
         if matches!(best, Ok(Ok(_))) {
             return true;

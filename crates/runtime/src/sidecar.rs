@@ -212,6 +212,12 @@ impl Sidecar {
         self.plane.ports(listener)
     }
 
+    /// The ports of loopback at which its app reaches it.
+    #[must_use]
+    pub fn loopback_ports(&self) -> Vec<u16> {
+        self.plane.loopback_ports()
+    }
+
     /// The client of the control plane.
     #[must_use]
     pub fn mesh(&self) -> Arc<MeshClient> {

@@ -228,6 +228,7 @@ word_values! {
     InterceptMode {
         Auto: "auto", "The way that this machine has; without one the app runs as it is";
         Bpf: "bpf", "Programs of the app's cgroup; without them the app is not started";
+        Nftables: "nftables", "A network namespace of the app's own, where nftables redirects; without it the app is not started";
     }
     LogFormat { Text: "text", "For people"; Json: "json", "One JSON object a line"; }
     ReusedKeys {

@@ -12,7 +12,9 @@ use clap::Args;
 use tollway_dapr::Configuration;
 use tollway_launch::local_control::LINGER_MS;
 use tollway_launch::run_file::run_apps;
-use tollway_launch::{Console, InterceptOptions, LaunchError, Listen, RunOptions, run_app};
+use tollway_launch::{
+    Console, InterceptOptions, Interceptor, LaunchError, Listen, RunOptions, run_app,
+};
 use tollway_proxy::mesh::TokenSource;
 use tollway_proxy::{Limits, Live, LiveOptions, PlaneOptions, Timeouts, live};
 use tollway_settings::reload::watch;
@@ -148,9 +150,13 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
 
 /// How connections of the app are intercepted, if they are.
 fn intercept_options(settings: Intercept) -> Option<InterceptOptions> {
-    let way = settings.intercept?;
+    let by = match settings.intercept? {
+        InterceptMode::Auto => None,
+        InterceptMode::Bpf => Some(Interceptor::Bpf),
+        InterceptMode::Nftables => Some(Interceptor::Nftables),
+    };
     Some(InterceptOptions {
-        is_required: way != InterceptMode::Auto,
+        by,
         spared: settings.intercept_excludes,
         mesh_only: settings.intercept_mesh_only,
         aliases: settings.intercept_hosts,

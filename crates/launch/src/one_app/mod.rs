@@ -25,7 +25,7 @@ use tollway_net::spawn::Confinement;
 use tollway_runtime::Sidecar;
 
 use self::environment::EnvironmentChanges;
-pub use self::options::{InterceptOptions, Listen, RunOptions};
+pub use self::options::{InterceptOptions, Interceptor, Listen, RunOptions};
 use self::plan::Plan;
 use self::supervise::Supervision;
 use crate::console::Console;
@@ -59,7 +59,7 @@ pub async fn run_app(
         signal = signals.next_request_to_end() => return Ok(Ending::Signal(signal.as_raw()).code()),
     };
     messages::sidecar_ready(console, &plan, &sidecar);
-    let interception = intercept::begin(&plan, &sidecar, console).await?;
+    let interception = intercept::begin(&plan, &sidecar, console)?;
     let environment = environment::of_app(&plan, &sidecar);
     let app = start_app(&command, environment, interception.as_ref())?;
     let supervision = Supervision { plan: Arc::new(plan), app, signals, console, linger };
@@ -87,8 +87,7 @@ fn start_app(
         };
     }
     let guard = start_guard()?;
-    let cgroup = interception.map(Interception::cgroup_processes);
-    let confinement = Confinement { cgroup, ..Confinement::default() };
+    let confinement = interception.map_or_else(Confinement::default, Interception::confinement);
     let mut app = Process::spawn(start, confinement).map_err(failed)?;
     guard_app(&mut app, guard);
     Ok(app)

@@ -45,11 +45,21 @@ pub struct RunOptions {
     pub stores: StateStores,
 }
 
+/// By what the kernel leads connections of an app to its sidecar.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interceptor {
+    /// Programs of a cgroup.
+    Bpf,
+    /// nftables in a network namespace.
+    Nftables,
+}
+
 /// How the connections of an app are led to its sidecar.
 #[derive(Debug)]
 pub struct InterceptOptions {
-    /// The app is not started where that cannot be had.
-    pub is_required: bool,
+    /// The way; the app is not started where that cannot be had. Without one it is the way that this
+    /// machine has, and the app runs as it is where there is none.
+    pub by: Option<Interceptor>,
     /// Left alone, beside loopback.
     pub spared: Vec<Spared>,
     /// Connections out of the mesh are not led to the sidecar.

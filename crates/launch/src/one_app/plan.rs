@@ -1,12 +1,13 @@
 //! What is going to run: the app's address, the control plane, the sidecar's options.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tollway_config::AppScheme;
 use tollway_model::{AppId, Label};
-use tollway_net::free_port;
+use tollway_net::{AppNetwork, free_port};
 use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory};
 use tollway_proxy::{AppOptions, CommonOptions, MeshProtocol, SidecarOptions};
 use tollway_runtime::{MESSAGE_BYTES, StateStores};
@@ -72,7 +73,7 @@ impl Plan {
         let scheme = |app: &AppOptions| {
             (app.address, AppScheme { protocol: app.protocol, is_tls: app.is_tls })
         };
-        let intercept = options.intercept.map(InterceptPlan::new);
+        let intercept = options.intercept.map(InterceptPlan::new).transpose()?;
         let plan = Self {
             app_id,
             namespace,
@@ -99,12 +100,17 @@ impl Plan {
                 telemetry: options.telemetry,
                 dapr_metrics: None,
                 external_endpoints: None,
-                interception: intercept.as_ref().map(InterceptPlan::for_sidecar),
+                interception: intercept.as_ref().and_then(InterceptPlan::for_sidecar),
                 as_daprd: None,
             }),
             intercept,
         };
         Ok(plan)
+    }
+
+    /// The network namespace of the app, if it has one of its own.
+    pub(super) fn app_network(&self) -> Option<&Arc<AppNetwork>> {
+        self.intercept.as_ref().and_then(InterceptPlan::network)
     }
 }
 

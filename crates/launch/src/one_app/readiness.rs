@@ -2,11 +2,11 @@
 //! plane. Both futures run until they are dropped.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tollway_proxy::mesh::MeshClient;
 
@@ -56,7 +56,17 @@ pub(super) async fn print_readiness(
 /// Whether the app took `localhost` for the other loopback address.
 async fn listens_on_ipv6(plan: &Plan) -> bool {
     let Some((address, _)) = plan.app else { return false };
-    let other = TcpStream::connect((Ipv6Addr::LOCALHOST, address.port()));
+    let other = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+    let network = plan.app_network();
+    let other = async {
+        match network {
+            Some(network) => {
+                let socket = network.socket(other)?;
+                TcpSocket::from_std_stream(socket.into()).connect(other).await
+            }
+            None => TcpStream::connect(other).await,
+        }
+    };
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, other).await;
     address.ip() == Ipv4Addr::LOCALHOST && matches!(connected, Ok(Ok(_)))
 }

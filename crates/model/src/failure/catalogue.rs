@@ -482,8 +482,8 @@ catalogue! {
         "Check its name, your PATH, and that it is a program; a shell's own command needs `sh -c`.";
     NotInterceptable, "ERR_NOT_INTERCEPTABLE", Start, NONE,
         [Terminal],
-        "The connections of the app cannot be intercepted here: this process may not load programs into the kernel or make a cgroup, or the kernel is too old for them (Linux 5.8). The message has the reason.",
-        "Run it as root, or with the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and the right to make a cgroup; or leave `--intercept` out and call services through the sidecar's outbound port.";
+        "The connections of the app cannot be intercepted here: this process may not load programs into the kernel or make a cgroup, or the kernel is too old for them (Linux 5.8); and it may not make a network namespace, or the kernel has no nftables. The message has the reason.",
+        "Run it as root, with the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and the right to make a cgroup, or with CAP_SYS_ADMIN and CAP_NET_ADMIN for a network namespace; or leave `--intercept` out and call services through the sidecar's outbound port.";
     Bug, "ERR_BUG", Start, NONE,
         [Terminal],
         "An error in Tollway itself. The message has the place in the code.",

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+};
 
 use super::ConnError;
 #[cfg(feature = "memory")]
@@ -25,7 +27,7 @@ impl Socket {
     /// How connecting has ended, once the socket can be written to.
     pub(super) fn dialled(&self) -> Result<(), ConnError> {
         let dialled = match self {
-            Self::Kernel(socket) => rustix::net::sockopt::socket_error(socket).flatten(),
+            Self::Kernel(socket) => sockopt::socket_error(socket).flatten(),
             #[cfg(feature = "memory")]
             Self::Memory(end) => end.dialled(),
         };
@@ -71,7 +73,7 @@ impl Socket {
     pub(super) fn reset_on_close(&self) {
         match self {
             Self::Kernel(socket) => {
-                let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+                let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
             }
             #[cfg(feature = "memory")]
             Self::Memory(end) => end.reset_on_close(),
@@ -85,6 +87,21 @@ impl Socket {
             #[cfg(feature = "memory")]
             Self::Memory(end) => Ok(end.round_trip()),
         }
+    }
+
+    /// What the connection was meant for before the kernel redirected it here; `None` if it was not.
+    pub(super) fn original_destination(&self) -> Option<SocketAddr> {
+        let socket = match self {
+            Self::Kernel(socket) => socket,
+            #[cfg(feature = "memory")]
+            Self::Memory(_) => return None,
+        };
+        let own = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+        let meant: SocketAddr = match own {
+            SocketAddr::V4(_) => sockopt::ip_original_dst(socket).ok()?.into(),
+            SocketAddr::V6(_) => sockopt::ipv6_original_dst(socket).ok()?.into(),
+        };
+        (meant != own).then_some(meant)
     }
 
     /// `None` for a connection in memory.
@@ -116,7 +133,12 @@ pub(super) fn dial(address: SocketAddr) -> Result<OwnedFd, ConnError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(no_connect)?;
-    rustix::net::sockopt::set_tcp_nodelay(&socket, true).map_err(no_connect)?;
+    dial_from(socket, address)
+}
+
+/// The socket, which does not block, once it has begun to connect.
+pub(super) fn dial_from(socket: OwnedFd, address: SocketAddr) -> Result<OwnedFd, ConnError> {
+    sockopt::set_tcp_nodelay(&socket, true).map_err(no_connect)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(no_connect(error)),

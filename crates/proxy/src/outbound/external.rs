@@ -95,6 +95,11 @@ pub(crate) fn open_intercepted(
     begin(cx, conns, key, call, decided);
 }
 
+/// Passes on a connection that is none of the sidecar's.
+pub(crate) fn pass_on(cx: &mut Cx, conns: &mut Connections, key: ConnKey, address: SocketAddr) {
+    relay_out(cx, conns, key, address);
+}
+
 fn wait_for_rules(
     cx: &mut Cx,
     conns: &mut Connections,

@@ -29,7 +29,8 @@ pub(crate) fn open(
     let source = conn.remote;
     conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
     let interception = cx.config.interception.as_ref();
-    let meant = interception.zip(source).map(|(of, source)| of.meant(source, &cx.config.home));
+    let meant = interception.zip(source);
+    let meant = meant.map(|(of, source)| of.meant(source, &conn.io, &cx.config.home));
     match meant.unwrap_or(Meant::Nowhere) {
         Meant::Service(service) => {
             conns.queue_read(key);
@@ -40,6 +41,10 @@ pub(crate) fn open(
             cx.metrics.intercepted.outside.add(1);
             conns.queue_read(key);
             external::open_intercepted(cx, conns, external, key, address);
+        }
+        Meant::LeftAlone(address) => {
+            conns.queue_read(key);
+            external::pass_on(cx, conns, key, address);
         }
         Meant::Nowhere => refuse(cx, conns, key, ErrorCode::NotIntercepted, &"it"),
         Meant::NoName(address) => {

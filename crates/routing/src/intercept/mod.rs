@@ -9,4 +9,4 @@ mod spared;
 
 pub use names::{MESH_NAMES_LIMIT, Meaning, MeshNames, NAME_BYTES};
 pub use recognise::{Evidence, LEARNED_LIMIT, Learned, Recognition, recognise};
-pub use spared::{Alias, Spared};
+pub use spared::{Alias, LeftAlone, Spared};

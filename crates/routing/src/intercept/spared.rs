@@ -1,7 +1,7 @@
 //! What interception leaves alone, and further names for services, as a user writes them.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use tollway_model::{AddressRange, Label};
@@ -23,6 +23,13 @@ impl Spared {
         match self {
             Self::Port(port) => Some(*port),
             Self::Range(_) => None,
+        }
+    }
+
+    fn contains(&self, address: SocketAddr) -> bool {
+        match self {
+            Self::Port(port) => *port == address.port(),
+            Self::Range(range) => range.contains(address.ip()),
         }
     }
 
@@ -55,6 +62,30 @@ impl fmt::Display for Spared {
             Self::Port(port) => port.fmt(f),
             Self::Range(range) => range.fmt(f),
         }
+    }
+}
+
+/// Connections out of the mesh with which the sidecar has nothing to do but to pass them on, where the
+/// kernel cannot lead them past it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeftAlone {
+    spared: Vec<Spared>,
+    all: bool,
+}
+
+impl LeftAlone {
+    /// Those to `spared`, or all of them.
+    #[must_use]
+    pub fn new(spared: Vec<Spared>, all: bool) -> Self {
+        Self { spared, all }
+    }
+
+    /// Whether one to this address is left alone. Loopback always is.
+    #[must_use]
+    pub fn contains(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        let address = SocketAddr::new(ip, address.port());
+        self.all || ip.is_loopback() || self.spared.iter().any(|spared| spared.contains(address))
     }
 }
 
@@ -96,6 +127,30 @@ impl fmt::Display for Alias {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_left_alone_by_its_port_or_its_range() {
+        let spared = ["5432", "10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
+        let some = LeftAlone::new(spared.to_vec(), false);
+        let contains = |of: &LeftAlone, text: &str| of.contains(text.parse().unwrap());
+        for text in [
+            "192.0.2.1:5432",
+            "10.1.2.3:80",
+            "[::ffff:10.1.2.3]:80",
+            "[fd12::1]:80",
+            "127.0.0.2:80",
+            "[::1]:80",
+            "[::ffff:127.0.0.1]:80",
+        ] {
+            assert!(contains(&some, text), "{text}");
+        }
+        for text in ["192.0.2.1:80", "[2001:db8::1]:5433"] {
+            assert!(!contains(&some, text), "{text}");
+            assert!(contains(&LeftAlone::new(Vec::new(), true), text), "{text}");
+        }
+        assert!(!contains(&LeftAlone::default(), "10.1.2.3:80"));
+        assert!(contains(&LeftAlone::default(), "127.0.0.1:80"));
+    }
 
     #[test]
     fn a_port_or_a_range_is_left_alone() {

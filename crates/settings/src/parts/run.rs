@@ -80,6 +80,7 @@ part!(Run, "run");
 pub enum InterceptMode {
     Auto,
     Bpf,
+    Nftables,
 }
 
 /// Interception, for an app that knows nothing of its sidecar.

@@ -3,19 +3,23 @@
 use std::net::Ipv4Addr;
 
 use tollway_model::failover::{FailoverNetwork, FailoverRules};
-use tollway_routing::intercept::Meaning;
+use tollway_net::Conn;
+use tollway_routing::intercept::{LeftAlone, Meaning, Spared};
 
 use super::app_unreachable::start_tcp_echo;
 use super::sim::Stream;
 use super::*;
 use crate::interception::{Interception, NameTable, Origins};
 
+/// A port that is left alone.
+const LEFT_ALONE: u16 = 4;
+
 /// Every connection was meant for what this has at the moment.
 #[derive(Debug, Default)]
 struct MeantFor(Mutex<Option<SocketAddr>>);
 
 impl Origins for MeantFor {
-    fn take(&self, _: SocketAddr) -> Option<SocketAddr> {
+    fn take(&self, _: SocketAddr, _: &Conn) -> Option<SocketAddr> {
         *self.0.lock().unwrap()
     }
 }
@@ -45,7 +49,12 @@ impl Site {
         let callee =
             Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None);
         let (meant, names) = (Arc::<MeantFor>::default(), Arc::<NameTable>::default());
-        let interception = Interception { origins: Arc::clone(&meant) as _, names: names.clone() };
+        let interception = Interception {
+            origins: Arc::clone(&meant) as _,
+            names: names.clone(),
+            network: None,
+            left_alone: LeftAlone::new(vec![Spared::Port(LEFT_ALONE)], false),
+        };
         let config = Arc::new(LoopConfig {
             interception: Some(interception),
             timeouts: patient(),
