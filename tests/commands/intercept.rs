@@ -149,6 +149,32 @@ print("over TCP", over_tcp.getpeername(), socket.inet_ntoa(answer[-4:]) == addre
     }
 }
 
+/// Static programs that call the kernel without a C library, as callers and as what is called.
+#[test]
+fn programs_in_go_call_services_and_are_called() {
+    let program = need_tool!("gonet");
+    let user = User::new();
+    need_right!(may_intercept(&user, &WAYS));
+    let program = program.to_str().unwrap();
+    let _files = serve(&user, "files");
+    for way in WAYS {
+        let serves = format!("go-{way}");
+        let required = format!("--intercept={way}");
+        let options = ["--app-id", &serves, "--app-port", "0", &required, "--intercept-inbound"];
+        let _server = user.run_command(&options, &[program, "serve"]);
+        user.until_called(&format!("{serves}/a"));
+        let own = format!("http://{serves}.mesh/a");
+        let urls = ["http://files.mesh/healthz", "http://files.default.mesh:8080/healthz", &own];
+        let log = intercepted(&user, way, &[], &[&[program], &urls[..]].concat());
+        for url in &urls[..2] {
+            let line = log.lines().find(|line| line.starts_with(url)).unwrap_or_default();
+            assert!(line.contains(" 200 peer true ") && line.ends_with(" files"), "{way}: {log}");
+        }
+        let body = "served GET /a".len();
+        assert!(log.contains(&format!("{own} 200 peer true body {body}")), "{way}: {log}");
+    }
+}
+
 /// A runtime with a resolver of its own (c-ares) and one with the C library's.
 #[test]
 fn node_calls_services_by_their_names() {

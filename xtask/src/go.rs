@@ -107,7 +107,9 @@ pub(crate) fn build(workspace: &Workspace, name: &str, package: &str) -> Result<
     if !is_executable(&built) {
         let mut go = Command::new(toolchain()?);
         go.current_dir(workspace.go_module(name)).args(["build", "-o"]).arg(&built).arg(package);
-        process::run(go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly"))?;
+        // They are static: none needs a C compiler or library.
+        go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
+        process::run(&mut go)?;
     }
     cache::link(&built, &workspace.tools().join(name))
 }

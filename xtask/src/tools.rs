@@ -224,6 +224,11 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool { name: "daprgo", why: "apps and a client on Dapr's SDK for Go", source: Source::Go(".") },
     Tool {
+        name: "gonet",
+        why: "an app on Go's standard library, which calls the kernel itself",
+        source: Source::Go("."),
+    },
+    Tool {
         name: "daprgoactors",
         why: "actors and their client on Dapr's SDK for Go",
         source: Source::Go("."),

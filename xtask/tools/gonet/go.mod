@@ -1,0 +1,3 @@
+module tollway.invalid/tools/gonet
+
+go 1.19
