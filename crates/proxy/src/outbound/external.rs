@@ -3,14 +3,13 @@
 //!
 //! Of a tunnel the name is known, and the sidecar finds its addresses. Of an intercepted connection the
 //! address is known, and the names that the sidecar has answered with it; its first bytes show which one is
-//! meant. They wait for that, and the bytes of a server that speaks first do not.
+//! meant. They wait for that, and the bytes of a server that speaks first do not. Where they are requests
+//! without TLS, each further one waits, too.
 
 use std::net::{IpAddr, SocketAddr};
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
-use tollway_http::h1;
-use tollway_identity::{ServerNameRead, ServerNameReader};
 use tollway_model::egress::BeginTls;
 use tollway_model::{ErrorCode, HostName};
 use tollway_net::Tls;
@@ -23,14 +22,13 @@ use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
 use crate::cx::Cx;
 use crate::egress::{ExternalHost, Present};
 use crate::observe::Kind;
+use crate::outbound::requests::{EXTERNAL_HEAD_BYTES, Found, Protocol, Requests, show};
 use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::upstream::{Upstreams, relay_dial};
 
 /// Connections that wait until the rules are known, or for the addresses of a name.
 const EXTERNAL_WAITING_LIMIT: usize = 1_024;
-/// First bytes that are looked through for the host that they name.
-const FIRST_BYTES_LIMIT: usize = 32 << 10;
 
 /// A connection out of the mesh.
 pub(crate) struct ExternalCall {
@@ -43,9 +41,21 @@ pub(crate) struct ExternalCall {
     tls: Option<(HostName, BeginTls)>,
     /// The app has named the host itself.
     is_proxied: bool,
+    /// Its requests, each of which is judged; the first one is while this is `None`.
+    requests: Option<Requests>,
+    is_first_due: bool,
 }
 
 impl ExternalCall {
+    fn new(names: Vec<HostName>, host: ExternalHost, left: Vec<SocketAddr>) -> Self {
+        let (tls, requests) = (None, None);
+        Self { names, host, left, tls, is_proxied: false, requests, is_first_due: true }
+    }
+
+    fn of_proxy(names: Vec<HostName>, host: ExternalHost, left: Vec<SocketAddr>) -> Self {
+        Self { is_proxied: true, ..Self::new(names, host, left) }
+    }
+
     /// Whether there are further addresses to try.
     pub(crate) fn has_more(&self) -> bool {
         !self.left.is_empty()
@@ -91,8 +101,7 @@ pub(crate) fn open_intercepted(
     let decided = rules.decide_connection(address, &names);
     let host = ExternalHost::Address(address);
     let left = vec![address];
-    let call = ExternalCall { names, host, left, tls: None, is_proxied: false };
-    begin(cx, conns, key, call, decided);
+    begin(cx, conns, key, ExternalCall::new(names, host, left), decided);
 }
 
 /// Passes on a connection that is none of the sidecar's.
@@ -115,9 +124,7 @@ fn wait_for_rules(
     }
     let Some(conn) = conns.get_mut(key) else { return };
     let host = ExternalHost::Address(address);
-    let (names, left) = (Vec::new(), Vec::new());
-    conn.external =
-        Some(Box::new(ExternalCall { names, host, left, tls: None, is_proxied: false }));
+    conn.external = Some(Box::new(ExternalCall::new(Vec::new(), host, Vec::new())));
     conn.since = cx.now;
     conns.schedule(cx, key);
     queue.for_rules.push(key);
@@ -167,9 +174,12 @@ fn hold(conns: &mut Connections, key: ConnKey) {
 /// Bytes have come that wait for a decision.
 pub(crate) fn on_held_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(present) = cx.config.egress.present() else { return };
+    if conns.get(key).and_then(|conn| conn.external.as_ref()?.requests.as_ref()).is_some() {
+        return judge_requests(cx, conns, key, present.rules());
+    }
     let Some(relay) = relay::relay(conns, key).filter(|relay| relay.is_held) else { return };
-    let (shown, is_h2) = show(&relay.early);
-    let is_over = relay.ended || relay.early.len() >= FIRST_BYTES_LIMIT;
+    let (shown, protocol) = show(&relay.early);
+    let is_over = relay.ended || relay.early.len() >= EXTERNAL_HEAD_BYTES;
     if shown == Shown::NotYet && !is_over {
         return;
     }
@@ -188,7 +198,77 @@ pub(crate) fn on_held_bytes(cx: &mut Cx, conns: &mut Connections, key: ConnKey) 
         return refuse(cx, conns, key);
     }
     note_use(cx, conns, key, name.as_ref());
-    release(cx, conns, key, &present, decision, name, is_h2);
+    if protocol == Protocol::Http1
+        && let Some(call) = conns.get_mut(key).and_then(|conn| conn.external.as_mut())
+    {
+        call.requests = Some(Requests::new());
+    }
+    release(cx, conns, key, &present, decision, name, protocol == Protocol::Http2);
+}
+
+/// Passes on what an app has sent up to the next request that is not whole yet, and no request that is
+/// refused. The first one has been judged before.
+fn judge_requests(cx: &mut Cx, conns: &mut Connections, key: ConnKey, rules: &EgressRules) {
+    let Some(up) = relay::relay(conns, key).and_then(|relay| relay.other) else { return };
+    // Until it is connected, another address may be dialled.
+    if relay::relay(conns, up).is_none() {
+        return;
+    }
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Some(mut call) = conn.external.take() else { return };
+    let Role::Relay(relay) = &conn.role else { return };
+    let passed = find_judged(cx, rules, &mut call, &relay.early);
+    conn.external = Some(call);
+    match passed {
+        Some(count) => relay::pass_held(cx, conns, key, up, count),
+        None => refuse(cx, conns, key),
+    }
+}
+
+/// How many of an app's bytes may go out; `None` if they have a request that may not.
+fn find_judged(
+    cx: &Cx,
+    rules: &EgressRules,
+    call: &mut ExternalCall,
+    bytes: &[u8],
+) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match call.requests.as_mut()?.find(&bytes[at..]) {
+            Found::NotYet => return Some(at),
+            Found::Judged(count) => at += count,
+            Found::Broken => return None,
+            Found::Request(count, shown) => {
+                let is_first = std::mem::take(&mut call.is_first_due);
+                if !is_first && !may_go_on(cx, rules, call, &shown) {
+                    return None;
+                }
+                at += count;
+            }
+        }
+    }
+}
+
+/// Whether a further request may go out on a connection: an egress lets it pass, as it goes.
+fn may_go_on(cx: &Cx, rules: &EgressRules, call: &mut ExternalCall, shown: &Shown) -> bool {
+    let (decision, name) = decide_shown(rules, call, shown);
+    let port = port_of(&call.host);
+    if let Some(name) = &name {
+        call.host = ExternalHost::Name(name.clone(), port);
+    }
+    let host = match (&name, shown) {
+        (None, Shown::Host(name)) => ExternalHost::Name(name.clone(), port),
+        _ => call.host.clone(),
+    };
+    if !call.is_proxied || decision.is_refused() {
+        cx.config.egress.note(&decision, &host, cx.now);
+    }
+    let goes_as_begun = match (&call.tls, &decision.tls) {
+        (Some((begun, _)), Some(_)) => name.as_ref() == Some(begun),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    !decision.is_refused() && goes_as_begun
 }
 
 /// A tunnel to a host where TLS is begun needs no further sign of the host than its name.
@@ -244,15 +324,16 @@ fn release(
     name: Option<HostName>,
     is_h2: bool,
 ) {
+    let call = conns.get(key).and_then(|conn| conn.external.as_ref());
+    let is_judged_on = call.is_some_and(|call| call.requests.is_some());
     let Some(relay) = relay::relay(conns, key) else { return };
-    relay.is_held = false;
+    relay.is_held = is_judged_on;
     let other = relay.other;
     match (other, decision.tls, name) {
         // It is connected without TLS already: the rules have changed since.
         (Some(_), Some(_), _) => refuse(cx, conns, key),
-        (Some(other), None, _) => {
-            relay::pass_early(conns, key, other);
-        }
+        (Some(_), None, _) if is_judged_on => judge_requests(cx, conns, key, present.rules()),
+        (Some(other), None, _) => relay::pass_early(conns, key, other),
         (None, Some((port, tls)), Some(name)) => {
             if present.tls(&tls.authorities, is_h2).is_none() {
                 let reason = "there are no authorities for the host's certificate".to_owned();
@@ -274,8 +355,8 @@ pub(crate) fn dial_next(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     let Some(call) = conns.get_mut(key).and_then(|conn| conn.external.as_mut()) else { return };
     let Some(address) = call.left.pop() else { return };
     let Some((name, begun)) = call.tls.clone() else { return relay_out(cx, conns, key, address) };
-    let is_h2 = relay::relay(conns, key)
-        .is_some_and(|relay| h1::looks_like_http2(&relay.early) == Some(true));
+    let is_h2 =
+        relay::relay(conns, key).is_some_and(|relay| show(&relay.early).1 == Protocol::Http2);
     let config =
         cx.config.egress.present().and_then(|present| present.tls(&begun.authorities, is_h2));
     let tls = config.zip(ServerName::try_from(name.to_string()).ok());
@@ -357,8 +438,7 @@ pub(crate) fn on_connect(
     conn.since = cx.now;
     let host = ExternalHost::Name(name.clone(), port);
     let names = vec![name.clone()];
-    let call = ExternalCall { names, host, left: Vec::new(), tls: None, is_proxied: true };
-    conn.external = Some(Box::new(call));
+    conn.external = Some(Box::new(ExternalCall::of_proxy(names, host, Vec::new())));
     match queue.for_addresses.iter_mut().find(|(known, _)| *known == name) {
         Some((_, keys)) => keys.push(key),
         None => {
@@ -474,17 +554,15 @@ fn open_tunnel(
         // It is counted already.
         None => {
             addresses.reverse();
-            let call = ExternalCall { names, host, left: addresses, tls: None, is_proxied: true };
             if let Some(conn) = conns.get_mut(key) {
-                conn.external = Some(Box::new(call));
+                conn.external = Some(Box::new(ExternalCall::of_proxy(names, host, addresses)));
             }
             dial_next(cx, conns, key);
             return conns.queue_read(key);
         }
     };
     addresses.reverse();
-    let call = ExternalCall { names, host, left: addresses, tls: None, is_proxied: true };
-    begin(cx, conns, key, call, decided);
+    begin(cx, conns, key, ExternalCall::of_proxy(names, host, addresses), decided);
     conns.queue_read(key);
 }
 
@@ -501,7 +579,7 @@ pub(crate) fn on_rules(cx: &mut Cx, conns: &mut Connections, queue: &mut Externa
     for key in conns.keys() {
         let Some(conn) = conns.get(key) else { continue };
         let (Some(call), Role::Relay(relay)) = (&conn.external, &conn.role) else { continue };
-        if relay.is_held {
+        if relay.is_held && call.requests.is_none() {
             continue;
         }
         let decision = call.host.decide(&rules);
@@ -515,92 +593,5 @@ pub(crate) fn on_rules(cx: &mut Cx, conns: &mut Connections, queue: &mut Externa
             cx.config.egress.note(&decision, &host, cx.now);
             refuse(cx, conns, key);
         }
-    }
-}
-
-/// The host that first bytes name, and whether they are of HTTP/2.
-fn show(bytes: &[u8]) -> (Shown, bool) {
-    let Some(first) = bytes.first() else { return (Shown::NotYet, false) };
-    let named = |name: &str| HostName::read(name).map_or(Shown::Nothing, Shown::Host);
-    if *first == TLS_HANDSHAKE {
-        let shown = match ServerNameReader::default().take(bytes) {
-            ServerNameRead::Partial => Shown::NotYet,
-            ServerNameRead::Named(name) => named(&name),
-            ServerNameRead::Unnamed | ServerNameRead::NotTls => Shown::Nothing,
-        };
-        return (shown, false);
-    }
-    match h1::looks_like_http2(bytes) {
-        Some(true) => return (Shown::Nothing, true),
-        None => return (Shown::NotYet, false),
-        Some(false) => {}
-    }
-    if !may_be_http1(bytes) {
-        return (Shown::Nothing, false);
-    }
-    let parsed = h1::parse_request(bytes, &h1::Limits::default(), &mut h1::HeadScanner::new());
-    let shown = match parsed {
-        Ok(h1::Parsed::Complete { message, .. }) => {
-            let authority = String::from_utf8_lossy(&message.head.authority).into_owned();
-            match ExternalHost::read(&authority, tollway_model::egress::PLAIN_PORT) {
-                Some(ExternalHost::Name(name, _)) => Shown::Host(name),
-                Some(ExternalHost::Address(_)) | None => Shown::Nothing,
-            }
-        }
-        Ok(h1::Parsed::Partial) => Shown::NotYet,
-        Err(_) => Shown::Nothing,
-    };
-    (shown, false)
-}
-
-/// The first byte of a record of a TLS handshake.
-const TLS_HANDSHAKE: u8 = 0x16;
-/// A request line that is longer shows nothing.
-const REQUEST_LINE_BYTES: usize = 8 << 10;
-
-/// Whether bytes may begin a request: the first line is one, as far as it has come. What waits for the
-/// server's answer to a line of another protocol must not wait here.
-fn may_be_http1(bytes: &[u8]) -> bool {
-    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
-    if method == 0 || bytes.get(method).is_some_and(|byte| *byte != b' ') {
-        return false;
-    }
-    match bytes.iter().position(|byte| *byte == b'\n') {
-        Some(end) => {
-            let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
-            line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0")
-        }
-        None => bytes.len() <= REQUEST_LINE_BYTES,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_bytes_name_a_host_or_none() {
-        let of = |bytes: &[u8]| match show(bytes) {
-            (Shown::NotYet, _) => "more".to_owned(),
-            (Shown::Nothing, is_h2) => if is_h2 { "h2" } else { "nothing" }.to_owned(),
-            (Shown::Host(name), _) => name.to_string(),
-        };
-        assert_eq!(of(b""), "more");
-        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: API.example:8080\r\n\r\n"), "api.example");
-        assert_eq!(of(b"GET http://b.example/ HTTP/1.1\r\nhost: b.example\r\n\r\n"), "b.example");
-        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: api.ex"), "more");
-        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: 192.0.2.7\r\n\r\n"), "nothing");
-        assert_eq!(of(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), "nothing");
-        assert_eq!(of(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "h2");
-        assert_eq!(of(b"PRI * HT"), "more");
-        // Lines of protocols in which the server answers before the next one.
-        for line in
-            [&b"EHLO a.example\r\n"[..], b"USER me\r\n", b"PING\r\n", b"\0\0\0\x08\x04", b"*1\r\n"]
-        {
-            assert_eq!(of(line), "nothing", "{}", line.escape_ascii());
-        }
-        assert_eq!(of(&[b"GET /", &[b'a'; REQUEST_LINE_BYTES][..]].concat()), "nothing");
-        assert_eq!(of(b"\x16\x03\x01\x00"), "more");
-        assert_eq!(of(b"\x16nothing of TLS"), "nothing");
     }
 }

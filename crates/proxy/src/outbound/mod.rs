@@ -14,6 +14,7 @@ pub(crate) mod external;
 pub(crate) mod failover;
 pub(crate) mod intercepted;
 pub(crate) mod mirror;
+mod requests;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod send;

@@ -194,6 +194,9 @@ pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: ConnKey, dow
     }
     conns.mark_dirty(key);
     conns.resume(down);
+    if relay(conns, down).is_some_and(|relay| relay.is_held) {
+        cx.effects.push(Effect::HeldBytes(down));
+    }
 }
 
 /// Bytes of `down` go to the dial already: they wait in its buffer.
@@ -226,6 +229,39 @@ pub(crate) fn pass_early(conns: &mut Connections, down: ConnKey, up: ConnKey) {
     }
     conns.mark_dirty(up);
     conns.resume(down);
+}
+
+/// The first `count` bytes of those of `down` that are held go to its other side.
+pub(crate) fn pass_held(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    down: ConnKey,
+    up: ConnKey,
+    count: usize,
+) {
+    let Some(side) = relay(conns, down) else { return };
+    let rest = side.early.split_off(count);
+    let passed = std::mem::replace(&mut side.early, rest);
+    let ended = side.ended;
+    cx.metrics.relayed_bytes.add(passed.len() as u64);
+    if let Some(relay) = relay(conns, up) {
+        relay.active = cx.now;
+    }
+    let Some(conn) = conns.get_mut(up) else { return };
+    conn.io.out().extend_from_slice(&passed);
+    let is_full = conn.io.pending() >= cx.config.limits.out_bytes;
+    if ended {
+        // What is still held is the beginning of a request without its end.
+        conn.io.finish();
+    }
+    conns.mark_dirty(up);
+    match is_full {
+        true => pause_if(true, conns, down),
+        false => conns.resume(down),
+    }
+    if ended {
+        close_if_over(cx, conns, down);
+    }
 }
 
 /// Counts a dial that failed at once; whether another address may be tried.

@@ -64,7 +64,9 @@ pub(crate) fn on_relay_dial_failed(
     let Some(conn) = conns.get_mut(down) else { return };
     let Role::Relay(relay) = &mut conn.role else { return };
     relay.other = None;
-    relay.early = unsent;
+    // What is held has not gone out.
+    let held = std::mem::replace(&mut relay.early, unsent);
+    relay.early.extend_from_slice(&held);
     let again = relay.note_failed_dial();
     match (&conn.via, conn.raw_target.clone()) {
         (Some(via), _) if again && via.is_gateway() => {

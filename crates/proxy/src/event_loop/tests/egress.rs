@@ -247,6 +247,56 @@ fn without_an_egress_the_outbound_port_takes_services_alone() {
     assert_eq!(counts(&site), [0; 4]);
 }
 
+/// The attack: the first request on a connection names an allowed host, and a later one another.
+#[test]
+fn each_request_on_a_plain_connection_is_judged() {
+    let site = site(closed(vec![host("api.example", 80), host("www.example", 80)]));
+    greet_at(WEB);
+    for name in ["api.example", "www.example", "evil.example"] {
+        site.names.note_answer(&answer(name, [203, 0, 113, 7]), now());
+    }
+    let request =
+        |name: &str| format!("POST / HTTP/1.1\r\nhost: {name}\r\ncontent-length: 4\r\n\r\nbody");
+    let back = |stream: &mut Stream, sent: &str| {
+        let mut back = vec![0; sent.len()];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(String::from_utf8_lossy(&back), sent);
+    };
+    let open = || {
+        let mut stream = site.dial(Some(address(WEB)));
+        assert_eq!(greeting(&mut stream), "greeting");
+        stream
+    };
+    // In one piece, and byte by byte.
+    let mut stream = open();
+    let both = request("api.example") + &request("www.example");
+    stream.write_all(both.as_bytes()).unwrap();
+    back(&mut stream, &both);
+    for byte in request("api.example").as_bytes() {
+        stream.write_all(std::slice::from_ref(byte)).unwrap();
+    }
+    back(&mut stream, &request("api.example"));
+    stream.write_all(request("evil.example").as_bytes()).unwrap();
+    assert!(is_reset(stream));
+    assert_eq!(counts(&site), [3, 0, 1, 0]);
+    // What is left when the app ends its side is passed on, but for the beginning of a request.
+    let mut stream = open();
+    stream.write_all((request("api.example") + "GET / HT").as_bytes()).unwrap();
+    stream.finish();
+    back(&mut stream, &request("api.example"));
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    // A request that is none of its own after another one.
+    let mut stream = open();
+    stream.write_all((request("api.example") + "USER me\r\n").as_bytes()).unwrap();
+    assert!(is_reset(stream));
+    // The rules that hold when it comes count.
+    let mut stream = open();
+    stream.write_all(request("api.example").as_bytes()).unwrap();
+    back(&mut stream, &request("api.example"));
+    site.caller.send_egress(closed(vec![host("www.example", 80)]));
+    assert!(is_reset(stream));
+}
+
 /// A TLS server of `name` that sends back what it gets, and the authority of its certificate.
 fn serve_tls(text: &str, name: &str) -> String {
     let certified = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
@@ -293,6 +343,11 @@ fn tls_is_begun_for_plain_requests_and_the_host_is_verified() {
         let mut stream = site.dial(Some(address(WEB)));
         let got = talk(&mut stream, request, b"host: api.example\r\n\r\n");
         assert_eq!(got.as_bytes(), [b"http/1.1", &request[..]].concat());
+        let got = talk(&mut stream, request, b"host: api.example\r\n\r\n");
+        assert_eq!(got.as_bytes(), request);
+        // The connection is one to this host.
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: other.example\r\n\r\n").unwrap();
+        assert!(is_reset(stream));
         // The server is not the one of that name.
         let mut stream = site.dial(Some(address(WEB)));
         stream.write_all(b"GET / HTTP/1.1\r\nhost: other.example\r\n\r\n").unwrap();
