@@ -127,6 +127,12 @@ fn a_closed_network_passes_on_what_an_egress_allows_and_nothing_else() {
     let shown = format!("page for 127.0.0.1:{port} at /a?b");
     check(&get(&web, &url), "200", &shown);
     check(&tunnel(&web, &url), "200", &shown);
+    let of_an_answer = || {
+        let text = std::fs::read_to_string(&lines).ok()?;
+        let parts = ["\"kind\":\"request\"", "\"path\":\"/a\"", "\"status\":200"];
+        text.lines().find(|line| parts.iter().all(|part| line.contains(part))).map(|_| ())
+    };
+    retry_until(PATIENCE, "the line of an answer", of_an_answer).unwrap();
     check(&get(&web, "http://127.0.0.1:1/"), "403", "ERR_EGRESS_REFUSED");
     // Another app, and an app of that name in another namespace.
     check(&get(&job, &url), "403", "ERR_EGRESS_REFUSED");

@@ -1,6 +1,7 @@
 //! Responses: from an upstream, or made here, to the downstream.
 
 use tollway_http::{ResponseHead, h1};
+use tollway_model::ErrorCode;
 
 use super::body::Chunk;
 use super::{BodySize, Exchanges, Side, again, body, describe, finish, trace};
@@ -57,6 +58,11 @@ pub(crate) fn on_response(
     let is_counted = exchange.series.is_some() || cx.config.dapr_metrics.is_some();
     if exchange.is_grpc && is_counted {
         exchange.answer.grpc_status = grpc_status(&head.fields);
+    }
+    if let Some(observed) = exchange.observed.as_mut().filter(|observed| observed.is_external) {
+        let word =
+            head.fields.value(headers::ERROR).and_then(|word| std::str::from_utf8(word).ok());
+        observed.error = word.and_then(ErrorCode::from_word);
     }
     let is_observed = exchange.observed.is_some();
     if is_observed {

@@ -80,7 +80,8 @@ impl Finished {
             (None, true) => Outcome::Cancelled,
             (None, false) => Outcome::Answered,
         };
-        if exchange.destination == Destination::Api && outcome == Outcome::Answered {
+        let is_own = exchange.destination == Destination::Api && !observed.is_external;
+        if is_own && outcome == Outcome::Answered {
             return None;
         }
         let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);

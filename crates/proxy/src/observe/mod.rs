@@ -43,6 +43,8 @@ pub(crate) struct Tracing {
 pub(crate) struct Observed {
     pub(crate) recorded: Option<Recorded>,
     pub(crate) error: Option<ErrorCode>,
+    /// It goes out of the mesh, by the runtime.
+    pub(crate) is_external: bool,
     /// The caller went away before it had its answer.
     pub(crate) cancelled: bool,
     /// The other end of the mesh: an inbound request's caller, an outbound one's callee.

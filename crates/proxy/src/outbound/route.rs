@@ -178,12 +178,14 @@ fn route(
         }
         Outbound::Proxied(url) => {
             exchange.destination = Destination::Api;
+            mark_external(exchange);
             headers::proxied_request(&mut exchange.head, url);
         }
         Outbound::External { id, path, credentials_used } => {
             path.apply(&mut exchange.head.path);
             clean_path(&cx.config, exchange, &id)?;
             exchange.destination = Destination::Api;
+            mark_external(exchange);
             headers::external_request(&mut exchange.head, id, credentials_used);
         }
         Outbound::Service { name, path, credentials_used } => {
@@ -227,6 +229,13 @@ fn route(
         }
     }
     Ok(())
+}
+
+/// The runtime sends it on out of the mesh: it is recorded as what other data planes answer.
+fn mark_external(exchange: &mut Exchange) {
+    if let Some(observed) = &mut exchange.observed {
+        observed.is_external = true;
+    }
 }
 
 /// Gives a request no more time than its caller waits.
