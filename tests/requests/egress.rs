@@ -1,7 +1,7 @@
 //! Hosts out of the mesh: which the outbound port passes on, through real processes, with curl as the app
 //! and Python's servers as the hosts.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use tollway_tests::pki::Authority;
 
 /// Serves a page at a free port, over TLS if it gets a certificate.
 const SERVER: &str = r#"
-import http.server, json, os, ssl, sys
+import http.server, json, os, socket, ssl, sys
 class Page(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
@@ -20,13 +20,16 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-if len(sys.argv) > 2:
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
+server = Server((sys.argv[2], 0), Page)
+if len(sys.argv) > 3:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(sys.argv[2])
+    context.load_cert_chain(sys.argv[3])
     server.socket = context.wrap_socket(server.socket, server_side=True)
 with open(sys.argv[1] + ".new", "w") as ports:
-    json.dump({"page": "127.0.0.1:%d" % server.server_port}, ports)
+    shown = "[%s]" % sys.argv[2] if ":" in sys.argv[2] else sys.argv[2]
+    json.dump({"page": "%s:%d" % (shown, server.server_port)}, ports)
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 server.serve_forever()
 "#;
@@ -37,8 +40,18 @@ struct Server {
 }
 
 fn serve(python: &Path, network: &Network, name: &str, certificate: Option<&Path>) -> Server {
+    serve_at(python, network, name, "127.0.0.1", certificate)
+}
+
+fn serve_at(
+    python: &Path,
+    network: &Network,
+    name: &str,
+    address: &str,
+    certificate: Option<&Path>,
+) -> Server {
     let ports = network.file(name);
-    let mut start = Start::new(python).args(["-c", SERVER]).arg(&ports);
+    let mut start = Start::new(python).args(["-c", SERVER]).arg(&ports).arg(address);
     if let Some(certificate) = certificate {
         start = start.arg(certificate);
     }
@@ -228,4 +241,39 @@ fn egress_in_shadow_mode_refuses_nothing_and_shows_what_it_would() {
     assert_eq!(cells, ["default/pages", "web", "1", "enforce"], "{table}");
     let yaml = network.done(&["get", "egress", "pages", "-o", "yaml"], "");
     assert!(yaml.contains("kind: Egress") && yaml.contains("127.0.0.1/32"), "{yaml}");
+}
+
+/// A host of IPv6 by its address, and by a name that leads to both families, of which one is allowed.
+#[test]
+fn hosts_of_ipv6_are_called_by_address_and_by_name() {
+    let (python, program) = (need_tool!("python3"), need_tool!("curl"));
+    let network = Network::start("east", "127.0.1.2", &["--egress", "closed"]);
+    let web = network.sidecar("web", &[]);
+    let page = serve_at(&python, &network, "page", "::1", None);
+    let port = page.address.port();
+    assert!(page.address.is_ipv6(), "{}", page.address);
+    let by_address = format!("http://[::1]:{port}/six");
+    for options in [&[][..], &["-p"]] {
+        check(&curl(&program, &web, options, &by_address), "403", "ERR_EGRESS_REFUSED");
+    }
+    // Loopback has to be named by its address, too.
+    let found = ("localhost", port).to_socket_addrs().unwrap();
+    let has_ipv6 = found.into_iter().any(|address| address.is_ipv6());
+    network.apply(&egress(&format!(
+        "{{host: \"::1\", port: {port}}}, {{host: localhost, port: {port}}}"
+    )));
+    for options in [&[][..], &["-p"]] {
+        let got = curl(&program, &web, options, &by_address);
+        check(&got, "200", &format!("page for [::1]:{port} at /six"));
+        if has_ipv6 {
+            let got = curl(&program, &web, options, &format!("http://localhost:{port}/six"));
+            check(&got, "200", &format!("page for localhost:{port} at /six"));
+        }
+    }
+    // Another address of the same family.
+    let other = format!("http://[::2]:{port}/");
+    check(&curl(&program, &web, &["-p"], &other), "403", "ERR_EGRESS_REFUSED");
+    if !has_ipv6 {
+        tollway_testkit::skip!("`localhost` has no address of IPv6 here");
+    }
 }

@@ -327,3 +327,24 @@ impl ProcessServices for DataThreadServices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_so_many_names_are_looked_for_at_a_time() {
+        let lookups = Lookups::default();
+        let name = HostName::read("localhost").unwrap();
+        let take = |_| Arc::clone(&lookups.0).try_acquire_owned().unwrap();
+        let mut others: Vec<_> = (0..LOOKUPS_LIMIT).map(take).collect();
+        let refused = lookups.find(&name).await.unwrap_err();
+        assert_eq!(refused, "64 names are being looked for");
+        others.pop();
+        let found = lookups.find(&name).await.unwrap();
+        assert!(found.iter().all(IpAddr::is_loopback) && !found.is_empty(), "{found:?}");
+        // It has given its permit back.
+        lookups.find(&name).await.unwrap();
+        assert!(lookups.0.available_permits() == 1);
+    }
+}
