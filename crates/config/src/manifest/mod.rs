@@ -6,6 +6,7 @@ mod egress;
 mod failover;
 mod policy;
 mod route;
+mod schema;
 mod traffic_policy;
 mod values;
 
@@ -19,6 +20,7 @@ use thiserror::Error;
 use tollway_model::{Label, Object, ObjectId, ObjectKind, ObjectName};
 
 use crate::yaml::{self, YamlError};
+pub use schema::schema_text;
 use values::Text;
 
 /// An object as it is printed.

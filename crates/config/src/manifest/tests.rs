@@ -1,4 +1,5 @@
 mod generate;
+mod schema;
 
 use proptest::prelude::*;
 
@@ -158,6 +159,7 @@ proptest! {
         let printed = to_yaml([&object]).unwrap();
         prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
         let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        schema::check_taken(&json);
         prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
     }
 
@@ -167,6 +169,7 @@ proptest! {
         let printed = to_yaml([&object]).unwrap();
         prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
         let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        schema::check_taken(&json);
         prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
     }
 
@@ -176,6 +179,7 @@ proptest! {
         let printed = to_yaml([&object]).unwrap();
         prop_assert_eq!(parse(&printed), Ok(vec![object.clone()]), "{}", printed);
         let json = serde_json::to_string(&Manifest::from(&object)).unwrap();
+        schema::check_taken(&json);
         prop_assert_eq!(parse(&json), Ok(vec![object]), "{}", json);
     }
 }
@@ -234,12 +238,15 @@ fn mistakes_of_an_egress_are_reported_with_their_position() {
     check("10.1.0.0/16", "10.1.0.0/8", "`10.1.0.0/8` is not a range");
 }
 
-fn traffic(spec: &str) -> Result<tollway_model::traffic_policy::TrafficParts, String> {
-    let text = format!(
+fn traffic_text(spec: &str) -> String {
+    format!(
         "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: t, namespace: shop}}\n\
          spec: {{target: {{app: stock}}, {spec}}}\n"
-    );
-    match &parse(&text)?[..] {
+    )
+}
+
+fn traffic(spec: &str) -> Result<tollway_model::traffic_policy::TrafficParts, String> {
+    match &parse(&traffic_text(spec))?[..] {
         [Object::TrafficPolicy(policy)] => Ok(policy.parts.clone()),
         other => panic!("{other:?}"),
     }
@@ -303,6 +310,7 @@ fn a_traffic_policy_that_cannot_hold_is_refused_with_its_name() {
     ] {
         let refused = traffic(spec).unwrap_err();
         assert!(refused.starts_with("p.yaml:") && refused.contains(expected), "{refused}");
+        schema::check_refused(&traffic_text(spec), expected);
     }
 }
 
@@ -344,8 +352,10 @@ fn a_route_is_read_with_what_is_left_out() {
 #[track_caller]
 fn check_refused(example: &str, before: &str, after: &str, message: &str) {
     assert!(example.contains(before), "{before}");
-    let text = parse(&example.replacen(before, after, 1)).unwrap_err();
+    let changed = example.replacen(before, after, 1);
+    let text = parse(&changed).unwrap_err();
     assert!(text.contains(message), "{text}");
+    schema::check_refused(&changed, message);
 }
 
 #[test]

@@ -314,7 +314,7 @@ impl<'de> Deserialize<'de> for Percent {
 pub(in crate::manifest) struct GrpcStatus(pub(in crate::manifest) u8);
 
 /// In the order of their numbers.
-const GRPC_STATUSES: [&str; 17] = [
+pub(in crate::manifest) const GRPC_STATUSES: [&str; 17] = [
     "OK",
     "CANCELLED",
     "UNKNOWN",
