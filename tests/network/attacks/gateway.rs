@@ -2,10 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::{ClientConnection, StreamOwned};
 use tollway_identity::{Expected, client_config};
-use tollway_model::TrustDomain;
+use tollway_model::{ServiceName, TrustDomain};
 use tollway_testkit::{Process, RawClient};
 use tollway_tests::h2_attacker::Aim;
 use tollway_tests::line_service::{LINES, LineService, hello_with_a_line};
@@ -18,7 +20,7 @@ use super::member::Member;
 use super::world::{Scene, World, token};
 use super::{Attack, Extent, Found};
 
-pub(crate) const ATTACKS: [Attack; 4] = [
+pub(crate) const ATTACKS: [Attack; 5] = [
     Attack::new(
         "connections of another network's workload",
         "workload of a joined network",
@@ -29,6 +31,8 @@ pub(crate) const ATTACKS: [Attack; 4] = [
         .in_scene(Scene::Joined),
     Attack::new("through the gateway to a stated workload", "stranger, workload", own_pivot),
     Attack::new("lines in the logs", "stranger", log_flood),
+    Attack::new("reverse connections of others", "workload, joined network", reverse)
+        .in_scene(Scene::Joined),
 ];
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -50,6 +54,42 @@ fn foreign(world: &mut World, extent: &Extent) -> Found {
     Found::new(format!("{opened} connections that answer pings"), got)
         .promise(stay == 0, format!("{stay} connections stay"))
         .holding(crowd)
+}
+
+/// What keeps a reverse connection, and the answer to it.
+const KEEP: u8 = 1;
+
+/// Reverse connections of a workload of either network: calls into a network go to who holds them.
+fn reverse(world: &mut World, extent: &Extent) -> Found {
+    let east = world.east.as_ref().unwrap();
+    let enrol = |control, token: &str, service| {
+        let member = Member::enrol(control, token, service, "r-1");
+        runtime().block_on(member).unwrap()
+    };
+    let far = enrol(east.control_address, &token(east, &[]), "far.default.east");
+    let near = enrol(world.control(), &world.any_token, "near.default.west");
+    let own =
+        ServiceName { app: label("gateway"), namespace: label("tollway"), network: label("west") };
+    let expected = Expected::service(&own, &TrustDomain::default_for(&label("west")));
+    let name = expected.server_name().unwrap();
+    let configs = [far, near].map(|member| {
+        client_config(&member.credentials, &expected, &[b"tollway-reverse/1"]).unwrap()
+    });
+    let (began, mut sent, mut kept) = (Instant::now(), 0, 0);
+    while began.elapsed() < extent.time && sent < extent.of(2_000) {
+        for config in &configs {
+            let tls = ClientConnection::new(Arc::clone(config), name.clone()).unwrap();
+            let mut stream = StreamOwned::new(tls, dial(world.gateway(), WITHIN));
+            let mut answer = [0];
+            // What is refused may end before it has read anything.
+            let _ = stream.write_all(&[KEEP]);
+            kept += usize::from(stream.read(&mut answer).is_ok() && answer == [KEEP]);
+            sent += 1;
+        }
+    }
+    let got = format!("{kept} are kept");
+    Found::new(format!("{sent} reverse connections of workloads of both networks"), got)
+        .promise(kept == 0, format!("{kept} reverse connections of workloads are kept"))
 }
 
 /// A ClientHello of that name and lines behind it, again and again; how many were sent, and how many
