@@ -81,7 +81,7 @@ impl Control {
     async fn config(&self, app: &str, instance: &str) -> MeshConfig {
         let token = self.token(Scope::Any(v1::AnyWorkload {})).await;
         let role = Role::Sidecar { app: label(app), namespace: label("default") };
-        MeshConfig::new(self.address.to_string(), token, role, label(instance))
+        MeshConfig::new(self.address.into(), token, role, label(instance))
     }
 
     async fn client(&self, app: &str, instance: &str) -> ObservedClient {
@@ -331,7 +331,7 @@ async fn an_agent_of_the_fabric_returns_after_an_absence_and_after_a_restart_wit
     let token = control.token(Scope::FabricGroup("racks".to_owned())).await;
     let role = Role::Sidecar { app: label("fabric-racks"), namespace: label("tollway") };
     let folder = control.dir.path().join("state");
-    let mut config = MeshConfig::new(control.address.to_string(), token, role, label("rack-1"));
+    let mut config = MeshConfig::new(control.address.into(), token, role, label("rack-1"));
     config.state = Some(StateDirectory { path: folder, has_name: true });
     let agent = ObservedClient::start(config.clone()).await;
     agent.until_connected(true).await;
@@ -355,7 +355,7 @@ async fn an_agent_of_the_fabric_returns_after_an_absence_and_after_a_restart_wit
 async fn a_gateway_follows_all_services_and_drops_those_that_ended_meanwhile() {
     let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
     let token = control.token(Scope::Gateway(v1::GatewayScope {})).await;
-    let config = MeshConfig::new(control.address.to_string(), token, Role::Gateway, label("g"));
+    let config = MeshConfig::new(control.address.into(), token, Role::Gateway, label("g"));
     let gateway = ObservedClient::start(config).await;
     let stock = control.client("stock", "a").await;
     stock.client.register(at(1, true));

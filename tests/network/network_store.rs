@@ -76,7 +76,7 @@ impl Control {
         let token = admin.create_token(request).await.unwrap().token;
         let token = TokenSource::Given(token.parse().unwrap());
         let role = Role::Sidecar { app: label(app), namespace: label(namespace) };
-        let config = MeshConfig::new(self.address.to_string(), token, role, label(instance));
+        let config = MeshConfig::new(self.address.into(), token, role, label(instance));
         network_store(Arc::new(MeshClient::start(config, |_| {}).await.unwrap()))
     }
 }

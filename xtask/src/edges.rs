@@ -50,7 +50,7 @@ pub(crate) const CRATES: &[Crate] = &[
             "proxy",
         ],
     ),
-    part("intercept", &["net", "routing", "proxy"]),
+    part("intercept", &["net", "routing", "dial", "proxy"]),
     part("settings-derive", &[]),
     part("settings", &["config", "model", "routing", "telemetry", "proxy", "settings-derive"]),
     part("dapr", &["config", "model", "routing", "state", "telemetry", "proxy", "runtime"]),

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tollway_proxy::mesh::{Targets, TargetsError};
 
 /// An option.
 struct Flag {
@@ -85,8 +86,8 @@ pub struct DaprRun {
     pub command: Vec<String>,
     /// Options that have no effect beside a run file.
     pub idle: Vec<&'static str>,
-    /// Tollway's control plane, `HOST:PORT`, in place of the user's local one.
-    pub control: Option<String>,
+    /// Tollway's control plane, in place of the user's local one.
+    pub control: Option<Targets>,
     pub log_as_json: bool,
 }
 
@@ -102,6 +103,8 @@ pub enum DaprRunError {
     NoValue(&'static str),
     #[error("--kubernetes is not served: the apps run on this machine; leave it out")]
     Kubernetes,
+    #[error("--{CONTROL}: {0}")]
+    Control(TargetsError),
 }
 
 /// Reads the words that follow `run`. Options may stand anywhere before `--`; the other words are the
@@ -145,7 +148,8 @@ pub fn parse_dapr_run(words: &[String]) -> Result<DaprRun, DaprRunError> {
     if is_on(KUBERNETES) {
         return Err(DaprRunError::Kubernetes);
     }
-    let (control, log_as_json) = (own(CONTROL), is_on(LOG_AS_JSON));
+    let control = own(CONTROL).map(|text| text.parse().map_err(DaprRunError::Control));
+    let (control, log_as_json) = (control.transpose()?, is_on(LOG_AS_JSON));
     let Some(file) = own(RUN_FILE) else {
         return Ok(DaprRun {
             app: values(&given),
@@ -272,7 +276,10 @@ mod tests {
     #[test]
     fn a_run_file_comes_with_what_has_no_effect_beside_it() {
         let run = read("-f dapr.yaml --app-id web --log-as-json --control here:15010").unwrap();
-        assert_eq!((run.control.as_deref(), run.log_as_json), (Some("here:15010"), true));
+        assert_eq!(
+            (run.control.map(|at| at.to_string()), run.log_as_json),
+            (Some("here:15010".to_owned()), true)
+        );
         assert_eq!((run.file, run.idle), (Some(PathBuf::from("dapr.yaml")), vec!["app-id"]));
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tollway_config::{AppScheme, request_path};
 use tollway_model::{AppId, AppProtocol, HostNames, Label};
+use tollway_proxy::mesh::{Targets, TargetsError};
 use tollway_proxy::{AsDaprd, Cors, HealthCheck, WebPages};
 use tollway_runtime::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
 use tollway_telemetry::{LogFilter, LogFormat};
@@ -14,6 +15,9 @@ use tollway_telemetry::{LogFilter, LogFormat};
 use crate::error::DaprError;
 use crate::parse::{GivenFlags, Parsed, parse};
 use crate::values::{self, Size};
+
+/// The flag that names a control plane.
+const CONTROL: &str = "control-plane-address";
 
 /// What is taken of a request's head in any case, in bytes.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -35,7 +39,7 @@ pub struct DaprdOptions {
     pub advertise: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
     /// The control plane, if it is not the local one.
-    pub control: Option<String>,
+    pub control: Option<Targets>,
     /// Which web pages may use the API.
     pub web_pages: WebPages,
     pub drain: Duration,
@@ -114,8 +118,12 @@ impl DaprdOptions {
         };
         let (http, grpc) = (listeners("dapr-http-port")?, listeners("dapr-grpc-port")?);
         let app = app(given, [http[0].port(), grpc[0].port()])?;
-        let control = Some(given.text("control-plane-address").to_owned());
-        let control = control.filter(|control| !control.is_empty());
+        let control = match given.text(CONTROL) {
+            "" => None,
+            text => {
+                Some(text.parse().map_err(|error: TargetsError| format!("--{CONTROL}: {error}"))?)
+            }
+        };
         let (inbound, advertise) = inbound_listener(given, control.is_some(), variable)?;
         let message_bytes = message_bytes(given, &mut notes)?;
         Ok(Self {

@@ -1,14 +1,18 @@
 //! Opens TCP connections for asynchronous tasks, with or without TLS, within a time limit, and makes
-//! gRPC channels of them. Of a name with several addresses each is tried.
+//! gRPC channels of them. Of a server with several addresses each is tried.
 //!
 //! What TLS trusts is a configuration of `tollway-identity`; other protocols inside, pools and
 //! retries are left to the callers. The data plane's event loop connects by itself, without tasks.
 
 #![forbid(unsafe_code)]
 
+mod finding;
 mod race;
+mod srv;
+mod targets;
 mod wall;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,12 +24,17 @@ use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use race::{Miss, race_found};
+
 pub use race::{ADDRESSES_LIMIT, ATTEMPT_EVERY, in_turn, race};
+pub use srv::name_servers;
+pub use targets::{Targets, TargetsError};
 pub use wall::wall_clock_reads;
 
 /// An open connection.
@@ -83,6 +92,51 @@ impl From<DialError> for io::Error {
     }
 }
 
+/// A connection to one of a server's addresses.
+#[derive(Debug)]
+pub struct Dialled {
+    pub stream: Stream,
+    pub address: SocketAddr,
+    /// What was tried before, in vain.
+    pub missed: Vec<Missed>,
+}
+
+/// An address to which there is no connection, or a name of which there is no address.
+#[derive(Debug)]
+pub struct Missed {
+    /// `ADDRESS:PORT`, `NAME:PORT`, or the name of a service.
+    pub at: String,
+    pub error: DialError,
+}
+
+/// Why there is no connection to any address of a server: each that was tried.
+#[derive(Debug, Error)]
+pub struct Unreached {
+    pub missed: Vec<Missed>,
+}
+
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            DialError::Resolve(source) | DialError::Connect(source) => {
+                write!(f, "{}: {source}", self.at)
+            }
+            DialError::Tls(refusal) => write!(f, "{}: {}: {refusal}", self.at, self.error),
+            DialError::Timeout { .. } => write!(f, "{}: {}", self.at, self.error),
+        }
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, missed) in self.missed.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { ", " })?;
+            missed.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
 /// Opens a connection to the first address of `to` that accepts one ([`race()`]), with TLS inside if `tls`
 /// is given. Small writes go out at once (`TCP_NODELAY`). `within` is the time for the name, TCP and
 /// TLS together.
@@ -94,8 +148,47 @@ pub async fn dial(
     tls: Option<Tls>,
     within: Duration,
 ) -> Result<Stream, DialError> {
-    let opened = tokio::time::timeout(within, open(to, tls)).await;
+    let opened = async {
+        let found = tokio::net::lookup_host(to).await.map_err(DialError::Resolve)?;
+        let raced = race(&in_turn(found), TcpStream::connect).await;
+        secure(raced.map_err(DialError::Connect)?.0, tls).await
+    };
+    let opened = tokio::time::timeout(within, opened).await;
     opened.unwrap_or(Err(DialError::Timeout { within }))
+}
+
+/// As [`dial`], to the first address of a server at which TLS succeeds too, if `tls` is given. The next one
+/// is tried at once where one fails, and beside one that is silent. Those of `last` are tried after all
+/// others, in this order.
+///
+/// # Errors
+/// With every address and name that was tried.
+pub async fn dial_any(
+    to: &Targets,
+    last: &[SocketAddr],
+    tls: Option<&Tls>,
+    within: Duration,
+) -> Result<Dialled, Unreached> {
+    let until = Some(Instant::now() + within);
+    let raced = race_found(to.find(), last, until, |address| open(address, tls.cloned())).await;
+    let read = |missed: Vec<(String, Miss<DialError>)>| {
+        let each = missed.into_iter().map(|(at, miss)| {
+            let error = match miss {
+                Miss::NotFound(error) => DialError::Resolve(error),
+                Miss::Failed(error) => error,
+                Miss::Unfinished => DialError::Timeout { within },
+            };
+            Missed { at, error }
+        });
+        each.collect()
+    };
+    match raced {
+        Ok(won) => {
+            let (stream, address) = (won.connected, won.address);
+            Ok(Dialled { stream, address, missed: read(won.missed) })
+        }
+        Err(missed) => Err(Unreached { missed: read(missed) }),
+    }
 }
 
 /// Where a connection to `to` would go: the first address that accepts one within the time, else the
@@ -128,9 +221,11 @@ pub fn reachable_blocking(host: &str, port: u16, within: Duration) -> io::Result
     attempts.join().unwrap_or_else(|_| Err(io::Error::other("the attempts ended early")))
 }
 
-async fn open(to: impl ToSocketAddrs, tls: Option<Tls>) -> Result<Stream, DialError> {
-    let addresses = in_turn(tokio::net::lookup_host(to).await.map_err(DialError::Resolve)?);
-    let (tcp, _) = race(&addresses, TcpStream::connect).await.map_err(DialError::Connect)?;
+async fn open(address: SocketAddr, tls: Option<Tls>) -> Result<Stream, DialError> {
+    secure(TcpStream::connect(address).await.map_err(DialError::Connect)?, tls).await
+}
+
+async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Result<Stream, DialError> {
     tcp.set_nodelay(true).map_err(DialError::Connect)?;
     let Some(Tls { config, name }) = tls else { return Ok(Either::Left(tcp)) };
     match TlsConnector::from(config).connect(name, tcp).await {

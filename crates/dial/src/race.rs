@@ -1,8 +1,10 @@
-//! Happy eyeballs (RFC 8305): the addresses of a name are tried one a quarter of a second after the
-//! other, the families in turn, and the first that accepts a connection is taken.
+//! Happy eyeballs (RFC 8305): the addresses of a server are tried one a quarter of a second after the
+//! other, the families in turn, and the first that accepts a connection is taken. Addresses that are
+//! found later join in.
 //!
 //! Which comes first, and when the next attempt starts, is decided here; connecting is an argument.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -10,9 +12,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::finding::{Finding, Found, Position};
 
 /// From the start of an attempt to that of the next, unless it fails before.
 pub const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
+/// Time for names that stand earlier in a list, once an address is known: their addresses come first.
+const EARLIER_NAMES: Duration = Duration::from_millis(50);
 
 /// Addresses of a name that are tried; the others are left out.
 pub const ADDRESSES_LIMIT: usize = 16;
@@ -64,41 +71,120 @@ where
     if let [address] = addresses {
         return connect(*address).await.map(|connected| (connected, *address));
     }
-    let mut left = addresses.iter().copied();
+    match race_found(Finding::known(addresses), &[], None, connect).await {
+        Ok(won) => Ok((won.connected, won.address)),
+        Err(missed) => Err(unconnected(missed)),
+    }
+}
+
+/// An attempt that succeeded.
+pub(crate) struct Won<T, E> {
+    pub(crate) connected: T,
+    pub(crate) address: SocketAddr,
+    /// What was tried before, in vain.
+    pub(crate) missed: Vec<(String, Miss<E>)>,
+}
+
+/// Why an address, or a name, is none to which there is a connection.
+#[derive(Debug)]
+pub(crate) enum Miss<E> {
+    /// The name has no address, or nothing answers for it.
+    NotFound(io::Error),
+    Failed(E),
+    /// The time was over.
+    Unfinished,
+}
+
+/// As [`race`], of addresses that may still be looked for, with an end. Those of `last` come after all
+/// others, in this order. Each address, or name, that was tried in vain comes with the reason.
+pub(crate) async fn race_found<T, E, F>(
+    mut finding: Finding,
+    last: &[SocketAddr],
+    until: Option<Instant>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> Result<Won<T, E>, Vec<(String, Miss<E>)>>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let rank =
+        |address: SocketAddr| last.iter().position(|one| *one == address).map_or(0, |at| at + 1);
+    let mut waiting: BTreeMap<(usize, Position), SocketAddr> = BTreeMap::new();
+    let mut known: Vec<SocketAddr> = Vec::new();
     // What is still under way ends with it.
-    let mut under_way = JoinSet::new();
-    let start = |under_way: &mut JoinSet<_>, address: Option<SocketAddr>| {
-        if let Some(address) = address {
-            let connected = connect(address);
-            under_way.spawn(async move { (address, connected.await) });
-        }
-    };
-    start(&mut under_way, left.next());
-    let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
+    let mut attempts = JoinSet::new();
+    let mut under_way: Vec<SocketAddr> = Vec::new();
+    let mut missed = Vec::new();
+    let mut has_begun = false;
+    let mut next_at = Instant::now();
     loop {
-        let ended = tokio::select! {
-            ended = under_way.join_next() => ended,
-            () = tokio::time::sleep(ATTEMPT_EVERY), if left.len() > 0 => {
-                start(&mut under_way, left.next());
-                continue;
-            }
-        };
-        match ended {
-            Some(Ok((address, Ok(connected)))) => return Ok((connected, address)),
-            Some(Ok((address, Err(error)))) => {
-                failed.push((address, error));
-                start(&mut under_way, left.next());
-            }
-            // An attempt that panicked is none.
-            Some(Err(_)) => start(&mut under_way, left.next()),
-            None => return Err(unconnected(failed)),
+        if Instant::now() >= next_at
+            && let Some((_, address)) = waiting.pop_first()
+        {
+            let connected = connect(address);
+            attempts.spawn(async move { (address, connected.await) });
+            under_way.push(address);
+            (has_begun, next_at) = (true, Instant::now() + ATTEMPT_EVERY);
         }
+        let is_found = finding.is_over();
+        let is_over = attempts.is_empty() && waiting.is_empty() && is_found;
+        tokio::select! {
+            biased;
+            ended = attempts.join_next(), if !attempts.is_empty() => match ended {
+                Some(Ok((address, Ok(connected)))) => return Ok(Won { connected, address, missed }),
+                Some(Ok((address, Err(error)))) => {
+                    under_way.retain(|one| *one != address);
+                    missed.push((address.to_string(), Miss::Failed(error)));
+                    next_at = Instant::now();
+                }
+                // An attempt that panicked is none.
+                Some(Err(_)) | None => next_at = Instant::now(),
+            },
+            found = finding.next(), if !is_found => {
+                match found {
+                    Some(Found::Addresses(position, addresses)) => {
+                        if known.is_empty() {
+                            next_at = Instant::now() + EARLIER_NAMES;
+                        }
+                        for (at, address) in addresses.into_iter().enumerate() {
+                            if known.len() < ADDRESSES_LIMIT && !known.contains(&address) {
+                                known.push(address);
+                                waiting.insert((rank(address), position.address(at)), address);
+                            }
+                        }
+                    }
+                    Some(Found::Nothing(name, error)) => missed.push((name, Miss::NotFound(error))),
+                    None => {}
+                }
+                let next = waiting.first_key_value();
+                if !has_begun && next.is_some_and(|((_, at), _)| !finding.may_precede(*at)) {
+                    next_at = Instant::now();
+                }
+            }
+            () = sleep_until(next_at), if !waiting.is_empty() => {}
+            () = passed(until), if !is_over => {
+                let untried = under_way.iter().chain(waiting.values()).map(SocketAddr::to_string);
+                let names = finding.unfinished();
+                missed.extend(untried.chain(names).map(|at| (at, Miss::Unfinished)));
+                return Err(missed);
+            }
+            else => return Err(missed),
+        }
+    }
+}
+
+/// Ends at that time; never without one.
+async fn passed(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }
 
 /// Each address of a name, and why it cannot be connected to.
 #[derive(Debug)]
-struct Unconnected(Vec<(SocketAddr, io::Error)>);
+struct Unconnected(Vec<(String, io::Error)>);
 
 impl fmt::Display for Unconnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,7 +198,12 @@ impl fmt::Display for Unconnected {
 
 impl std::error::Error for Unconnected {}
 
-fn unconnected(mut failed: Vec<(SocketAddr, io::Error)>) -> io::Error {
+fn unconnected(missed: Vec<(String, Miss<io::Error>)>) -> io::Error {
+    let each = missed.into_iter().map(|(at, miss)| match miss {
+        Miss::NotFound(error) | Miss::Failed(error) => (at, error),
+        Miss::Unfinished => (at, io::ErrorKind::TimedOut.into()),
+    });
+    let mut failed: Vec<_> = each.collect();
     match failed.len() {
         0 => io::Error::other("the name has no address"),
         1 => failed.swap_remove(0).1,
@@ -126,8 +217,6 @@ fn unconnected(mut failed: Vec<(SocketAddr, io::Error)>) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
-
-    use tokio::time::Instant;
 
     use super::*;
 

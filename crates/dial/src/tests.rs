@@ -129,3 +129,72 @@ async fn a_channel_reports_the_end_of_its_connection_and_dials_no_other() {
     let refused = listener.into_std().unwrap().accept().unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "it dialled again");
 }
+
+/// What a connection over TLS answers.
+async fn echoed(stream: &mut Stream) -> [u8; 5] {
+    stream.write_all(b"hello").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn the_next_address_serves_where_one_refuses_is_silent_or_has_another_certificate() {
+    let (address, roots) = echo_over_tls().await;
+    let (other, _) = echo_over_tls().await;
+    // Connections are accepted, and nothing is answered.
+    let listens = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listens.local_addr().unwrap();
+    let refuses = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for (before, reason) in [
+        (other.to_string(), Some("TLS is refused")),
+        (silent.to_string(), None),
+        (refuses.to_string(), Some("refused")),
+        ("no-such-host.invalid:1".to_owned(), Some("")),
+    ] {
+        let targets: Targets = format!("{before},{address}").parse().unwrap();
+        let tls = tls(roots.clone());
+        let mut dialled = dial_any(&targets, &[], Some(&tls), SOON).await.unwrap();
+        assert_eq!((dialled.address, &echoed(&mut dialled.stream).await), (address, b"hello"));
+        if let Some(missed) = dialled.missed.first() {
+            assert!(reason.is_some_and(|reason| missed.to_string().contains(reason)), "{missed}");
+            assert_eq!(missed.at, before);
+        }
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_failed_lately_are_tried_last() {
+    let listen = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listeners = [listen().await, listen().await, listen().await];
+    let [a, b, c] = [0, 1, 2].map(|at: usize| listeners[at].local_addr().unwrap());
+    let targets: Targets = format!("{a},{b},{c}").parse().unwrap();
+    for (last, first) in
+        [(vec![], a), (vec![a], b), (vec![b], a), (vec![a, b], c), (vec![c, b, a], c)]
+    {
+        let dialled = dial_any(&targets, &last, None, SOON).await.unwrap();
+        assert_eq!(dialled.address, first, "{last:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_error_names_each_address_and_name_with_its_reason() {
+    let (other, roots) = (echo_over_tls().await.0, echo_over_tls().await.1);
+    let listens = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listens.local_addr().unwrap();
+    let refuses = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let text = format!("{refuses},no-such-host.invalid:1,{other},{silent}");
+    let targets: Targets = text.parse().unwrap();
+    let within = Duration::from_secs(3);
+    let failed = dial_any(&targets, &[], Some(&tls(roots)), within).await.unwrap_err();
+    assert_eq!(failed.missed.len(), 4, "{failed}");
+    for part in [
+        &*format!("{refuses}: Connection refused"),
+        "no-such-host.invalid:1: ",
+        &format!("{other}: TLS is refused: "),
+        &format!("{silent}: no connection within 3 s"),
+    ] {
+        assert!(failed.to_string().contains(part), "{part}: {failed}");
+    }
+}

@@ -1,11 +1,10 @@
 //! The servers that answer for names out of the mesh.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-const PORT: u16 = 53;
-/// As C libraries have it.
-const SERVERS_MOST: usize = 3;
+use tollway_dial::name_servers;
+
 const FILE: &str = "/etc/resolv.conf";
 
 /// Where servers are found.
@@ -28,32 +27,14 @@ impl Resolvers {
         match self {
             Self::These(servers) => servers.clone(),
             // Without the file there are none.
-            Self::File(path) => servers(&std::fs::read_to_string(path).unwrap_or_default()),
+            Self::File(path) => name_servers(&std::fs::read_to_string(path).unwrap_or_default()),
         }
     }
-}
-
-fn servers(text: &str) -> Vec<SocketAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        (words.next()? == "nameserver").then_some(())?;
-        let ip: IpAddr = words.next()?.parse().ok()?;
-        Some(SocketAddr::new(ip, PORT))
-    };
-    text.lines().filter_map(server).take(SERVERS_MOST).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_are_read_as_a_c_library_does() {
-        let text = "# comment\nsearch example\nnameserver 10.0.0.2\n nameserver\t2001:db8::1 # x\n\
-                    nameserver nonsense\nnameserver 10.0.0.3\nnameserver 10.0.0.4\n";
-        let texts: Vec<String> = servers(text).iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["10.0.0.2:53", "[2001:db8::1]:53", "10.0.0.3:53"]);
-    }
 
     #[test]
     fn servers_that_are_given_are_used_alone() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollway_model::{AppId, Label};
-use tollway_proxy::mesh::{TOKEN_VARIABLE, TokenSource};
+use tollway_proxy::mesh::{TOKEN_VARIABLE, Targets, TokenSource};
 
 use crate::error::LaunchError;
 use crate::local_control::{self, LocalControl, LocalError};
@@ -14,8 +14,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A control plane, and the right to join it.
 pub struct Access {
-    /// As `host:port`.
-    pub control: String,
+    pub control: Targets,
     pub token: TokenSource,
     /// The local control plane, if it is this one.
     pub local: Option<LocalControl>,
@@ -33,7 +32,7 @@ pub enum WhenAbsent {
 
 impl Access {
     /// The control plane at `control`, with a token for it.
-    pub fn named(control: String, token: TokenSource) -> Self {
+    pub fn named(control: Targets, token: TokenSource) -> Self {
         Self { control, token, local: None }
     }
 }
@@ -53,7 +52,7 @@ pub async fn local_access(
     refuse_unused_token(option)?;
     let (local, token) = local_token(app, namespace, ttl, absent).await?;
     let token = TokenSource::Given(token.parse()?);
-    Ok(Access { control: local.address(), token, local: Some(local) })
+    Ok(Access { control: local.address().into(), token, local: Some(local) })
 }
 
 /// Refuses a token in the environment when no control plane is named: it is for another one than

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
+use tollway_dial::{Targets, Unreached};
 use tollway_model::{AppProtocol, ErrorCode, NameError};
 use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::metrics::Part;
@@ -41,8 +42,10 @@ use crate::runtime_protocol::TurnLease;
 use crate::tokens::Tokens;
 use crate::web_pages::WebPages;
 
-/// Time in which one of a control plane's addresses is found that accepts connections.
-const CONTROL_WITHIN: Duration = Duration::from_secs(2);
+/// Time for the names of a control plane's addresses.
+const GATEWAY_NAMES_WITHIN: Duration = Duration::from_secs(5);
+/// From one look-up of these names to the next.
+const GATEWAY_NAMES_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -60,7 +63,7 @@ pub enum DataPlaneError {
     #[error("the upstream `{text}` names no service")]
     UpstreamName { text: String, source: NameError },
     #[error("the control plane's address {control} cannot be resolved")]
-    Control { control: String, source: std::io::Error },
+    Control { control: Targets, source: Unreached },
     #[error(transparent)]
     Front(#[from] FrontFilesError),
     #[error("the address of the app {app} cannot be found; check --to")]
@@ -495,8 +498,10 @@ pub async fn run_gateway(
     let common = options.common;
     let fanout = Arc::new(Fanout::default());
     let mesh = start_mesh(&common, &fanout).await?;
-    let control = resolve(&common.mesh.control).await?;
-    let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
+    let targets = common.mesh.control.clone();
+    let control = control_addresses(&targets).await?;
+    let network = mesh.service().network.clone();
+    let routes = GatewayRoutes { network, control: control.clone() };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
     let board = Board::default();
     let reverse = ReverseOptions {
@@ -511,6 +516,9 @@ pub async fn run_gateway(
     let mut plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside, reaches: BTreeSet::new() });
     plane.plane.spawn(announce_reached(Arc::clone(&plane.mesh), board.changes()));
+    if targets.have_names() {
+        plane.plane.spawn(follow_control(targets, control, Arc::clone(&plane.plane.fanout)));
+    }
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
     plane.serve(shutdown).await.map(drop)
@@ -537,9 +545,24 @@ async fn start_mesh(
     Ok(mesh)
 }
 
-async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
-    let failed = |source| DataPlaneError::Control { control: control.to_owned(), source };
-    tollway_dial::reachable(control, CONTROL_WITHIN).await.map_err(failed)
+async fn control_addresses(control: &Targets) -> Result<Vec<SocketAddr>, DataPlaneError> {
+    let failed = |source| DataPlaneError::Control { control: control.clone(), source };
+    control.addresses(GATEWAY_NAMES_WITHIN).await.map_err(failed)
+}
+
+/// Has a gateway follow the addresses of its control plane's names. Those known last hold while none is
+/// found.
+async fn follow_control(control: Targets, mut known: Vec<SocketAddr>, fanout: Arc<Fanout>) {
+    loop {
+        tokio::time::sleep(GATEWAY_NAMES_EVERY).await;
+        if let Ok(addresses) = control_addresses(&control).await
+            && addresses != known
+        {
+            tracing::info!(?addresses, "the control plane has other addresses");
+            known.clone_from(&addresses);
+            fanout.send_to_all(|| Command::ControlAt(addresses.clone()));
+        }
+    }
 }
 
 /// What a member of the mesh does there.

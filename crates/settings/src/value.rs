@@ -9,6 +9,7 @@ use std::time::Duration;
 use schemars::{Schema, json_schema};
 use tollway_config::{AppScheme, request_path};
 use tollway_model::{AddressRange, Label, TrustDomain};
+use tollway_proxy::mesh::Targets;
 use tollway_proxy::{FrontTarget, MeshProtocol};
 use tollway_routing::SamplingRatio;
 use tollway_routing::intercept::{Alias, Spared};
@@ -135,6 +136,7 @@ text_values! {
     u64: "70", json_schema!({ "type": "integer", "minimum": 0 });
     usize: "7", json_schema!({ "type": "integer", "minimum": 0 });
     String: "127.0.0.1:15010", any_text();
+    Targets: "127.0.0.1:15010,[2001:db8::2]:15010", any_text();
     IpAddr: "127.0.0.1", pattern(IP);
     SocketAddr: "127.0.0.1:8443", pattern(ADDRESS);
     AddressRange: "10.2.0.0/16", pattern(RANGE);

@@ -69,7 +69,7 @@ fn run_command(command: RunCommand, given: Given<Run>, flags: Flags) -> Result<E
     let console = Console::new(settings.quiet, error_text);
     if let Some(file) = &command.run_file {
         refuse_options_of_one_app(&command, &given.listing)?;
-        let running = Box::pin(run_apps(file, settings.access.control.as_deref(), console));
+        let running = Box::pin(run_apps(file, settings.access.control.as_ref(), console));
         return ended(block_on(running)?);
     }
     if settings.app_id.is_none() || command.command.is_empty() {

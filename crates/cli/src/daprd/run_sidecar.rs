@@ -156,7 +156,7 @@ async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
 fn log_event(event: ControlEvent) {
     match event {
         ControlEvent::Started(local) => {
-            tracing::info!(address = local.address(), "the local control plane was started again");
+            tracing::info!(address = %local.address(), "the local control plane was started again");
         }
         ControlEvent::Failed(error) => {
             tracing::error!("{}", Report::of(&error.into()).text().trim_end());

@@ -45,7 +45,7 @@ pub async fn restart_when_absent(
         match find_or_start(linger).await {
             Ok(found) => {
                 // Another process may have taken its port in the meantime.
-                mesh.move_control(found.address());
+                mesh.move_control(found.address().into());
                 if found.started {
                     report(ControlEvent::Started(found));
                 }

@@ -1,5 +1,6 @@
 //! A local control plane that runs: its address, its admin socket, its tokens.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,9 +34,9 @@ pub(super) async fn find_in(directory: &Path) -> Option<LocalControl> {
 }
 
 impl LocalControl {
-    /// Where workloads connect, as `host:port`.
-    pub fn address(&self) -> String {
-        self.state.control.to_string()
+    /// Where workloads connect.
+    pub fn address(&self) -> SocketAddr {
+        self.state.control
     }
 
     /// Its store, by which its admin socket is found.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollway_dapr::Configuration;
 use tollway_model::{AppId, Instance, Label};
-use tollway_proxy::mesh::TokenSource;
+use tollway_proxy::mesh::{Targets, TokenSource};
 use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens, WebPages};
 use tollway_routing::intercept::{Alias, Spared};
 use tollway_runtime::StateStores;
@@ -23,8 +23,8 @@ pub struct RunOptions {
     pub app: Option<AppOptions>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The control plane as `HOST:PORT`; without it this user's local one.
-    pub control: Option<String>,
+    /// The control plane; without it this user's local one.
+    pub control: Option<Targets>,
     /// The join token of `control`.
     pub token: TokenSource,
     /// Where the identity is kept, for a control plane that is named.

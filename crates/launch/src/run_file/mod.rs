@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use tollway_config::Mistakes;
 use tollway_config::go::read_file;
 use tollway_dapr::DaprRun;
+use tollway_proxy::mesh::Targets;
 
 use self::app_plan::{AppPlan, Around, plan, plan_one};
 use self::format::Section;
@@ -36,14 +37,14 @@ const FILE_NAME: &str = "dapr.yaml";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often members are advanced when no signal arrives.
 const POLL_EVERY: Duration = Duration::from_millis(50);
-/// Runs the apps of a file until all have ended; returns the exit code. `control` names a control
-/// plane as `HOST:PORT`, in place of this user's local one.
+/// Runs the apps of a file until all have ended; returns the exit code. `control` is a control plane in
+/// place of this user's local one.
 ///
 /// # Errors
 /// Every mistake in the file, and why a process did not start.
 pub async fn run_apps(
     file: &Path,
-    control: Option<&str>,
+    control: Option<&Targets>,
     console: Console,
 ) -> Result<i32, LaunchError> {
     let (plans, notes) = read(file)?;
@@ -71,7 +72,7 @@ pub async fn run_as_dapr(run: DaprRun, console: Console) -> Result<i32, LaunchEr
     if log_as_json {
         plans.iter_mut().for_each(|plan| plan.flags.push("--log-as-json=true".to_owned()));
     }
-    run_plans(plans, control.as_deref(), console).await
+    run_plans(plans, control.as_ref(), console).await
 }
 
 /// The plan of one app in the current folder, whose output goes to the terminal.
@@ -94,7 +95,7 @@ fn one_app(
 
 async fn run_plans(
     mut plans: Vec<AppPlan>,
-    control: Option<&str>,
+    control: Option<&Targets>,
     console: Console,
 ) -> Result<i32, LaunchError> {
     for plan in &mut plans {

@@ -1,5 +1,6 @@
 //! Look-ups of single neighbours by many agents, as they make them for what they miss.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -26,8 +27,8 @@ const STRIDE: u32 = 2_654_435_761;
 #[derive(Clone, Debug)]
 pub struct GetOptions {
     pub group: Group,
-    /// The control plane as `host:port`.
-    pub control: String,
+    /// Where the control plane is.
+    pub control: SocketAddr,
     /// An agent's of the group.
     pub tls: ReadyTls,
     /// Connections, each with one look-up under way at a time.

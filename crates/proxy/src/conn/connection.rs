@@ -292,6 +292,8 @@ pub(crate) enum RelayedTo {
     Service(ServiceName),
     /// The gateways of a joined network.
     Network(NetworkName),
+    /// The control plane of its own network.
+    Control,
 }
 
 /// What a dial is for.

@@ -130,6 +130,7 @@ impl Composition for Gateway {
                     self.on_service(update);
                 }
             }
+            Command::ControlAt(addresses) => self.on_control(addresses),
             Command::Networks(updates) => {
                 for update in updates {
                     self.on_network(update);

@@ -229,6 +229,8 @@ pub(crate) enum Command {
     Applied(Applied),
     /// What is done with requests for services; only for sidecars.
     Routes(Vec<RoutesUpdate>),
+    /// The addresses of the own control plane; only for gateways.
+    ControlAt(Vec<SocketAddr>),
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),

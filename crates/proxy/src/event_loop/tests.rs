@@ -476,7 +476,7 @@ impl World {
             None,
         );
         let routes =
-            GatewayRoutes { network: label("east"), control: "127.0.0.1:1".parse().unwrap() };
+            GatewayRoutes { network: label("east"), control: vec!["127.0.0.1:1".parse().unwrap()] };
         let gateway_name = service("gateway.tollway.east");
         let gateway = Running::start(
             gateway_name,

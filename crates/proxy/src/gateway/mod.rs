@@ -1,6 +1,6 @@
 //! A gateway's part: where a server name leads ([`route`]), the services of the own network
 //! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), reverse connections to and
-//! from those that only dial out ([`reverse`]), and the guard against connections that go round in a circle
+//! from those that only dial out ([`reverse`]), the own control plane ([`control_addresses`]), and the guard against connections that go round in a circle
 //! ([`loop_guard`]).
 
 #![expect(
@@ -8,6 +8,7 @@
     reason = "most places ask for the one or two roles of a connection that concern them"
 )]
 
+mod control_addresses;
 pub(crate) mod greeting;
 mod local_services;
 pub(crate) mod loop_guard;
@@ -25,6 +26,7 @@ use tollway_model::{NetworkName, ServiceUpdate};
 use tollway_wire::{NetworkState, NetworkUpdate};
 
 use crate::conn::RelayedTo;
+use control_addresses::ControlAddresses;
 use local_services::LocalServices;
 use loop_guard::LoopGuard;
 use remote_gateways::RemoteGateways;
@@ -36,6 +38,8 @@ pub(crate) struct Gateway {
     routes: GatewayRoutes,
     services: LocalServices,
     networks: HashMap<NetworkName, RemoteGateways>,
+    /// Where the own control plane is.
+    control: ControlAddresses,
     passed: LoopGuard,
     reverse: ReverseConnections,
 }
@@ -43,6 +47,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(routes: GatewayRoutes, reverse: ReverseOptions) -> Self {
         Self {
+            control: ControlAddresses::new(routes.control.clone()),
             routes,
             services: LocalServices::default(),
             networks: HashMap::new(),
@@ -54,6 +59,11 @@ impl Gateway {
     /// The control plane has sent the state of a service.
     pub(crate) fn on_service(&mut self, update: ServiceUpdate) {
         self.services.replace(update);
+    }
+
+    /// The own control plane is at these addresses now.
+    pub(crate) fn on_control(&mut self, addresses: Vec<SocketAddr>) {
+        self.control.replace(addresses);
     }
 
     /// The control plane has sent the state of a joined network.
@@ -74,6 +84,7 @@ impl Gateway {
         match target {
             RelayedTo::Service(service) => self.services.pick(service, now),
             RelayedTo::Network(network) => self.networks.get_mut(network)?.pick(now),
+            RelayedTo::Control => self.control.pick(now),
         }
     }
 
@@ -100,6 +111,7 @@ impl Gateway {
                     gateways.back_off(address, until);
                 }
             }
+            RelayedTo::Control => self.control.back_off(address, until),
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::upstream::relay_dial;
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayRoutes {
     pub(crate) network: NetworkName,
-    /// The control plane's address inside this network.
-    pub(crate) control: SocketAddr,
+    /// The control plane's addresses inside this network.
+    pub(crate) control: Vec<SocketAddr>,
 }
 
 /// A gateway's connection: the server name decides, nothing is decrypted.
@@ -216,7 +216,8 @@ fn way(
 ) -> Result<Onward, Refusal> {
     let routes = &gateway.routes;
     if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
-        return Ok(Onward::Address(routes.control, None));
+        let address = gateway.pick(&RelayedTo::Control, now).ok_or(Refusal::NotHere)?;
+        return Ok(Onward::Address(address, Some(RelayedTo::Control)));
     }
     let network = ServiceName::network_of_server_name(name).ok_or(Refusal::NotHere)?;
     let target = if network != routes.network {

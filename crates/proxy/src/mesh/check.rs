@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tollway_dial::Targets;
 use tollway_identity::{Expected, KeyExchange, bootstrap_config_at};
 use tollway_model::TrustDomain;
 use tollway_wire::v1;
@@ -9,6 +10,7 @@ use tollway_wire::v1::identity_client::IdentityClient;
 
 use super::config::TokenSource;
 use super::connect::{ALPN, connect_by_clock};
+use super::control_at::ControlAt;
 use super::error::MeshError;
 
 /// Time for the answer.
@@ -31,12 +33,16 @@ pub struct ControlCheck {
 ///
 /// # Errors
 /// [`MeshError`] for what a part with this token would meet when it starts.
-pub async fn check_control(control: &str, token: &TokenSource) -> Result<ControlCheck, MeshError> {
+pub async fn check_control(
+    control: &Targets,
+    token: &TokenSource,
+) -> Result<ControlCheck, MeshError> {
     let token = token.read()?;
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
     let config = |clock| bootstrap_config_at(&token, ALPN, KeyExchange::default(), clock);
-    let channel = connect_by_clock(control, name, &config).await?;
+    let control = ControlAt::fixed(control.clone());
+    let channel = connect_by_clock(&control, name, &config).await?;
     let mut client = IdentityClient::new(channel);
     let request = v1::CheckRequest { token: token.to_string() };
     let before = unix_ms();

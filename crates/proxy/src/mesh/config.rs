@@ -9,7 +9,7 @@ use tollway_identity::{GATEWAY_APP, JoinToken, KeyExchange, SYSTEM_NAMESPACE};
 use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceName};
 use tollway_net::{OpenSecretFile, SecretFile};
 
-use super::MeshError;
+use super::{MeshError, Targets};
 
 /// The environment variable that may carry the join token.
 pub const TOKEN_VARIABLE: &str = "TOLLWAY_TOKEN";
@@ -19,8 +19,8 @@ const TOKEN_FILE_LIMIT_BYTES: u64 = 4096;
 /// How to take part. The network is the one that the token names.
 #[derive(Clone, Debug)]
 pub struct MeshConfig {
-    /// The control plane as `host:port`; resolved for every connection.
-    pub control: String,
+    /// Where the control plane is; names are looked up for every connection.
+    pub control: Targets,
     pub token: TokenSource,
     pub role: Role,
     /// Distinguishes this instance from others of the service.
@@ -86,7 +86,7 @@ pub enum Announcement {
 impl MeshConfig {
     /// A configuration with the defaults.
     #[must_use]
-    pub fn new(control: String, token: TokenSource, role: Role, instance: Instance) -> Self {
+    pub fn new(control: Targets, token: TokenSource, role: Role, instance: Instance) -> Self {
         Self {
             control,
             token,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::watch;
 use tokio::time::Instant;
+use tollway_dial::Targets;
 use tollway_identity::{
     CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, Revocations,
     SecretHash, TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::config::{MeshConfig, Role, TokenSource};
 use super::connect::{ALPN, connect_by_clock};
+use super::control_at::ControlAt;
 use super::error::MeshError;
 use super::state_folder::{StateFolder, StateFolderError};
 
@@ -35,7 +36,7 @@ const CHAIN_LIMIT: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Enrolment {
     /// Where the control plane is; it may move.
-    pub(super) control: watch::Receiver<String>,
+    pub(super) control: ControlAt,
     pub(super) token: TokenSource,
     pub(super) role: Role,
     pub(super) service: ServiceName,
@@ -49,18 +50,11 @@ pub(super) struct Enrolment {
     key_exchange: KeyExchange,
 }
 
-impl Enrolment {
-    /// Where the control plane is now.
-    pub(super) fn control(&self) -> String {
-        self.control.borrow().clone()
-    }
-}
-
 /// Obtains the first identity: the one that was kept, or one by token. Tries again while that may
 /// help, until the start timeout.
 pub(super) async fn first(
     config: &MeshConfig,
-    control: watch::Receiver<String>,
+    control: ControlAt,
 ) -> Result<(Enrolment, Credentials), MeshError> {
     let deadline = Instant::now() + config.start_timeout;
     let state = open_state(config, deadline).await?;
@@ -112,6 +106,7 @@ pub(super) async fn first(
             }
             Err(error) => error,
         };
+        who.control.note_lost(false);
         if !error.may_pass() || Instant::now() + RETRY_PAUSE >= deadline {
             return Err(error);
         }
@@ -130,7 +125,7 @@ pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> 
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
     let config = |clock| bootstrap_config_at(&token, ALPN, who.key_exchange, clock);
-    let channel = connect_by_clock(&who.control(), name, &config).await?;
+    let channel = connect_by_clock(&who.control, name, &config).await?;
     issue(channel, who, &who.token_key, token.to_string()).await
 }
 
@@ -162,7 +157,7 @@ pub(super) async fn again(
 async fn by_certificate(who: &Enrolment, present: &Credentials) -> Result<Credentials, MeshError> {
     let expected = Expected::control(&who.service.network, &present.spiffe_id().trust_domain);
     let config = |clock| client_config(&present.clone().with_clock(clock), &expected, ALPN);
-    let channel = connect_by_clock(&who.control(), expected.server_name()?, &config).await?;
+    let channel = connect_by_clock(&who.control, expected.server_name()?, &config).await?;
     renew(channel, who).await
 }
 
@@ -224,13 +219,17 @@ async fn issue(
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
     let credentials = Credentials::new(key, chain, bundles(&trust)?)?;
     let credentials = credentials.with_key_exchange(who.key_exchange);
-    check_clock(&who.control(), &credentials, SystemTime::now())?;
+    check_clock(&who.control.targets(), &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), instance = %who.instance, "has a certificate");
     Ok(credentials)
 }
 
 /// Compares this machine's clock with the one that dated a certificate a moment ago.
-fn check_clock(control: &str, credentials: &Credentials, now: SystemTime) -> Result<(), MeshError> {
+fn check_clock(
+    control: &Targets,
+    credentials: &Credentials,
+    now: SystemTime,
+) -> Result<(), MeshError> {
     let theirs = issued_at(credentials.not_before(), credentials.not_after());
     let (direction, by) = match now.duration_since(theirs) {
         Ok(ahead) => ("ahead of", ahead),
@@ -238,10 +237,10 @@ fn check_clock(control: &str, credentials: &Credentials, now: SystemTime) -> Res
     };
     let reason = format!("this machine's is {} {direction} the other", span(by));
     if now < credentials.not_before() || now >= credentials.not_after() {
-        return Err(MeshError::Clock { control: control.to_owned(), reason });
+        return Err(MeshError::Clock { control: control.to_string(), reason });
     }
     if by > CLOCK_TOLERANCE {
-        warn!(code = %ErrorCode::ClockOff, control, reason, "the clocks disagree; certificates of others may seem expired or not yet valid");
+        warn!(code = %ErrorCode::ClockOff, %control, reason, "the clocks disagree; certificates of others may seem expired or not yet valid");
     }
     Ok(())
 }

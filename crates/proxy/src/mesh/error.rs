@@ -42,6 +42,12 @@ pub enum MeshError {
         "the certificate of the control plane {control} has ended: {reason}; it renews its own before it answers, so read its log"
     )]
     ControlEnded { control: String, reason: String, not_after: SystemTime },
+    /// Of several addresses none is that of the control plane.
+    #[error(
+        "no control plane serves at {control} ({}); check that one runs and that these are its addresses (--control)",
+        listed(each)
+    )]
+    Several { control: String, each: Vec<(String, MeshError)> },
     #[error("the control plane {control} does not speak HTTP/2")]
     Http { control: String, source: tonic::transport::Error },
     #[error("the control plane refused: {reason}")]
@@ -80,6 +86,12 @@ impl MeshError {
             | Self::Unavailable { code: None, .. } => Some(ErrorCode::ControlUnreachable),
             Self::Tls { code, .. } => Some(*code),
             Self::Clock { .. } => Some(ErrorCode::ClockOff),
+            // What answers as something else says more than what does not answer.
+            Self::Several { each, .. } => {
+                let mut codes = each.iter().filter_map(|(_, error)| error.code());
+                let away = ErrorCode::ControlUnreachable;
+                Some(codes.find(|code| *code != away).unwrap_or(away))
+            }
             Self::ControlEnded { .. } => Some(ErrorCode::CertificateExpired),
             Self::State(error) => Some(error.code()),
             Self::Refused { code, .. } | Self::Unavailable { code, .. } => *code,
@@ -101,6 +113,7 @@ impl MeshError {
             | Self::Unavailable { .. }
             | Self::ControlEnded { .. }
             | Self::Silent(_) => true,
+            Self::Several { each, .. } => each.iter().any(|(_, error)| error.may_pass()),
             Self::NoToken { .. }
             | Self::TokenFile { .. }
             | Self::OpenTokenFile { .. }
@@ -121,15 +134,60 @@ impl MeshError {
 impl MeshError {
     /// Whether the control plane was not reached at all, so that it has refused nothing.
     pub(super) fn is_away(&self) -> bool {
+        if let Self::Several { each, .. } = self {
+            return each.iter().all(|(_, error)| error.is_away());
+        }
         matches!(self, Self::Resolve { .. } | Self::Connect { .. } | Self::Timeout { .. })
     }
 
     /// Whether the other side does not take the own certificate any more.
     pub(super) fn needs_renewal(&self) -> bool {
+        if let Self::Several { each, .. } = self {
+            return each.iter().any(|(_, error)| error.needs_renewal());
+        }
         let refused = [ErrorCode::CertificateExpired, ErrorCode::CertificateRefused];
         self.code().is_some_and(|code| refused.contains(&code))
             && !matches!(self, Self::ControlEnded { .. })
     }
+}
+
+impl MeshError {
+    /// Why one address is not that of the control plane, without the address.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Resolve { source, .. } | Self::Connect { source, .. } => source.to_string(),
+            Self::Timeout { timeout, .. } => format!("no answer within {timeout:?}"),
+            // Without the advice.
+            Self::Tls { code, reason, .. } => {
+                format!("{code} {}", reason.split("; ").next().unwrap_or_default())
+            }
+            Self::Clock { reason, .. } => format!("{} {reason}", ErrorCode::ClockOff),
+            Self::ControlEnded { reason, .. } => {
+                format!("{} {reason}", ErrorCode::CertificateExpired)
+            }
+            Self::NoToken { .. }
+            | Self::TokenFile { .. }
+            | Self::OpenTokenFile { .. }
+            | Self::Token(_)
+            | Self::Several { .. }
+            | Self::Http { .. }
+            | Self::Refused { .. }
+            | Self::Unavailable { .. }
+            | Self::Silent(_)
+            | Self::Malformed(_)
+            | Self::Bundle(_)
+            | Self::Credentials(_)
+            | Self::Key(_)
+            | Self::State(_)
+            | Self::TlsConfig(_) => chain(self),
+        }
+    }
+}
+
+/// Each address with its reason.
+fn listed(each: &[(String, MeshError)]) -> String {
+    let each = each.iter().map(|(at, error)| format!("{at}: {}", error.reason()));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 impl From<StateFolderError> for MeshError {

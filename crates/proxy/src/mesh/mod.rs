@@ -8,6 +8,7 @@
 mod check;
 mod config;
 mod connect;
+mod control_at;
 mod egress;
 mod enroll;
 mod error;
@@ -32,6 +33,8 @@ use tollway_model::{Instance, NetworkName, Revision, ServiceName, ServiceUpdate}
 use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
 
+use control_at::ControlAt;
+
 pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
 pub use egress::EgressUpdate;
@@ -39,6 +42,7 @@ pub use error::MeshError;
 pub use policies::{Applied, PolicyUpdate};
 pub use routes::{RoutesUpdate, ServiceRoutes};
 pub use state_folder::StateFolderError;
+pub use tollway_dial::{Targets, TargetsError};
 pub use traffic::TrafficUpdate;
 
 /// Longest wait for the control plane to confirm that a registration is gone.
@@ -93,7 +97,8 @@ struct Shared {
     /// The desired subscriptions changed.
     subscriptions: Notify,
     /// Where the control plane is.
-    control: watch::Sender<String>,
+    control: watch::Sender<Targets>,
+    control_at: ControlAt,
     announcement: watch::Sender<Option<Announcement>>,
     /// An announcement was sent to the control plane, which has not confirmed its end.
     announced: watch::Sender<bool>,
@@ -117,12 +122,14 @@ impl MeshClient {
         on_delta: impl FnMut(MeshDelta) + Send + 'static,
     ) -> Result<Self, MeshError> {
         let control = watch::Sender::new(config.control.clone());
-        let (who, credentials) = enroll::first(&config, control.subscribe()).await?;
+        let control_at = ControlAt::new(control.subscribe());
+        let (who, credentials) = enroll::first(&config, control_at.clone()).await?;
         let (service, instance) = (who.service.clone(), who.instance.clone());
         let shared = Arc::new(Shared {
             desired: Mutex::new(HashSet::new()),
             subscriptions: Notify::new(),
             control,
+            control_at,
             announcement: watch::Sender::new(None),
             announced: watch::Sender::new(false),
             credentials: watch::Sender::new(Arc::new(credentials)),
@@ -161,7 +168,7 @@ impl MeshClient {
     }
 
     /// The same control plane, with the same authority, is at another address now.
-    pub fn move_control(&self, address: String) {
+    pub fn move_control(&self, address: Targets) {
         self.shared.control.send_if_modified(|present| {
             let has_moved = *present != address;
             *present = address;
@@ -176,8 +183,8 @@ impl MeshClient {
     /// [`MeshError`].
     pub async fn connect(&self) -> Result<Channel, MeshError> {
         let (name, config) = self.control_tls()?;
-        let control = self.shared.control.borrow().clone();
-        connect::connect(&control, name, config).await
+        let connected = connect::connect(&self.shared.control_at, name, config).await?;
+        Ok(connected.channel)
     }
 
     /// With what a connection to the control plane is secured, as this workload: for those who make

@@ -69,7 +69,7 @@ pub(super) async fn run(
         Expected::home_control(&who.service.network, &credentials.spiffe_id().trust_domain);
     let config =
         |clock| client_config(&Credentials::clone(&credentials).with_clock(clock), &expected, ALPN);
-    let channel = connect_by_clock(&who.control(), expected.server_name()?, &config).await?;
+    let channel = connect_by_clock(&who.control, expected.server_name()?, &config).await?;
     let watch = Watch::open(who, shared, knowledge, channel.clone()).await?;
     shared.status.send_modify(|status| {
         status.connected = true;

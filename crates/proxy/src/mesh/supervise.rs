@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tollway_dial::Targets;
 use tollway_net::Backoff;
 use tracing::{debug, info, warn};
 
@@ -15,6 +16,9 @@ use super::{MeshDelta, MeshError, Shared};
 /// Before connecting again.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+/// The same where it may be at several addresses: another one may serve soon.
+const BACKOFF_OF_SEVERAL: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(1) };
 /// A session that lived for this long was no failed attempt.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
@@ -27,7 +31,7 @@ pub(super) async fn run(
     let mut knowledge = Knowledge::default();
     let mut attempt: u32 = 0;
     let mut is_refused = false;
-    let mut moved = who.control.clone();
+    let mut moved = who.control.moves();
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
@@ -49,18 +53,22 @@ pub(super) async fn run(
             Err(error) => error,
         };
         is_refused = error.needs_renewal();
-        attempt = if began.elapsed() >= GOOD_SESSION { 0 } else { attempt.saturating_add(1) };
+        let has_lasted = began.elapsed() >= GOOD_SESSION;
+        who.control.note_lost(has_lasted);
+        attempt = if has_lasted { 0 } else { attempt.saturating_add(1) };
         let reason = tollway_model::chain(&error);
         report_loss(&shared, &reason);
+        let is_one = who.control.targets().only().is_some();
+        let backoff = if is_one { BACKOFF } else { BACKOFF_OF_SEVERAL };
         tokio::select! {
-            () = tokio::time::sleep(BACKOFF.pause(attempt)) => {}
+            () = tokio::time::sleep(backoff.pause(attempt)) => {}
             true = has_moved(&mut moved) => attempt = 0,
         }
     }
 }
 
 /// Returns when the control plane is somewhere else; false when it will never move.
-async fn has_moved(moved: &mut watch::Receiver<String>) -> bool {
+async fn has_moved(moved: &mut watch::Receiver<Targets>) -> bool {
     moved.changed().await.is_ok()
 }
 

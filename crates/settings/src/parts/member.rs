@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tollway_model::Instance;
+use tollway_proxy::mesh::Targets;
 use tollway_proxy::{Limits, Timeouts};
 
 use super::Plane;
@@ -12,9 +13,10 @@ use crate::{Millis, Settings};
 /// A data plane that joins a network.
 #[derive(Clone, PartialEq, Debug, Settings)]
 pub struct Member {
-    /// The control plane.
+    /// The control plane: its address, or several with commas between them, of which the first that
+    /// answers is used; `srv:_SERVICE._tcp.DOMAIN` stands for the SRV records of that name.
     #[setting(form = "HOST:PORT", default = "127.0.0.1:15010")]
-    pub control: String,
+    pub control: Targets,
     /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
     #[setting(form = "FILE")]
     pub token_file: Option<PathBuf>,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tollway_model::{AppId, Instance, Label};
+use tollway_proxy::mesh::Targets;
 use tollway_routing::intercept::{Alias, Spared};
 
 use super::{ApiTokens, App, DaprFiles, Telemetry, WebAccess};
@@ -111,9 +112,11 @@ pub struct Intercept {
 /// The control plane that is joined, if not this user's local one.
 #[derive(Clone, PartialEq, Debug, Settings)]
 pub struct Access {
-    /// The control plane [default: this user's local one].
+    /// The control plane: its address, or several with commas between them, of which the first that
+    /// answers is used; `srv:_SERVICE._tcp.DOMAIN` stands for the SRV records of that name
+    /// [default: this user's local one].
     #[setting(form = "HOST:PORT")]
-    pub control: Option<String>,
+    pub control: Option<Targets>,
     /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
     #[setting(form = "FILE", needs(&["control"]))]
     pub token_file: Option<PathBuf>,

@@ -1,18 +1,20 @@
 //! The control plane as a sidecar or gateway would meet it: reached, the right one, its clock, and
 //! whether it takes the token.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use tollway_dial::{DialError, dial};
+use tollway_dial::{Targets, Unreached, dial_any};
 use tollway_model::ErrorCode;
 use tollway_proxy::mesh::{ControlCheck, MeshError, TokenSource, check_control};
 use tollway_settings::Listing;
 
 use super::finding::{Finding, Level};
 use crate::async_runtime::block_on;
+use crate::failure::without_os_numbers;
 
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,12 +24,13 @@ const CLOCK_FAIL_MS: u64 = 60_000;
 /// A token that ends sooner is worth a word.
 const TOKEN_SOON: Duration = Duration::from_secs(3600);
 /// The default address of a control plane.
-const USUAL_PLACE: &str = "127.0.0.1:15010";
+const USUAL_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 15010);
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// With the token that the part would use.
 pub(super) fn inspect(settings: &Listing) -> Result<Vec<Finding>> {
-    let (control, mut findings) = (&*settings.first("control"), Vec::new());
+    let control: Targets = settings.first("control").parse()?;
+    let (control, mut findings) = (&control, Vec::new());
     let token_file = settings.values("token_file").first().map(PathBuf::from);
     let may_be_open = settings.first("allow_open_files") == "true";
     if may_be_open && let Some(path) = &token_file {
@@ -56,34 +59,33 @@ pub(super) fn inspect(settings: &Listing) -> Result<Vec<Finding>> {
 
 /// Checks the usual address; without a named control plane it is no failure that none runs.
 pub(super) fn inspect_usual_address() -> Result<Option<Finding>> {
-    let found = inspect_without_token(USUAL_PLACE)?;
+    let found = inspect_without_token(&USUAL_ADDRESS.into())?;
     Ok(found.into_iter().find(|finding| finding.level == Level::Ok))
 }
 
 /// Checks only whether something listens there: a control plane answers no unauthenticated peer.
-pub(super) fn inspect_without_token(control: &str) -> Result<Vec<Finding>> {
+pub(super) fn inspect_without_token(control: &Targets) -> Result<Vec<Finding>> {
     // The timer is made inside the runtime that it needs.
-    let dialled = block_on(dial(control, None, CONNECT_TIMEOUT))?;
+    let dialled = block_on(async { dial_any(control, &[], None, CONNECT_TIMEOUT).await })?;
     Ok(vec![
         match dialled {
-            Ok(_) => Finding::ok("control plane", format!("something listens at {control}")),
-            Err(DialError::Timeout { .. }) => unreachable(control, "no answer in time"),
-            Err(error) => unreachable(control, &std::io::Error::from(error).kind().to_string()),
+            Ok(at) => Finding::ok("control plane", format!("something listens at {}", at.address)),
+            Err(unreached) => unreachable(&unreached),
         }
         .at_most(Level::Warn),
     ])
 }
 
-fn unreachable(control: &str, reason: &str) -> Finding {
+fn unreachable(unreached: &Unreached) -> Finding {
     Finding::fail(
         "control plane",
         ErrorCode::ControlUnreachable,
-        format!("none at {control}: {reason}"),
+        without_os_numbers(&format!("none at {unreached}")),
         "start one with `tollway control`, or say where it is with --control",
     )
 }
 
-fn answered(control: &str, found: &ControlCheck) -> Vec<Finding> {
+fn answered(control: &Targets, found: &ControlCheck) -> Vec<Finding> {
     let name = "control plane";
     let mut findings =
         vec![Finding::ok(name, format!("{control} serves the network {}", found.network))];

@@ -6,14 +6,17 @@ use clap::Args;
 use tollway_identity::SYSTEM_NAMESPACE;
 use tollway_launch::random_instance;
 use tollway_model::{Group, Instance, Label, NameError};
-use tollway_proxy::mesh::{MeshClient, MeshConfig, MeshError, Role, StateDirectory, TokenSource};
+use tollway_proxy::mesh::{
+    MeshClient, MeshConfig, MeshError, Role, StateDirectory, Targets, TokenSource,
+};
 
 /// The control plane of an agent, and its right to join.
 #[derive(Args)]
 pub(crate) struct MemberArgs {
-    /// The control plane.
+    /// The control plane: its address, or several with commas between them, of which the first that
+    /// answers is used; `srv:_SERVICE._tcp.DOMAIN` stands for the SRV records of that name.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
-    control: String,
+    control: Targets,
     /// File with the join token, of `tollway token create --fabric`; without it the variable
     /// `TOLLWAY_TOKEN` is read.
     #[arg(long, value_name = "FILE")]
@@ -50,8 +53,8 @@ pub(crate) enum MemberError {
 }
 
 impl MemberArgs {
-    /// The control plane as `host:port`.
-    pub(crate) fn control(&self) -> &str {
+    /// Where the control plane is.
+    pub(crate) fn control(&self) -> &Targets {
         &self.control
     }
 

@@ -23,7 +23,7 @@ impl Site {
     fn start() -> Self {
         let west = Network::new("west");
         let routes =
-            GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
+            GatewayRoutes { network: label("west"), control: vec!["127.0.0.1:1".parse().unwrap()] };
         let name = service("gateway");
         let credentials = west.credentials(&name, "g-1", &[]);
         let kinds = [ListenerKind::Gateway, ListenerKind::GatewayInside];

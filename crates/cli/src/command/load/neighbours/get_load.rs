@@ -1,5 +1,6 @@
 //! `tollway load neighbours get`.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -61,10 +62,11 @@ pub(super) struct GetArgs {
 
 pub(super) fn run(args: &GetArgs, stop: Stop) -> Result<ExitCode> {
     args.output.check(false)?;
+    let (tls, control) = block_on(prepare(args))??;
     let options = GetOptions {
         group: args.agent.group.clone(),
-        control: args.agent.member.control().to_owned(),
-        tls: block_on(prepare(args))??,
+        control,
+        tls,
         agents: args.agents,
         rate_rps: args.rate,
         entries: args.entries,
@@ -80,7 +82,7 @@ pub(super) fn run(args: &GetArgs, stop: Stop) -> Result<ExitCode> {
 }
 
 /// Gets an identity, and checks that the neighbours are there.
-async fn prepare(args: &GetArgs) -> Result<ReadyTls> {
+async fn prepare(args: &GetArgs) -> Result<(ReadyTls, SocketAddr)> {
     let mesh = args.agent.member.join(&args.agent.group, None).await?;
     let population = Population::of_round(args.round);
     let last = population.key(args.entries - 1);
@@ -100,5 +102,7 @@ async fn prepare(args: &GetArgs) -> Result<ReadyTls> {
         );
     }
     let (server_name, config) = mesh.control_tls()?;
-    Ok(ReadyTls { config, server_name })
+    let addresses = args.agent.member.control().addresses(args.timeout).await?;
+    let control = tollway_dial::reachable(&addresses[..], args.timeout).await?;
+    Ok((ReadyTls { config, server_name }, control))
 }
