@@ -364,9 +364,9 @@ async fn a_gateway_follows_all_services_and_drops_those_that_ended_meanwhile() {
     gateway.until("stock", "[1]").await;
     gateway.until("orders", "[2]").await;
     gateway.client.register(Announcement::Gateway {
-        outside: Some("127.0.0.1:15443".parse().unwrap()),
+        outside: vec!["127.0.0.1:15443".parse().unwrap()],
         reaches: Default::default(),
-        inside: Some("127.0.0.1:15443".parse().unwrap()),
+        inside: vec!["127.0.0.1:15443".parse().unwrap()],
     });
     gateway.until_registered().await;
     let (dir, options) = control.stop().await;

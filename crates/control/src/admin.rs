@@ -148,8 +148,8 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::ListGatewaysResponse>, Status> {
         let status = |gateway: &crate::catalogue::Gateway| v1::GatewayStatus {
             instance: gateway.instance.as_str().to_owned(),
-            outside: gateway.outside.map(Into::into),
-            inside: gateway.inside.map(Into::into),
+            outside: gateway.outside.iter().copied().map(Into::into).collect(),
+            inside: gateway.inside.iter().copied().map(Into::into).collect(),
             reaches: gateway.reaches.iter().map(|network| network.as_str().to_owned()).collect(),
         };
         let gateways = self.hub.read(|catalogue| catalogue.gateways().map(status).collect());

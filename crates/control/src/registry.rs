@@ -239,10 +239,11 @@ impl Session {
 
     fn read_gateway(&self, stated: &v1::Gateway) -> Result<(Key, Vec<u8>), Status> {
         let invalid = |error| Status::invalid_argument(tollway_model::chain(&error));
-        let Gateway { instance, outside, inside, .. } = Gateway::read(stated).map_err(invalid)?;
+        let gateway = Gateway::read(stated).map_err(invalid)?;
+        let Gateway { instance, outside, inside, .. } = &gateway;
         // Which of its addresses a gateway has is known to who started it with a gateway's token.
-        for address in [outside, inside].into_iter().flatten() {
-            check_host(address).map_err(|refusal| address_status(&refusal))?;
+        for address in outside.iter().chain(inside) {
+            check_host(*address).map_err(|refusal| address_status(&refusal))?;
         }
         if !(is_system(&self.service) && self.service.app.as_str() == GATEWAY_APP) {
             return Err(Status::permission_denied(format!(
@@ -250,17 +251,14 @@ impl Session {
                 self.service
             )));
         }
-        self.check_own(&self.service, &instance)?;
-        let others = self
-            .shared
-            .hub
-            .read(|catalogue| catalogue.gateways().filter(|g| g.instance != instance).count());
-        if others >= GATEWAYS_PER_NETWORK_LIMIT {
+        self.check_own(&self.service, instance)?;
+        let others = self.shared.hub.read(|catalogue| catalogue.addresses_beside(instance));
+        if others + outside.len().max(inside.len()).max(1) > GATEWAYS_PER_NETWORK_LIMIT {
             return Err(Status::resource_exhausted(format!(
-                "a network has at most {GATEWAYS_PER_NETWORK_LIMIT} gateways"
+                "the gateways of a network have at most {GATEWAYS_PER_NETWORK_LIMIT} addresses"
             )));
         }
-        Ok((Key::Gateway { instance }, stated.encode_to_vec()))
+        Ok((Key::Gateway { instance: instance.clone() }, stated.encode_to_vec()))
     }
 
     fn check_own(&self, service: &ServiceName, instance: &Instance) -> Result<(), Status> {

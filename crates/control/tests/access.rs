@@ -147,7 +147,7 @@ fn asks(method: &str) -> Vec<Ask> {
                 one(v1::RegisterRequest { request: Some(Announce::Workload(workload)) })
             }),
             Ask::of("a gateway", |of| {
-                let (outside, inside) = (Some(here()), Some(here()));
+                let (outside, inside) = (vec![here()], vec![here()]);
                 let instance = of.instance.to_owned();
                 let gateway = v1::Gateway { instance, outside, inside, ..Default::default() };
                 one(v1::RegisterRequest { request: Some(Announce::Gateway(gateway)) })

@@ -106,8 +106,8 @@ async fn a_gateway_states_addresses_of_hosts() {
     let gateway = west.gateway("gateway-1").await;
     let announce = |outside: &str, inside: Option<&str>| {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap().into();
-        let inside = inside.map(address);
-        let outside = Some(address(outside));
+        let inside = inside.map(address).into_iter().collect();
+        let outside = vec![address(outside)];
         let instance = "gateway-1".into();
         Announce::Gateway(v1::Gateway { instance, outside, inside, ..Default::default() })
     };
@@ -127,7 +127,7 @@ async fn state_gateways(nets: &mut Joined, places: &[&str]) {
         let instance = format!("further-{index}");
         let member = nets.east.gateway(&instance).await;
         let mut registration = Registration::open(&member).await.unwrap();
-        let outside = Some(place.parse::<SocketAddr>().unwrap().into());
+        let outside = vec![place.parse::<SocketAddr>().unwrap().into()];
         let gateway = v1::Gateway { instance, outside, ..Default::default() };
         registration.send(Announce::Gateway(gateway)).await;
         registration.registered().await.unwrap();
@@ -206,7 +206,7 @@ async fn a_bundle_does_not_name_the_own_gateway() {
     let (west_relay, _west_gateway) = west.open_gateway().await;
     let member = east.gateway("gateway-1").await;
     let mut registration = Registration::open(&member).await.unwrap();
-    let outside = Some(west_relay.address.into());
+    let outside = vec![west_relay.address.into()];
     let gateway = v1::Gateway { instance: "gateway-1".into(), outside, ..Default::default() };
     registration.send(Announce::Gateway(gateway)).await;
     registration.registered().await.unwrap();

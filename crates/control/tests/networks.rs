@@ -282,8 +282,8 @@ async fn with_remote_calls_by_gateway_everything_goes_through_the_own_one() {
     let mut registration = Registration::open(&member).await.unwrap();
     let gateway = v1::Gateway {
         instance: "gateway-1".into(),
-        outside: Some(ingress.address.into()),
-        inside: Some(through.address.into()),
+        outside: vec![ingress.address.into()],
+        inside: vec![through.address.into()],
         ..Default::default()
     };
     registration.send(v1::register_request::Request::Gateway(gateway)).await;

@@ -141,8 +141,8 @@ async fn a_workload_registers_only_its_own_name() {
     let mut registration = Registration::open(&stock).await.unwrap();
     let gateway = v1::Gateway {
         instance: "a".into(),
-        outside: Some(west.address.into()),
-        inside: Some(west.address.into()),
+        outside: vec![west.address.into()],
+        inside: vec![west.address.into()],
         ..Default::default()
     };
     registration.send(Announce::Gateway(gateway)).await;

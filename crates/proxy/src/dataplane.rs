@@ -4,7 +4,7 @@
 //! sends reaches the data threads through the fan-out. What every data plane has is in
 //! `plane.rs`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ use crate::runtime_protocol::TurnLease;
 use crate::tokens::Tokens;
 use crate::web_pages::WebPages;
 
-/// Time for the names of a control plane's addresses.
+/// Time for the addresses of names, of the control plane and of a gateway itself.
 const GATEWAY_NAMES_WITHIN: Duration = Duration::from_secs(5);
 /// From one look-up of these names to the next.
 const GATEWAY_NAMES_EVERY: Duration = Duration::from_secs(10);
@@ -57,11 +57,15 @@ pub enum DataPlaneError {
     #[error(
         "a gateway that only dials out (--dial-out) is not reached at {address}; leave --advertise out"
     )]
-    AdvertisedDialOut { address: SocketAddr },
+    AdvertisedDialOut { address: Targets },
     #[error("the upstream `{text}` cannot be read; write PORT=SERVICE, such as 5432=db.shop.east")]
     Upstream { text: String },
     #[error("the upstream `{text}` names no service")]
     UpstreamName { text: String, source: NameError },
+    #[error(
+        "the advertised address {names} cannot be found; check --advertise and --advertise-inside"
+    )]
+    Advertise { names: Targets, source: Unreached },
     #[error("the control plane's address {control} cannot be resolved")]
     Control { control: Targets, source: Unreached },
     #[error(transparent)]
@@ -94,9 +98,10 @@ impl DataPlaneError {
             Self::Listen { source, .. } | Self::EventLoop(source) | Self::Thread(source) => {
                 ErrorCode::of_io(source)
             }
-            Self::NoAdvertise { .. } | Self::AdvertisedDialOut { .. } | Self::Upstream { .. } => {
-                Some(ErrorCode::BadConfiguration)
-            }
+            Self::NoAdvertise { .. }
+            | Self::AdvertisedDialOut { .. }
+            | Self::Advertise { .. }
+            | Self::Upstream { .. } => Some(ErrorCode::BadConfiguration),
             Self::UpstreamName { .. } => Some(ErrorCode::BadName),
             Self::Control { .. } => Some(ErrorCode::ControlUnreachable),
             Self::Front(error) => Some(error.code()),
@@ -220,12 +225,12 @@ pub struct SidecarOptions {
 pub struct GatewayOptions {
     pub common: CommonOptions,
     pub listen: SocketAddr,
-    /// Where other networks reach it, if not where it listens. Port 0: its port.
-    pub advertise: Option<SocketAddr>,
+    /// Where other networks reach it, if not where it listens.
+    pub advertise: Option<Targets>,
     /// Where its own network calls other networks through it; without it, it does not.
     pub inside_listen: Option<SocketAddr>,
-    /// Where its own network reaches that, if not where it listens. Port 0: its port.
-    pub advertise_inside: Option<SocketAddr>,
+    /// Where its own network reaches that, if not where it listens.
+    pub advertise_inside: Option<Targets>,
     /// It only dials out: nothing listens for other networks, and the gateways of joined ones are opened
     /// reverse connections.
     pub dial_out: bool,
@@ -480,20 +485,23 @@ pub async fn run_gateway(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
     let mut listeners = BoundListeners::for_threads(options.common.plane.threads);
-    let outside = match (options.dial_out, options.advertise) {
-        (true, Some(address)) => return Err(DataPlaneError::AdvertisedDialOut { address }),
-        (true, None) => None,
+    let (advertise, advertise_inside) = (options.advertise, options.advertise_inside);
+    let outside = match (options.dial_out, &advertise) {
+        (true, Some(address)) => {
+            return Err(DataPlaneError::AdvertisedDialOut { address: address.clone() });
+        }
+        (true, None) => Vec::new(),
         (false, advertise) => {
             let bound = listeners.bind("gateway", options.listen, ListenerKind::Gateway)?;
-            Some(advertised(advertise, bound)?)
+            advertised_at(advertise.as_ref(), bound).await?
         }
     };
     let inside = match options.inside_listen {
         Some(listen) => {
             let bound = listeners.bind("inside", listen, ListenerKind::GatewayInside)?;
-            Some(advertised(options.advertise_inside, bound)?)
+            advertised_at(advertise_inside.as_ref(), bound).await?
         }
-        None => None,
+        None => Vec::new(),
     };
     let common = options.common;
     let fanout = Arc::new(Fanout::default());
@@ -507,17 +515,29 @@ pub async fn run_gateway(
     let reverse = ReverseOptions {
         credentials: mesh.credentials().borrow().clone(),
         own: mesh.service().clone(),
-        holds: inside.is_some(),
+        holds: !inside.is_empty(),
         dials_out: options.dial_out,
         thread: 0,
         board: board.clone(),
     };
     let role = Role { gateway: Some((routes, reverse)), ..Role::default() };
     let mut plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
+    let addresses = (outside.clone(), inside.clone());
     plane.mesh.register(Announcement::Gateway { outside, inside, reaches: BTreeSet::new() });
+    let (outside, inside) = addresses;
+    if let Some(names) = advertise.filter(Targets::have_names) {
+        let mesh = Arc::clone(&plane.mesh);
+        plane.plane.spawn(follow_names(names, outside, move |now| mesh.set_outside(now)));
+    }
+    if let Some(names) = advertise_inside.filter(Targets::have_names) {
+        let mesh = Arc::clone(&plane.mesh);
+        plane.plane.spawn(follow_names(names, inside, move |now| mesh.set_inside(now)));
+    }
     plane.plane.spawn(announce_reached(Arc::clone(&plane.mesh), board.changes()));
     if targets.have_names() {
-        plane.plane.spawn(follow_control(targets, control, Arc::clone(&plane.plane.fanout)));
+        let fanout = Arc::clone(&plane.plane.fanout);
+        let apply = move |now: Vec<_>| fanout.send_to_all(|| Command::ControlAt(now.clone()));
+        plane.plane.spawn(follow_names(targets, control, apply));
     }
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
@@ -550,17 +570,32 @@ async fn control_addresses(control: &Targets) -> Result<Vec<SocketAddr>, DataPla
     control.addresses(GATEWAY_NAMES_WITHIN).await.map_err(failed)
 }
 
-/// Has a gateway follow the addresses of its control plane's names. Those known last hold while none is
-/// found.
-async fn follow_control(control: Targets, mut known: Vec<SocketAddr>, fanout: Arc<Fanout>) {
+/// Where others reach a gateway's listener that is bound to `bound`.
+async fn advertised_at(
+    wanted: Option<&Targets>,
+    bound: SocketAddr,
+) -> Result<Vec<SocketAddr>, DataPlaneError> {
+    let Some(names) = wanted else { return Ok(vec![advertised(None, bound)?]) };
+    let failed = |source| DataPlaneError::Advertise { names: names.clone(), source };
+    let addresses = names.addresses(GATEWAY_NAMES_WITHIN).await.map_err(failed)?;
+    addresses.into_iter().map(|address| advertised(Some(address), bound)).collect()
+}
+
+/// Calls `apply` with the addresses of names each time that others are found; their order means nothing,
+/// since servers of names change it. Those known last hold while none is found.
+async fn follow_names(
+    names: Targets,
+    known: Vec<SocketAddr>,
+    mut apply: impl FnMut(Vec<SocketAddr>),
+) {
+    let mut known: HashSet<SocketAddr> = known.into_iter().collect();
     loop {
         tokio::time::sleep(GATEWAY_NAMES_EVERY).await;
-        if let Ok(addresses) = control_addresses(&control).await
-            && addresses != known
-        {
-            tracing::info!(?addresses, "the control plane has other addresses");
-            known.clone_from(&addresses);
-            fanout.send_to_all(|| Command::ControlAt(addresses.clone()));
+        let Ok(found) = names.addresses(GATEWAY_NAMES_WITHIN).await else { continue };
+        if found.len() != known.len() || !found.iter().all(|address| known.contains(address)) {
+            tracing::info!(%names, addresses = ?found, "other addresses are found");
+            known = found.iter().copied().collect();
+            apply(found);
         }
     }
 }

@@ -15,7 +15,10 @@ pub const SERVICES_PER_RESPONSE_LIMIT: usize = 1_000;
 /// Ready endpoints stated for one service; more are known and not sent.
 pub const ENDPOINTS_PER_SERVICE_LIMIT: usize = 10_000;
 
-/// Gateways stated for one network.
+/// Addresses that one gateway states, for other networks and for its own, each.
+pub const ADDRESSES_PER_GATEWAY_LIMIT: usize = 16;
+
+/// Addresses of gateways stated for one network.
 pub const GATEWAYS_PER_NETWORK_LIMIT: usize = 64;
 
 /// Root certificates of one trust domain: two overlap during a rotation.

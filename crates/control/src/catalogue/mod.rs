@@ -76,10 +76,10 @@ pub(crate) enum Subject {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gateway {
     pub(crate) instance: Instance,
-    /// Where other networks reach it; `None` where it only dials out.
-    pub(crate) outside: Option<SocketAddr>,
+    /// Where other networks reach it; empty where it only dials out.
+    pub(crate) outside: Vec<SocketAddr>,
     /// Where workloads of this network reach it for calls to other networks, if it takes those.
-    pub(crate) inside: Option<SocketAddr>,
+    pub(crate) inside: Vec<SocketAddr>,
     /// Joined networks that only dial out, of which it holds reverse connections.
     pub(crate) reaches: BTreeSet<NetworkName>,
 }

@@ -207,7 +207,8 @@ impl Catalogue {
 
     /// Where the own gateways and the own control plane listen.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone {
-        let gateways = self.gateways.values().flat_map(|g| [g.outside, g.inside]).flatten();
+        let gateways =
+            self.gateways.values().flat_map(|g| g.outside.iter().chain(&g.inside)).copied();
         gateways.chain([self.home.listen])
     }
 

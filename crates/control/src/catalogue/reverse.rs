@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tollway_model::NetworkName;
-use tollway_wire::{ConvertError, TRUST_DOMAINS_LIMIT, v1};
+use tollway_model::{Instance, NetworkName};
+use tollway_wire::{ADDRESSES_PER_GATEWAY_LIMIT, ConvertError, TRUST_DOMAINS_LIMIT, v1};
 
 use super::{Catalogue, Gateway, Peer};
 use crate::options::RemoteCalls;
@@ -24,9 +24,9 @@ impl Gateway {
     /// # Errors
     /// [`ConvertError`] for the first field that is wrong.
     pub(crate) fn read(stated: &v1::Gateway) -> Result<Self, ConvertError> {
-        let address = |stated: Option<&v1::Address>, field| {
-            stated.map(|stated| tollway_wire::address(Some(stated), field)).transpose()
-        };
+        let limit = ADDRESSES_PER_GATEWAY_LIMIT;
+        let addresses =
+            |stated: &[v1::Address], field| tollway_wire::addresses(stated, field, limit);
         let (count, limit) = (stated.reaches.len(), TRUST_DOMAINS_LIMIT);
         if count > limit {
             return Err(ConvertError::TooMany { field: "reaches", count, limit });
@@ -34,8 +34,8 @@ impl Gateway {
         let reaches = stated.reaches.iter().map(|network| tollway_wire::network_name(network));
         Ok(Self {
             instance: tollway_wire::instance(&stated.instance)?,
-            outside: address(stated.outside.as_ref(), "outside")?,
-            inside: address(stated.inside.as_ref(), "inside")?,
+            outside: addresses(&stated.outside, "outside")?,
+            inside: addresses(&stated.inside, "inside")?,
             reaches: reaches.collect::<Result<_, _>>()?,
         })
     }
@@ -52,23 +52,30 @@ impl Peer {
 impl Catalogue {
     /// Where this network's own gateways are that others may connect to.
     pub(crate) fn outside_gateways(&self) -> impl Iterator<Item = SocketAddr> {
-        self.gateways().filter_map(|gateway| gateway.outside)
+        self.gateways().flat_map(|gateway| gateway.outside.iter().copied())
+    }
+
+    /// How many addresses this network's gateways have beside one of them; one without any counts as one
+    /// that has.
+    pub(crate) fn addresses_beside(&self, instance: &Instance) -> usize {
+        let others = self.gateways().filter(|gateway| gateway.instance != *instance);
+        others.map(|gateway| gateway.outside.len().max(gateway.inside.len()).max(1)).sum()
     }
 
     /// Where workloads and the control plane of this network dial for `peer`, the joined network of
     /// this name.
     pub(crate) fn reach(&self, network: &NetworkName, peer: &Peer) -> Reach {
-        let inside = self.gateways().filter(|gateway| gateway.inside.is_some());
+        let inside = self.gateways().filter(|gateway| !gateway.inside.is_empty());
         let none = || Arc::from([]);
         if peer.dials_out() {
             let holders = inside.filter(|gateway| gateway.reaches.contains(network));
-            let gateways = holders.filter_map(|gateway| gateway.inside).collect();
+            let gateways = holders.flat_map(|gateway| gateway.inside.iter().copied()).collect();
             return Reach { gateways, beyond: none() };
         }
         match self.home().remote_calls {
             RemoteCalls::Direct => Reach { gateways: self.usable_gateways(peer), beyond: none() },
             RemoteCalls::Gateway => Reach {
-                gateways: inside.filter_map(|gateway| gateway.inside).collect(),
+                gateways: inside.flat_map(|gateway| gateway.inside.iter().copied()).collect(),
                 beyond: self.usable_gateways(peer),
             },
         }

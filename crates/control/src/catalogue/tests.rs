@@ -76,8 +76,8 @@ impl Script {
     fn gateway(&mut self, instance: &str, port: u16) {
         let gateway = v1::Gateway {
             instance: instance.to_owned(),
-            outside: Some(SocketAddr::from(([192, 0, 2, 1], port)).into()),
-            inside: Some(SocketAddr::from(([10, 0, 0, 9], port)).into()),
+            outside: vec![SocketAddr::from(([192, 0, 2, 1], port)).into()],
+            inside: vec![SocketAddr::from(([10, 0, 0, 9], port)).into()],
             reaches: Vec::new(),
         };
         self.put(&Key::Gateway { instance: label(instance) }, &gateway.encode_to_vec());
@@ -87,8 +87,8 @@ impl Script {
     fn gateway_that_reaches(&mut self, instance: &str, port: u16, reaches: &[&str]) {
         let gateway = v1::Gateway {
             instance: instance.to_owned(),
-            outside: None,
-            inside: Some(SocketAddr::from(([10, 0, 0, 9], port)).into()),
+            outside: Vec::new(),
+            inside: vec![SocketAddr::from(([10, 0, 0, 9], port)).into()],
             reaches: reaches.iter().map(|network| (*network).to_owned()).collect(),
         };
         self.put(&Key::Gateway { instance: label(instance) }, &gateway.encode_to_vec());

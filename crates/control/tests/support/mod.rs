@@ -200,8 +200,8 @@ impl Network {
         let mut registration = Registration::open(&member).await.unwrap();
         let gateway = v1::Gateway {
             instance: "gateway-1".into(),
-            outside: Some(relay.address.into()),
-            inside: Some(relay.address.into()),
+            outside: vec![relay.address.into()],
+            inside: vec![relay.address.into()],
             ..Default::default()
         };
         registration.send(Announce::Gateway(gateway)).await;

@@ -74,10 +74,10 @@ pub enum Announcement {
         ready: bool,
     },
     Gateway {
-        /// Where other networks reach it; `None` where it only dials out.
-        outside: Option<SocketAddr>,
+        /// Where other networks reach it; empty where it only dials out.
+        outside: Vec<SocketAddr>,
         /// Where workloads of its own network reach it for calls to other networks, if they may.
-        inside: Option<SocketAddr>,
+        inside: Vec<SocketAddr>,
         /// Joined networks that only dial out, of which it holds reverse connections.
         reaches: BTreeSet<NetworkName>,
     },

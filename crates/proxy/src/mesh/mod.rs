@@ -21,6 +21,7 @@ mod supervise;
 mod traffic;
 
 use std::collections::{BTreeSet, HashSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -239,6 +240,27 @@ impl MeshClient {
                 let has_changed = *reaches != now_reached;
                 *reaches = now_reached;
                 has_changed
+            }
+            Some(Announcement::Workload { .. }) | None => false,
+        });
+    }
+
+    /// Where other networks reach this gateway now. Does nothing before [`MeshClient::register`] and for a
+    /// workload.
+    pub fn set_outside(&self, now: Vec<SocketAddr>) {
+        self.change_addresses(|outside, _| *outside = now);
+    }
+
+    /// Where workloads of its own network reach this gateway now; as [`MeshClient::set_outside`].
+    pub fn set_inside(&self, now: Vec<SocketAddr>) {
+        self.change_addresses(|_, inside| *inside = now);
+    }
+
+    fn change_addresses(&self, change: impl FnOnce(&mut Vec<SocketAddr>, &mut Vec<SocketAddr>)) {
+        self.shared.announcement.send_if_modified(|announced| match announced {
+            Some(Announcement::Gateway { outside, inside, .. }) => {
+                change(outside, inside);
+                true
             }
             Some(Announcement::Workload { .. }) | None => false,
         });

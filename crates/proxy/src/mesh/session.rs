@@ -533,8 +533,8 @@ fn announce(who: &Enrolment, announcement: &Announcement) -> Announce {
         }
         Announcement::Gateway { outside, inside, reaches } => Announce::Gateway(v1::Gateway {
             instance: who.instance.as_str().to_owned(),
-            outside: outside.map(Into::into),
-            inside: inside.map(Into::into),
+            outside: outside.iter().copied().map(Into::into).collect(),
+            inside: inside.iter().copied().map(Into::into).collect(),
             reaches: reaches.iter().map(|network| network.as_str().to_owned()).collect(),
         }),
     }

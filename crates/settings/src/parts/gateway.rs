@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tollway_proxy::mesh::Targets;
+
 use super::Member;
 use crate::Settings;
 use crate::serial::part;
@@ -12,16 +14,17 @@ pub struct Gateway {
     /// The one port that other networks connect to.
     #[setting(form = "IP:PORT", default = "127.0.0.1:15443")]
     pub listen: SocketAddr,
-    /// Address at which other networks reach it, if not the one it listens on.
-    #[setting(form = "IP:PORT")]
-    pub advertise: Option<SocketAddr>,
+    /// Address at which other networks reach it, if not the one it listens on; or several with commas
+    /// between them. A name stands for all its addresses, and is looked up again while the gateway runs.
+    #[setting(form = "HOST:PORT")]
+    pub advertise: Option<Targets>,
     /// Address for workloads of its own network that call other networks through it (`tollway control
     /// --remote-calls gateway`); only they should reach it [default: none].
     #[setting(form = "IP:PORT")]
     pub inside_listen: Option<SocketAddr>,
-    /// Address at which they reach it, if not the one it listens on.
-    #[setting(form = "IP:PORT", needs(&["inside_listen"]))]
-    pub advertise_inside: Option<SocketAddr>,
+    /// Address at which they reach it, if not the one it listens on; or several, as with `--advertise`.
+    #[setting(form = "HOST:PORT", needs(&["inside_listen"]))]
+    pub advertise_inside: Option<Targets>,
     /// Only dial out: other networks reach this one by the connections that its gateways open to theirs.
     /// Nothing listens at `--listen` then.
     #[setting()]

@@ -1037,16 +1037,16 @@ pub struct ListGatewaysResponse {
     #[prost(message, repeated, tag = "1")]
     pub gateways: ::prost::alloc::vec::Vec<GatewayStatus>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatewayStatus {
     #[prost(string, tag = "1")]
     pub instance: ::prost::alloc::string::String,
-    /// Missing where it only dials out.
-    #[prost(message, optional, tag = "2")]
-    pub outside: ::core::option::Option<Address>,
-    /// Missing where it takes no calls to other networks.
-    #[prost(message, optional, tag = "3")]
-    pub inside: ::core::option::Option<Address>,
+    /// Empty where it only dials out.
+    #[prost(message, repeated, tag = "2")]
+    pub outside: ::prost::alloc::vec::Vec<Address>,
+    /// Empty where it takes no calls to other networks.
+    #[prost(message, repeated, tag = "3")]
+    pub inside: ::prost::alloc::vec::Vec<Address>,
     /// Joined networks that only dial out, of which it holds reverse connections.
     #[prost(string, repeated, tag = "4")]
     pub reaches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
@@ -6601,14 +6601,14 @@ pub mod placement_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterRequest {
     #[prost(oneof = "register_request::Request", tags = "1, 2, 3, 4")]
     pub request: ::core::option::Option<register_request::Request>,
 }
 /// Nested message and enum types in `RegisterRequest`.
 pub mod register_request {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Request {
         #[prost(message, tag = "1")]
         Workload(super::Workload),
@@ -6637,17 +6637,16 @@ pub struct Workload {
     pub ready: bool,
 }
 /// One running gateway of the network.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gateway {
     #[prost(string, tag = "1")]
     pub instance: ::prost::alloc::string::String,
-    /// Where other networks reach it; missing where it only dials out.
-    #[prost(message, optional, tag = "2")]
-    pub outside: ::core::option::Option<Address>,
-    /// Where workloads of its own network reach it for calls to other networks; missing where it takes
-    /// none.
-    #[prost(message, optional, tag = "3")]
-    pub inside: ::core::option::Option<Address>,
+    /// Where other networks reach it; empty where it only dials out.
+    #[prost(message, repeated, tag = "2")]
+    pub outside: ::prost::alloc::vec::Vec<Address>,
+    /// Where workloads of its own network reach it for calls to other networks; empty where it takes none.
+    #[prost(message, repeated, tag = "3")]
+    pub inside: ::prost::alloc::vec::Vec<Address>,
     /// Joined networks that only dial out, of which it holds reverse connections.
     #[prost(string, repeated, tag = "4")]
     pub reaches: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
