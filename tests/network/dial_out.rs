@@ -4,15 +4,12 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tollway_identity::{Credentials, Expected, client_config};
 use tollway_model::{ServiceName, chain};
 use tollway_net::link::{Link, Shape};
-use tollway_net::netns::NetNs;
 use tollway_net::tun::{Tun, TunConfig};
 use tollway_testkit::{Process, need_right, need_tool, retry_until};
 use tollway_tests::mesh::http::get;
@@ -21,6 +18,7 @@ use tollway_tests::mesh::{
     App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter, until_counted,
 };
 use tollway_tests::network::{self, issue, issue_system, label};
+use tollway_tests::site::Site;
 
 const CLOUD: &str = "10.77.0.1";
 const PLANT: &str = "10.77.0.2";
@@ -33,39 +31,6 @@ const LEAST: u64 = 4;
 const WAITING: &str = "tollway_gateway_reverse_connections";
 const REFUSED: &str = "tollway_gateway_reverse_refused_total";
 const CARRIED: &str = "tollway_gateway_reverse_carried_total";
-
-type Work = Box<dyn FnOnce() + Send>;
-
-/// A network namespace, and the thread that starts processes there: they end with it.
-struct Site {
-    namespace: NetNs,
-    work: mpsc::Sender<Work>,
-}
-
-impl Site {
-    fn new(name: &str) -> Result<Self, String> {
-        let namespace = NetNs::create(name).map_err(|error| chain(&error))?;
-        let (work, queue) = mpsc::channel::<Work>();
-        let inner = NetNs::from_fd(name, rustix::io::dup(&namespace).map_err(|e| e.to_string())?);
-        thread::spawn(move || {
-            let serve = || queue.into_iter().for_each(|work| work());
-            inner.run(serve).unwrap();
-        });
-        Ok(Self { namespace, work })
-    }
-
-    /// Starts something there.
-    fn start<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, result) = mpsc::channel();
-        self.work.send(Box::new(move || drop(tell.send(work())))).unwrap();
-        result.recv().expect("it could not be started")
-    }
-
-    /// Does something there that starts nothing.
-    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.namespace.run(work).unwrap()
-    }
-}
 
 /// Both networks with the link between them, and the firewall in front of plant.
 struct World {
@@ -87,7 +52,7 @@ impl World {
         let good = Shape::delaying(Duration::ZERO);
         let back = Shape { seed: good.seed + 1, ..good };
         let link = Link::start(of_cloud, of_plant, good, back).map_err(|error| chain(&error))?;
-        plant.within(|| load(nft))?;
+        plant.firewall(nft, &firewall())?;
         let mesh = Mesh {
             east: cloud.start(|| Network::start("cloud", CLOUD, &[])),
             west: plant.start(|| Network::start_dialling_out("plant", PLANT)),
@@ -145,23 +110,11 @@ fn end(local: &str, peer: &str) -> TunConfig {
 }
 
 /// Drops what would open a connection from outside.
-fn load(nft: &Path) -> Result<(), String> {
-    let rules = format!(
+fn firewall() -> String {
+    format!(
         "table inet guard {{\n  chain input {{\n    type filter hook input priority 0;\n    \
          iifname {DEVICE} tcp flags & (syn | ack) == syn counter drop\n  }}\n}}\n"
-    );
-    let mut child = Command::new(nft)
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(rules.as_bytes()).map_err(|error| error.to_string())?;
-    drop(stdin);
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("no firewall: {reported}")) }
+    )
 }
 
 #[test]

@@ -4,12 +4,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tollway_testkit::{
     EtcdServer, Process, TOOL_MISSING, TempDir, free_address, retry_until, tool,
 };
-use tollway_tests::mesh::{PATIENCE, Sidecar, start_tollway};
+use tollway_tests::mesh::load::Load;
+use tollway_tests::mesh::{PATIENCE, Sidecar, start_tollway, until_counted};
 use tollway_tests::program;
 
 /// A network whose control planes, at most two of them, have one address and one etcd.
@@ -17,12 +19,14 @@ struct Replicated {
     etcd: EtcdServer,
     files: TempDir,
     address: SocketAddr,
+    /// The addresses that members are given.
+    members_use: Vec<SocketAddr>,
 }
 
 impl Replicated {
     fn new(etcd: EtcdServer) -> Self {
         let address = free_address().unwrap();
-        Self { etcd, files: TempDir::new().unwrap(), address }
+        Self { etcd, files: TempDir::new().unwrap(), address, members_use: vec![address] }
     }
 
     fn admin_dir(&self, name: &str) -> PathBuf {
@@ -62,13 +66,17 @@ impl Replicated {
         String::from_utf8(reported.unwrap()).unwrap()
     }
 
+    fn members(&self) -> Vec<String> {
+        self.members_use.iter().map(SocketAddr::to_string).collect()
+    }
+
     fn sidecar(&self, control: &str, app: &str, port: u16) -> Sidecar {
         let token = self.files.path().join(app);
         let made = self.done(control, &["token", "create", "--app", app]);
         tollway_net::secret_file::write(&token, made.as_ref()).unwrap();
         let process = start_tollway("sidecar")
             .args(["--app-id", app, "--app-port", &port.to_string()])
-            .args(["--control", &self.address.to_string(), "--token-file"])
+            .args(["--control", &self.members().join(","), "--token-file"])
             .arg(token)
             .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
             .args(["--outbound-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
@@ -129,6 +137,56 @@ fn another_control_plane_goes_on_where_one_was_killed() {
     assert!(second.terminate(PATIENCE).unwrap().success());
     until_said(&third, "serving");
     caller.until_served("newcomer");
+}
+
+#[test]
+fn members_go_on_with_another_control_plane_at_once_and_no_request_fails() {
+    let west = Replicated::new(etcd!());
+    let second_address = free_address().unwrap();
+    let west = Replicated { members_use: vec![west.address, second_address], ..west };
+    let first = west.control("first", &[]);
+    until_said(&first, "serving");
+    let mut controls = vec![first];
+    let elsewhere = |name: &str, address: SocketAddr| {
+        let (url, dir) = (west.url(), west.admin_dir(name));
+        let control = start_tollway("control")
+            .args(["--store", &url, "--network", "west", "--etcd-lease-s", "2", "--admin-dir"])
+            .arg(dir)
+            .args(["--listen", &address.to_string()])
+            .start()
+            .unwrap();
+        until_said(&control, "standing by");
+        control
+    };
+    let echo = start_tollway("echo").args(["--http", "127.0.0.1:0"]).start_listening().unwrap();
+    let port = echo.port("http").unwrap().port();
+    let (caller, app) =
+        (west.sidecar("first", "caller", port), west.sidecar("first", "echo", port));
+    caller.until_served("echo");
+    let url = format!("http://{}/v1.0/invoke/echo/method/echo", caller.http());
+    for (name, address) in [("second", second_address), ("third", west.address)] {
+        let mut last = controls.pop().unwrap();
+        let next = elsewhere(name, address);
+        let load = Load::http(&url, 100, Duration::from_secs(8));
+        until_counted(&caller.process, "tollway_outbound_requests_total", 100);
+        last.kill().unwrap();
+        until_said(&next, "serving");
+        for sidecar in [&caller, &app] {
+            let back = || {
+                let connected = sidecar.process.metric("tollway_control_connected").ok()?;
+                let registered = sidecar.process.metric("tollway_control_registered").ok()?;
+                (connected + registered == 2).then_some(())
+            };
+            let back = retry_until(PATIENCE, "a control plane", back);
+            assert!(back.is_ok(), "{name}: {}", sidecar.process.log());
+        }
+        load.assert_no_errors();
+        // What only a control plane can do is done by the one that serves now.
+        let newcomer = west.sidecar(name, &format!("{name}-newcomer"), port);
+        newcomer.until_served("echo");
+        caller.until_served(&format!("{name}-newcomer"));
+        controls.push(next);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod away;
+mod control_addresses;
 mod databases;
 mod dial_out;
 mod etcd;
@@ -11,6 +12,7 @@ mod fabric;
 mod failover;
 mod failures;
 mod foreign_tls;
+mod ipv6;
 mod lifecycle;
 mod mesh_client;
 mod names;

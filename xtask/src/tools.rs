@@ -70,6 +70,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Debian("nftables"),
     },
     Tool {
+        name: "dnsmasq",
+        why: "a server of names: several addresses, SRV records, answers that do not fit",
+        source: Source::Debian("dnsmasq-base"),
+    },
+    Tool {
         name: "openssl",
         why: "TLS client: wrong, foreign and expired certificates",
         source: Source::Debian("openssl"),

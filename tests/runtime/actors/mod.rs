@@ -68,7 +68,12 @@ impl Replica {
         let port = served.address.port().to_string();
         let options = [&["--app-port", &port], options].concat();
         let sidecar = tokio::task::block_in_place(|| {
-            network.sidecar_of_control(control, start_tollway("sidecar"), app, &options)
+            network.sidecar_of_control(
+                &control.to_string(),
+                start_tollway("sidecar"),
+                app,
+                &options,
+            )
         });
         served.beside(sidecar.http());
         Self { sidecar, app: served }

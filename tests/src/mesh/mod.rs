@@ -156,6 +156,11 @@ impl Network {
         start_gateway(self.files.path(), self.control_address, listen, options)
     }
 
+    /// A gateway that listens there.
+    pub fn gateway_at(&self, listen: &str, options: &[&str]) -> Process {
+        start_gateway(self.files.path(), self.control_address, Some(listen), options)
+    }
+
     /// Starts the control plane again at its address, over the store that it left.
     pub fn restart_control(&mut self) {
         let address = self.control_address.to_string();
@@ -220,20 +225,20 @@ impl Network {
 
     /// The same, started by something around the program.
     pub fn sidecar_by(&self, start: Start, app: &str, options: &[&str]) -> Sidecar {
-        self.sidecar_of_control(self.control_address, start, app, options)
+        self.sidecar_of_control(&self.control_address.to_string(), start, app, options)
     }
 
-    /// The same, with its control plane behind another address.
+    /// The same, with its control plane behind other addresses.
     pub fn sidecar_of_control(
         &self,
-        control: SocketAddr,
+        control: &str,
         start: Start,
         app: &str,
         options: &[&str],
     ) -> Sidecar {
         let token = token(self.files.path(), app, &["--app", app]);
         let process = start
-            .args(["--app-id", app, "--control", &control.to_string()])
+            .args(["--app-id", app, "--control", control])
             .arg("--token-file")
             .arg(token)
             .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
@@ -403,7 +408,7 @@ fn start_gateway(
     listen: Option<&str>,
     options: &[&str],
 ) -> Process {
-    let inside = format!("{}:0", control.ip());
+    let inside = SocketAddr::new(control.ip(), 0).to_string();
     let listen = listen.map_or(vec!["--dial-out"], |listen| vec!["--listen", listen]);
     start_tollway("gateway")
         .args(["--control", &control.to_string()])
