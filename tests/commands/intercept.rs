@@ -115,7 +115,11 @@ print("peer", plain.getpeername() == (address, 8080))
 mapped = socket.socket(socket.AF_INET6)
 mapped.connect(("::ffff:" + address, 8081))
 print("mapped", mapped.getpeername()[:2] == ("::ffff:" + address, 8081))
-for connection in (plain, mapped):
+found = socket.getaddrinfo("files.mesh", 8082, socket.AF_INET6, socket.SOCK_STREAM)
+print("of IPv6 alone", [one[4][0] for one in found] == ["::ffff:" + address])
+alone = socket.socket(socket.AF_INET6)
+alone.connect(found[0][4])
+for connection in (plain, mapped, alone):
     connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: files.mesh\r\nConnection: close\r\n\r\n")
     print("status", connection.recv(1 << 16).split(b"\r\n")[0])
 print("page", urllib.request.urlopen("http://files.mesh/healthz").status)
@@ -139,13 +143,14 @@ print("over TCP", over_tcp.getpeername(), socket.inet_ntoa(answer[-4:]) == addre
             &[
                 "peer True",
                 "mapped True",
+                "of IPv6 alone True",
                 "page 200",
                 "answer 192.0.2.53 True True",
                 "answer 127.0.0.1 True True",
                 "over TCP ('192.0.2.53', 53) True",
             ],
         );
-        assert_eq!(log.matches("status b'HTTP/1.1 200 OK'").count(), 2, "{way}: {log}");
+        assert_eq!(log.matches("status b'HTTP/1.1 200 OK'").count(), 3, "{way}: {log}");
     }
 }
 

@@ -114,13 +114,14 @@ impl Shared {
     fn reply(&self, message: &[u8]) -> Reply {
         let Some(question) = read_question(message) else { return self.forward(message) };
         let answer = match self.names.ask(&question.name) {
-            Meaning::Service(address) if question.wants_ipv4 => Answer::Address(address),
-            Meaning::Service(_) => Answer::Nothing,
+            Meaning::Service(address) => {
+                question.wants.map_or(Answer::Nothing, |family| Answer::Address(address, family))
+            }
             Meaning::NoService => Answer::NoSuchName,
             Meaning::Other => return self.forward(message),
         };
         self.names.count(match answer {
-            Answer::Address(_) | Answer::Nothing => NameAnswer::Service,
+            Answer::Address(..) | Answer::Nothing => NameAnswer::Service,
             Answer::NoSuchName | Answer::Failed => NameAnswer::NoService,
         });
         Reply::Here(write_answer(message, &question, answer))

@@ -41,16 +41,24 @@ const IS_POINTER: u8 = 0xc0;
 pub struct Question {
     /// As it was asked, without the root's dot.
     pub name: String,
-    /// Whether the answer may be an address of IPv4.
-    pub wants_ipv4: bool,
+    /// Which address the answer may have.
+    pub wants: Option<Family>,
     /// Where it ends in its message.
     end: usize,
+}
+
+/// The form of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    Ipv4,
+    /// That of IPv6 that stands for an address of IPv4, for sockets that take no other.
+    Mapped,
 }
 
 /// What the answer has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    Address(Ipv4Addr),
+    Address(Ipv4Addr, Family),
     /// The name has nothing of the wanted kind.
     Nothing,
     NoSuchName,
@@ -61,7 +69,7 @@ pub enum Answer {
 impl Answer {
     fn code(self) -> u8 {
         match self {
-            Self::Address(_) | Self::Nothing => 0,
+            Self::Address(..) | Self::Nothing => 0,
             Self::Failed => 2,
             Self::NoSuchName => 3,
         }
@@ -81,8 +89,13 @@ pub fn read_question(message: &[u8]) -> Option<Question> {
     let [kind_high, kind_low, class_high, class_low] = *message.get(at..)?.first_chunk::<4>()?;
     let kind = u16::from_be_bytes([kind_high, kind_low]);
     let class = u16::from_be_bytes([class_high, class_low]);
-    let wants_ipv4 = matches!(kind, TYPE_A | TYPE_ANY) && matches!(class, CLASS_IN | CLASS_ANY);
-    Some(Question { name, wants_ipv4, end: at + 4 })
+    let wants = match kind {
+        TYPE_A | TYPE_ANY => Some(Family::Ipv4),
+        TYPE_AAAA => Some(Family::Mapped),
+        _ => None,
+    };
+    let wants = wants.filter(|_| matches!(class, CLASS_IN | CLASS_ANY));
+    Some(Question { name, wants, end: at + 4 })
 }
 
 /// The name that an answer is about, in small letters, and the addresses that it has for it, over other
@@ -191,15 +204,21 @@ fn read_name(message: &[u8]) -> Option<(String, usize)> {
 pub fn write_answer(message: &[u8], question: &Question, answer: Answer) -> Vec<u8> {
     let asked = message.get(HEADER_LENGTH..question.end).unwrap_or_default();
     let mut bytes =
-        header(message, answer.code(), 1, u8::from(matches!(answer, Answer::Address(_))));
+        header(message, answer.code(), 1, u8::from(matches!(answer, Answer::Address(..))));
     bytes.extend_from_slice(asked);
-    if let Answer::Address(address) = answer {
+    if let Answer::Address(address, family) = answer {
+        let kind = if family == Family::Ipv4 { TYPE_A } else { TYPE_AAAA };
         bytes.extend_from_slice(&NAME_OF_QUESTION);
-        bytes.extend_from_slice(&TYPE_A.to_be_bytes());
+        bytes.extend_from_slice(&kind.to_be_bytes());
         bytes.extend_from_slice(&CLASS_IN.to_be_bytes());
         bytes.extend_from_slice(&ANSWER_TTL_S.to_be_bytes());
-        bytes.extend_from_slice(&4_u16.to_be_bytes());
-        bytes.extend_from_slice(&address.octets());
+        if family == Family::Ipv4 {
+            bytes.extend_from_slice(&4_u16.to_be_bytes());
+            bytes.extend_from_slice(&address.octets());
+        } else {
+            bytes.extend_from_slice(&16_u16.to_be_bytes());
+            bytes.extend_from_slice(&address.to_ipv6_mapped().octets());
+        }
     }
     bytes
 }
@@ -252,8 +271,9 @@ mod tests {
     fn a_question_is_read_and_answered() {
         let message = question("Stock.shop.mesh", TYPE_A);
         let read = read_question(&message).unwrap();
-        assert_eq!((read.name.as_str(), read.wants_ipv4), ("Stock.shop.mesh", true));
-        let answer = write_answer(&message, &read, Answer::Address(Ipv4Addr::new(240, 1, 2, 3)));
+        assert_eq!((read.name.as_str(), read.wants), ("Stock.shop.mesh", Some(Family::Ipv4)));
+        let address = Ipv4Addr::new(240, 1, 2, 3);
+        let answer = write_answer(&message, &read, Answer::Address(address, Family::Ipv4));
         assert_eq!(answer[..4], [0x12, 0x34, 0x81, 0x80]);
         assert_eq!(answer[4..12], [0, 1, 0, 1, 0, 0, 0, 0]);
         let asked = message.len();
@@ -264,14 +284,25 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_takes_addresses_of_ipv6_alone_gets_one() {
+        let message = question("stock.mesh", TYPE_AAAA);
+        let read = read_question(&message).unwrap();
+        let wants = read.wants.unwrap();
+        let address = Ipv4Addr::new(240, 1, 2, 3);
+        let answer = write_answer(&message, &read, Answer::Address(address, wants));
+        let expected = ("stock.mesh".to_owned(), vec![address.to_ipv6_mapped().into()]);
+        assert_eq!(read_addresses(&answer), Some(expected));
+    }
+
+    #[test]
     fn what_follows_the_question_is_not_in_the_answer() {
-        let mut message = question("a.mesh", 28);
+        let mut message = question("a.mesh", 16);
         let asked = message.len();
         // EDNS: one further record.
         message[11] = 1;
         message.extend_from_slice(&[0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
         let read = read_question(&message).unwrap();
-        assert!(!read.wants_ipv4);
+        assert_eq!(read.wants, None);
         let answer = write_answer(&message, &read, Answer::Nothing);
         assert_eq!((answer.len(), answer[3], answer[7], answer[11]), (asked, 0x80, 0, 0));
         let answer = write_answer(&message, &read, Answer::NoSuchName);
