@@ -20,6 +20,10 @@ pub(crate) enum Origin {
 pub enum AddressRefusal {
     #[error("{0} is {kind}; state one at which connections arrive", kind = AddressKind::NoHost)]
     NoHost(SocketAddr),
+    #[error(
+        "{0} is a link-local address of IPv6, which leads elsewhere from every machine; state one that others can connect to"
+    )]
+    Zone(SocketAddr),
     #[error("{0} is an address of this network itself; state one of the other network's gateways")]
     Own(SocketAddr),
     #[error(
@@ -64,8 +68,12 @@ fn is_same_machine(stated: IpAddr, from: IpAddr) -> bool {
     plain_address(stated) == plain_address(from) || (is_loopback(stated) && is_loopback(from))
 }
 
-/// Checks that an address is that of one host.
+/// Checks that an address is that of one host, the same from every machine.
 pub(crate) fn check_host(stated: SocketAddr) -> Result<(), AddressRefusal> {
+    let is_plain = plain_address(stated.ip()).is_ipv6();
+    if is_plain && AddressKind::of(stated.ip()) == AddressKind::LinkLocal {
+        return Err(AddressRefusal::Zone(stated));
+    }
     if AddressKind::of(stated.ip()) == AddressKind::NoHost {
         return Err(AddressRefusal::NoHost(stated));
     }
@@ -127,6 +135,7 @@ mod tests {
         match result {
             Ok(()) => "taken",
             Err(AddressRefusal::NoHost(_)) => "no host",
+            Err(AddressRefusal::Zone(_)) => "zone",
             Err(AddressRefusal::Own(_)) => "own",
             Err(AddressRefusal::OwnMachine { .. }) => "own machine",
             Err(AddressRefusal::Kind { .. }) => "kind",
@@ -188,7 +197,8 @@ mod tests {
             ("[2002:a00:5::1]:6379", &[], "kind"),
             ("192.168.1.1:80", &[], "kind"),
             ("169.254.169.254:80", &[], "kind"),
-            ("[fe80::1]:80", &[], "kind"),
+            ("[fe80::1]:80", &[], "zone"),
+            ("[fe80::1]:80", &["fe80::/10"], "zone"),
             ("[fd00::1]:80", &[], "kind"),
             ("0.0.0.0:6379", &["0.0.0.0/0"], "no host"),
             ("[::]:6379", &["::/0"], "no host"),
