@@ -303,15 +303,15 @@ pub(crate) struct Dial {
     /// It leads to the app, which proves nothing of itself, or to a host out of the mesh, of which TLS has
     /// verified the name.
     pub(crate) is_app: bool,
-    /// What it is for may go to another network instead.
-    pub(crate) is_of_any_network: bool,
+    /// What it is for may go to another address, or to another network, instead.
+    pub(crate) has_other_way: bool,
     /// When the other end answered; with TLS, a handshake follows.
     pub(crate) connected: Option<Instant>,
     /// As TCP has measured it then.
     round_trip: Option<Duration>,
 }
 
-/// A dial that takes so long counts as one that fails where another network may serve instead.
+/// A dial that takes so long counts as one that fails where another address or network may serve instead.
 pub(crate) const SLOW_DIAL: Duration = Duration::from_secs(2);
 
 /// How a connection was made.
@@ -331,7 +331,7 @@ impl Dial {
             address,
             purpose,
             is_app: false,
-            is_of_any_network: false,
+            has_other_way: false,
             connected: None,
             round_trip: None,
         }
@@ -339,7 +339,7 @@ impl Dial {
 
     /// How long it may take where others may take as long as `usual`.
     pub(super) fn limit(&self, usual: Duration) -> Duration {
-        if self.is_of_any_network { usual.min(SLOW_DIAL) } else { usual }
+        if self.has_other_way { usual.min(SLOW_DIAL) } else { usual }
     }
 
     /// A dial that began at `began` stands.

@@ -172,15 +172,18 @@ pub(crate) fn dial(
         }
     };
     let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
-    let is_of_any_network = match &purpose {
-        Purpose::Relay(down) => relay::is_of_any_network(conns, *down),
-        // Requests that wait are led elsewhere by themselves.
+    let has_other_way = match &purpose {
+        Purpose::Relay(down) => {
+            candidates.addresses.len() > 1 || relay::is_of_any_network(conns, *down)
+        }
+        // Connections for requests are dialled to several addresses at once, and those that wait are led
+        // elsewhere by themselves.
         Purpose::PoolH2(_) | Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Reverse(_) => {
             false
         }
     };
     let mut dial = Dial::to(address, purpose);
-    dial.is_of_any_network = is_of_any_network;
+    dial.has_other_way = has_other_way;
     let mut conn = Connection::new(io, Role::Dialling(dial), cx.now);
     conn.remote = Some(address);
     let Some(key) = conns.insert(cx, conn) else {

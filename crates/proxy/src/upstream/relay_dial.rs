@@ -35,6 +35,10 @@ pub(crate) fn dial_relayed_with(
     match dialled {
         Ok(up) => {
             relay::attach(conns, down, up);
+            let may_choose = conns.get(down).is_some_and(|conn| conn.relays_to.is_some());
+            if let Some(Role::Dialling(dial)) = conns.get_mut(up).map(|conn| &mut conn.role) {
+                dial.has_other_way = may_choose;
+            }
             true
         }
         Err(cause) => {

@@ -21,9 +21,13 @@ struct Site {
 
 impl Site {
     fn start() -> Self {
+        Self::start_with(vec!["127.0.0.1:1".parse().unwrap()])
+    }
+
+    /// The same, with a control plane of west at these addresses.
+    fn start_with(control: Vec<SocketAddr>) -> Self {
         let west = Network::new("west");
-        let routes =
-            GatewayRoutes { network: label("west"), control: vec!["127.0.0.1:1".parse().unwrap()] };
+        let routes = GatewayRoutes { network: label("west"), control };
         let name = service("gateway");
         let credentials = west.credentials(&name, "g-1", &[]);
         let kinds = [ListenerKind::Gateway, ListenerKind::GatewayInside];
@@ -98,6 +102,21 @@ const NAMES_OF_EAST: [&str; 4] = [
     "stock.default.east.mesh",
     "i.stock.default.east.mesh",
 ];
+
+#[test]
+fn a_gateway_uses_the_next_address_of_its_control_plane_and_those_that_it_gets() {
+    let (serves, moved) = (listen(), listen());
+    let site = Site::start_with(vec![unused_address(), serves.address]);
+    for _ in 0..2 {
+        let (_client, hello) = site.dial(false, "control.west.mesh", b"");
+        Site::arrived(&serves, &hello);
+    }
+    site.gateway.commands.send(Command::ControlAt(vec![moved.address]));
+    advance(SWEEP);
+    let (_client, hello) = site.dial(false, "control.west.mesh", b"");
+    Site::arrived(&moved, &hello);
+    assert_eq!(serves.waiting(), 0);
+}
 
 #[test]
 fn a_gateway_sends_its_own_network_to_the_gateways_of_joined_ones() {
