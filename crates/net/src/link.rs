@@ -11,8 +11,8 @@ mod schedule;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -151,8 +151,30 @@ pub struct Link {
     directions: [Direction; 2],
 }
 
+/// A shape that a direction takes over before its next packet.
+#[derive(Debug, Default)]
+struct NextShape {
+    is_there: AtomicBool,
+    shape: Mutex<Option<Shape>>,
+}
+
+impl NextShape {
+    fn set(&self, shape: Shape) {
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape);
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Option<Shape> {
+        if !self.is_there.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        self.shape.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 #[derive(Debug)]
 struct Direction {
+    next: Arc<NextShape>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<Result<(), LinkError>>>,
 }
@@ -170,6 +192,17 @@ impl Link {
         let mut link = Self { stop, directions: [forth, Direction::idle()] };
         link.directions[1] = Direction::start(&b, &a, b_to_a, &link.stop).map_err(start)?;
         Ok(link)
+    }
+
+    /// Changes what both directions do to the packets that they read from now on. What is in transit stays
+    /// so. Devices with offload hand over segments of up to 64 KB, of which each counts as one packet.
+    pub fn reshape(&self, a_to_b: Shape, b_to_a: Shape) -> Result<(), LinkError> {
+        a_to_b.validate()?;
+        b_to_a.validate()?;
+        let [forth, back] = &self.directions;
+        forth.next.set(a_to_b);
+        back.next.set(b_to_a);
+        Ok(())
     }
 
     /// Counts of a→b and b→a.
@@ -210,7 +243,7 @@ impl Drop for Link {
 
 impl Direction {
     fn idle() -> Self {
-        Self { counters: Arc::default(), thread: None }
+        Self { next: Arc::default(), counters: Arc::default(), thread: None }
     }
 
     fn start(
@@ -219,19 +252,20 @@ impl Direction {
         shape: Shape,
         stop: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
-        let counters = Arc::<Counters>::default();
+        let (counters, next) = (Arc::<Counters>::default(), Arc::<NextShape>::default());
         let forwarder = Forwarder {
             from: Arc::clone(from),
             to: Arc::clone(to),
             schedule: Schedule::new(shape),
             held: HeldPackets::new(INITIAL_HELD_BYTES, LINK_HELD_BYTES),
             counters: Arc::clone(&counters),
+            next: Arc::clone(&next),
         };
         let stop = Arc::clone(stop);
         let name = format!("link {}-{}", from.name(), to.name());
         let thread =
             thread::Builder::new().name(name).spawn(move || forwarder.run(stop.as_fd()))?;
-        Ok(Self { counters, thread: Some(thread) })
+        Ok(Self { next, counters, thread: Some(thread) })
     }
 }
 
@@ -242,6 +276,7 @@ struct Forwarder {
     schedule: Schedule,
     held: HeldPackets,
     counters: Arc<Counters>,
+    next: Arc<NextShape>,
 }
 
 impl Forwarder {
@@ -270,6 +305,9 @@ impl Forwarder {
                 }
             };
             let ip_bytes = length.saturating_sub(VNET_HEADER_BYTES) as u64;
+            if let Some(shape) = self.next.take() {
+                self.schedule.reshape(shape);
+            }
             match self.schedule.admit(now_ns(), ip_bytes) {
                 Admission::Due(due_ns) => self.held.commit(length, due_ns),
                 Admission::Lost => add(&self.counters.lost, 1),

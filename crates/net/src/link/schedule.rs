@@ -29,6 +29,12 @@ impl Schedule {
         Self { shape, random, last_departure_ns: 0, last_due_ns: 0 }
     }
 
+    /// Goes on with another shape, in the order of packets.
+    pub(super) fn reshape(&mut self, shape: Shape) {
+        self.random = SplitMix64(shape.seed);
+        self.shape = shape;
+    }
+
     pub(super) fn admit(&mut self, now_ns: u64, ip_bytes: u64) -> Admission {
         if self.shape.loss > 0.0 && self.random.unit() < self.shape.loss {
             return Admission::Lost;
@@ -101,6 +107,19 @@ mod tests {
         let mut schedule = Schedule::new(Shape::delaying(Duration::from_millis(69)));
         assert_eq!(due(&mut schedule, 5 * MS, 1_000), 74 * MS);
         assert_eq!(due(&mut schedule, 6 * MS, 40), 75 * MS);
+    }
+
+    #[test]
+    fn another_shape_holds_from_the_next_packet_on_and_never_reorders() {
+        let mut schedule = Schedule::new(Shape::delaying(Duration::from_millis(30)));
+        assert_eq!(due(&mut schedule, 0, 1_000), 30 * MS);
+        schedule.reshape(Shape::delaying(Duration::from_millis(10)));
+        assert_eq!(due(&mut schedule, MS, 1_000), 30 * MS);
+        assert_eq!(due(&mut schedule, 25 * MS, 1_000), 35 * MS);
+        schedule.reshape(Shape { loss: 1.0, ..Shape::delaying(Duration::from_millis(10)) });
+        assert_eq!(schedule.admit(26 * MS, 1_000), Admission::Lost);
+        schedule.reshape(Shape::delaying(Duration::from_millis(10)));
+        assert_eq!(due(&mut schedule, 27 * MS, 1_000), 37 * MS);
     }
 
     #[test]
