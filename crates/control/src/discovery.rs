@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_identity::GATEWAY_APP;
+use tollway_identity::{Authority, GATEWAY_APP};
 use tollway_model::{Instance, Revision, ServiceName};
 use tollway_wire::v1::discovery_server::Discovery;
 use tollway_wire::v1::open::Scope;
@@ -43,6 +43,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// What all discovery streams share.
 pub(crate) struct Streams {
     pub(crate) hub: Arc<Hub>,
+    /// Makes the secrets with which gateways are probed.
+    pub(crate) authority: Arc<Authority>,
     /// Bytes of the names that streams follow.
     pub(crate) followed: Arc<ShareLimit>,
     pub(crate) connected: Arc<Connected>,
@@ -229,7 +231,7 @@ impl Session {
                 push_subscriptions(watcher, trust, &mut self.sent, outbox).await?
             }
             Follow::Network { known, .. } => {
-                push_network(&self.shared.hub, known, trust, &mut self.sent, outbox).await?
+                push_network(&self.shared, known, trust, &mut self.sent, outbox).await?
             }
         };
         Ok(sent || sent_trust)
@@ -296,12 +298,13 @@ async fn push_subscriptions(
 }
 
 async fn push_network(
-    hub: &Hub,
+    shared: &Streams,
     known: &mut Option<Revision>,
     mut trust: Option<v1::TrustBundles>,
     sent: &mut Revision,
     outbox: &Outbox,
 ) -> Result<bool, Status> {
+    let (hub, authority) = (&shared.hub, &shared.authority);
     let delta = hub.read(|catalogue| delta::plan(catalogue, *known));
     let Delta { revision, snapshot, services, networks, .. } = delta;
     *known = Some(revision);
@@ -310,7 +313,14 @@ async fn push_network(
         return Ok(false);
     }
     let networks = hub.read(|catalogue| {
-        let update = |network| v1::NetworkUpdate::from(&catalogue.network_update(network));
+        let update = |network| {
+            let secret = catalogue.joined_at(network).map(|at| authority.probe_secret(network, at));
+            let update = v1::NetworkUpdate::from(&catalogue.network_update(network));
+            v1::NetworkUpdate {
+                probe_secret: tollway_wire::probe_secret_bytes(secret.as_ref()),
+                ..update
+            }
+        };
         networks.iter().map(update).collect()
     });
     let mut networks: Vec<_> = networks;

@@ -28,6 +28,7 @@ struct Census {
     gateways: usize,
     networks: usize,
     reachable: usize,
+    passed_over: usize,
 }
 
 impl Census {
@@ -40,6 +41,7 @@ impl Census {
             gateways: catalogue.gateways().count(),
             networks: peers().count(),
             reachable: peers().filter(|(_, peer)| peer.link.reachable).count(),
+            passed_over: peers().map(|(_, peer)| peer.link.passed_over.len()).sum(),
         }
     }
 
@@ -51,6 +53,7 @@ impl Census {
         page.single(&names::GATEWAYS, self.gateways);
         page.single(&names::JOINED_NETWORKS, self.networks);
         page.single(&names::JOINED_NETWORKS_REACHABLE, self.reachable);
+        page.single(&names::JOINED_GATEWAYS_PASSED_OVER, self.passed_over);
     }
 }
 

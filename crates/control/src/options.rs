@@ -201,7 +201,8 @@ pub struct Timing {
     /// A renewal with a key whose successor was first used less than this ago shows no second holder:
     /// its request may have been under way. Default 10 min.
     pub late_renewal: Duration,
-    /// A joined network that has been silent for this long is withdrawn. Default 5 s.
+    /// The control plane of a joined network that has been silent for this long counts as away. Default
+    /// 5 s.
     pub unreachable_after: Duration,
     /// Changes of one instance's registration that are stored at once; later ones at their pace.
     /// Default 50.

@@ -190,7 +190,6 @@ impl Parts {
             current: credentials.clone(),
             timing: timing.clone(),
             key_exchange: options.key_exchange,
-            standstill: standstill.clone(),
             background: background.clone(),
             counts: Arc::default(),
             moves: Moves::default(),
@@ -402,6 +401,7 @@ impl Parts {
     fn discovery(&self) -> DiscoveryService {
         DiscoveryService(Arc::new(Streams {
             hub: self.hub.clone(),
+            authority: self.authority.clone(),
             followed: self.followed.clone(),
             connected: self.connected.clone(),
             // Data planes are many, and each has other signs of life than this.

@@ -2,6 +2,9 @@
 //! version reads what an earlier one wrote. Announcements and aggregates are stored as they
 //! travel (`tollway_wire::v1`).
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use tollway_wire::v1;
 
 /// The subject and the expiry of a join token. The secret itself is not stored.
@@ -214,8 +217,8 @@ pub(crate) struct PeerTrust {
     pub(crate) revoked: Vec<v1::RevokedIdentity>,
 }
 
-/// The state of a joined network. Its control plane answers if there is no error; without it the
-/// network is still reachable while its gateways answer.
+/// The state of a joined network. It is reachable while a gateway of it answers; its control plane
+/// answers if there is no error.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct PeerLink {
     #[prost(bool, tag = "1")]
@@ -226,6 +229,29 @@ pub(crate) struct PeerLink {
     /// The version of its control plane, as last received; empty if it sent none.
     #[prost(string, tag = "3")]
     pub(crate) version: String,
+    /// With what its gateways are probed; empty until its control plane has sent it.
+    #[prost(bytes = "vec", tag = "4")]
+    pub(crate) probe_secret: Vec<u8>,
+    /// Where it is dialled, those that do not answer or that end soon. Others do answer.
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) passed_over: Vec<v1::Address>,
+}
+
+impl PeerLink {
+    pub(crate) fn is_passed_over(&self, address: SocketAddr) -> bool {
+        let address = v1::Address::from(address);
+        self.passed_over.contains(&address)
+    }
+
+    /// Those of `gateways` that are not passed over; all, if there is no other.
+    pub(crate) fn that_answer(&self, gateways: Arc<[SocketAddr]>) -> Arc<[SocketAddr]> {
+        if self.passed_over.is_empty() {
+            return gateways;
+        }
+        let answers = |address: &SocketAddr| !self.is_passed_over(*address);
+        let answering: Arc<[SocketAddr]> = gateways.iter().copied().filter(answers).collect();
+        if answering.is_empty() { gateways } else { answering }
+    }
 }
 
 /// How far a joined network's aggregates were applied, in that network's revisions.

@@ -7,6 +7,7 @@ mod support;
 use std::time::Duration;
 
 use support::{Joined, Network, Registration, Relay, Watch, label, name};
+use tollway_model::ProbeSecret;
 use tollway_wire::v1;
 
 #[tokio::test]
@@ -154,8 +155,9 @@ async fn a_network_without_its_control_plane_stays_while_its_gateways_answer() {
     watch.until("stock.default.east", "remote x1 via 1").await;
 
     // The control plane goes, and what answers at its gateway is the gateway alone.
+    let secrets = east_relay.probe_secrets();
     let (_dir, _options, _address) = east.stop().await;
-    east_relay.restore(gateway_alone().await);
+    east_relay.restore(gateway_alone(secrets.clone()).await);
     let away = tokio::time::Instant::now();
     while west.admin.joins().await.unwrap()[0].last_error.is_empty() {
         assert!(away.elapsed() < support::PATIENCE, "nobody noticed");
@@ -173,26 +175,26 @@ async fn a_network_without_its_control_plane_stays_while_its_gateways_answer() {
     assert!(away.elapsed() >= support::timing().unreachable_after * 3, "{:?}", watch.log);
 
     // It comes back before its control plane does.
-    east_relay.restore(gateway_alone().await);
+    east_relay.restore(gateway_alone(secrets.clone()).await);
     watch.until("stock.default.east", "remote x1 via 1").await;
     drop((west_relay, gateways));
 }
 
 /// A gateway that can only answer probes.
-async fn gateway_alone() -> std::net::SocketAddr {
+async fn gateway_alone(secrets: Vec<ProbeSecret>) -> std::net::SocketAddr {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
+            let secrets = secrets.clone();
             tokio::spawn(async move {
                 let mut hello = [0; 4096];
                 let length = stream.read(&mut hello).await.unwrap();
-                let asked = String::from_utf8_lossy(&hello[..length]);
                 // Connections to the control plane lead nowhere.
-                if asked.contains("gateway.east.mesh") {
-                    stream.write_all(&tollway_identity::GATEWAY_HERE_RECORD).await.unwrap();
+                if let Some(answer) = support::answer_probe(&hello[..length], &secrets) {
+                    stream.write_all(&answer).await.unwrap();
                 }
             });
         }
@@ -271,12 +273,12 @@ async fn until_network(watch: &mut Watch, state: &str) {
 #[tokio::test]
 async fn with_remote_calls_by_gateway_everything_goes_through_the_own_one() {
     let mut east = Network::start("east").await;
-    let (_east_relay, _east_gateway) = east.open_gateway().await;
+    let (east_relay, _east_gateway) = east.open_gateway().await;
     let mut west =
         Network::start_with("west", |o| o.remote_calls = tollway_control::RemoteCalls::Gateway)
             .await;
     // West's gateway: inside it leads to east, as a real one does for east's server names.
-    let through = Relay::start(east.address).await;
+    let through = Relay::beside(&east_relay, east.address).await;
     let ingress = Relay::start(west.address).await;
     let member = west.gateway("gateway-1").await;
     let mut registration = Registration::open(&member).await.unwrap();

@@ -24,7 +24,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, DnsName};
 use time::OffsetDateTime;
 use tollway_model::{
-    Group, Instance, Label, MESH_SUFFIX, NetworkName, ServiceName, SpiffeId, TrustDomain,
+    Group, Instance, Label, MESH_SUFFIX, NetworkName, ProbeSecret, ServiceName, SpiffeId,
+    TrustDomain,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -122,7 +123,8 @@ pub fn home_control_dns_san(network: &NetworkName) -> String {
 }
 
 /// The server name that probes whether a gateway of `network` is up: `gateway.<network>.mesh`.
-/// Every gateway answers it with [`crate::GATEWAY_HERE_RECORD`]; nothing is served under it.
+/// A gateway answers who proves to have a secret ([`crate::ProbeQuestion`]); nothing is served under
+/// it.
 #[must_use]
 pub fn gateway_dns_san(network: &NetworkName) -> String {
     format!("{GATEWAY_APP}.{}.{MESH_SUFFIX}", network.to_lower())
@@ -201,6 +203,13 @@ impl Authority {
     #[must_use]
     pub fn to_pem(&self) -> AuthorityPem {
         AuthorityPem { certificate: self.root_pem.clone(), key: self.issuer.key().serialize_pem() }
+    }
+
+    /// The secret with which the joined network `of` probes the gateways of this one. Another one for
+    /// each network, and for each time that it is joined; it shows nothing of the key.
+    #[must_use]
+    pub fn probe_secret(&self, of: &NetworkName, joined_at_unix_s: u64) -> ProbeSecret {
+        crate::probe::derive(&self.issuer.key().serialize_der(), of, joined_at_unix_s)
     }
 
     #[must_use]

@@ -16,6 +16,7 @@ mod credentials_text;
 mod front;
 mod key;
 mod peer;
+mod probe;
 mod renew;
 mod revocations;
 mod sealed;
@@ -42,13 +43,14 @@ pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
 };
+pub use probe::{GatewayState, PROBE_ANSWER, ProbeAnswer, ProbeHello, ProbeId, ProbeQuestion};
 pub use renew::renewal_time;
 pub use revocations::Revocations;
 pub use sealed::{SealError, SealingKey};
 pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
-    AnyCertificate, ClientPair, Expected, GATEWAY_HERE_RECORD, KeyExchange, Refusal, RootsError,
-    ServerNameRead, ServerNameReader, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
+    AnyCertificate, ClientPair, Expected, KeyExchange, Refusal, RootsError, ServerNameRead,
+    ServerNameReader, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
     UPSTREAM_FAILED_RECORD, app_config, bootstrap_config, bootstrap_config_at, client_config,
     code_of, control_server_config, explain, outside_provider, public_config, roots_in_file,
     roots_in_pem, server_config, span, system_roots,

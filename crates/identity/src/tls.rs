@@ -45,8 +45,7 @@ pub use public::{
     ClientPair, RootsError, public_config, roots_in_file, roots_in_pem, system_roots,
 };
 pub use refusal::{
-    GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
-    explain, span,
+    Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of, explain, span,
 };
 pub(crate) use refusal::{unwrapped, wrapped};
 pub use resume::TICKET_LIFE_LIMIT;

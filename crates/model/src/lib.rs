@@ -18,6 +18,7 @@ pub mod neighbour;
 mod object;
 mod path;
 mod policy;
+mod probe_secret;
 mod revocation;
 pub mod route;
 mod service;
@@ -45,6 +46,7 @@ pub use policy::{
     Part, PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyRule, PolicyScope,
     PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
+pub use probe_secret::ProbeSecret;
 pub use revocation::Revocation;
 pub use route::{Route, RouteScope};
 pub use service::{

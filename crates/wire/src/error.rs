@@ -17,6 +17,8 @@ pub enum ConvertError {
     Name { field: &'static str, source: NameError },
     #[error("the field `{field}` holds an IP address of {length} bytes; it must be 4 or 16")]
     Ip { field: &'static str, length: usize },
+    #[error("the field `probe_secret` holds {length} bytes; it must be 32")]
+    SecretBytes { length: usize },
     #[error("the field `{field}` holds the port {port}; it must be 1 to 65535")]
     Port { field: &'static str, port: u32 },
     #[error("the field `{field}` holds {value}, which this version does not know")]

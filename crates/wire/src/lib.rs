@@ -51,8 +51,8 @@ pub use reminders::{
 };
 pub use route::route;
 pub use service::{
-    NetworkState, NetworkUpdate, network_update, protocol, service_routes, service_state,
-    service_traffic, service_update, workload,
+    NetworkState, NetworkUpdate, network_update, probe_secret, probe_secret_bytes, protocol,
+    service_routes, service_state, service_traffic, service_update, workload,
 };
 pub use traffic_policy::{own_traffic, traffic_policy};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    AppProtocol, Endpoint, NameError, NetworkName, Remote, Revision, Route, ServiceName,
-    ServiceState, ServiceUpdate, TrustDomain, UnavailableReason, Workload,
+    AppProtocol, Endpoint, NameError, NetworkName, ProbeSecret, Remote, Revision, Route,
+    ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason, Workload,
 };
 
 use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
@@ -28,13 +28,15 @@ pub enum NetworkState {
         trust_domain: TrustDomain,
         /// Its gateways, if this network's own dial them.
         gateways: Arc<[SocketAddr]>,
-        /// Its control plane answers.
+        /// One of its gateways answers.
         reachable: bool,
         /// Its gateways only dial out: it is reached by the reverse connections that they open.
         dials_out: bool,
         /// Its gateways to which those of this network open reverse connections, if they only dial
         /// out.
         reverse_to: Arc<[SocketAddr]>,
+        /// With what its control plane proves that a probe is its own.
+        probe_secret: Option<ProbeSecret>,
     },
     /// It is no longer joined.
     Removed,
@@ -130,16 +132,22 @@ impl From<&NetworkUpdate> for v1::NetworkUpdate {
             ..Self::default()
         };
         match &update.state {
-            NetworkState::Joined { trust_domain, gateways, reachable, dials_out, reverse_to } => {
-                Self {
-                    trust_domain: trust_domain.to_string(),
-                    gateways: gateways.iter().map(|g| (*g).into()).collect(),
-                    reachable: *reachable,
-                    dials_out: *dials_out,
-                    reverse_to: reverse_to.iter().map(|g| (*g).into()).collect(),
-                    ..stated
-                }
-            }
+            NetworkState::Joined {
+                trust_domain,
+                gateways,
+                reachable,
+                dials_out,
+                reverse_to,
+                probe_secret,
+            } => Self {
+                trust_domain: trust_domain.to_string(),
+                gateways: gateways.iter().map(|g| (*g).into()).collect(),
+                reachable: *reachable,
+                dials_out: *dials_out,
+                reverse_to: reverse_to.iter().map(|g| (*g).into()).collect(),
+                probe_secret: probe_secret_bytes(probe_secret.as_ref()),
+                ..stated
+            },
             NetworkState::Removed => Self { removed: true, ..stated },
         }
     }
@@ -311,6 +319,7 @@ pub fn network_update(update: &v1::NetworkUpdate) -> Result<NetworkUpdate, Conve
             dials_out: update.dials_out,
             reverse_to: addresses(&update.reverse_to, "reverse_to", GATEWAYS_PER_NETWORK_LIMIT)?
                 .into(),
+            probe_secret: probe_secret(&update.probe_secret)?,
         }
     };
     Ok(NetworkUpdate {
@@ -318,6 +327,24 @@ pub fn network_update(update: &v1::NetworkUpdate) -> Result<NetworkUpdate, Conve
         revision: Revision(update.revision),
         state,
     })
+}
+
+/// The secret of a message; `None` if the field is empty.
+///
+/// # Errors
+/// [`ConvertError::SecretBytes`] if it has another length.
+pub fn probe_secret(bytes: &[u8]) -> Result<Option<ProbeSecret>, ConvertError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let length = bytes.len();
+    ProbeSecret::read(bytes).map(Some).ok_or(ConvertError::SecretBytes { length })
+}
+
+/// A secret as a message has it.
+#[must_use]
+pub fn probe_secret_bytes(secret: Option<&ProbeSecret>) -> Vec<u8> {
+    secret.map(|secret| secret.as_bytes().to_vec()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -476,10 +503,20 @@ mod tests {
             reachable: true,
             dials_out: true,
             reverse_to: vec!["10.0.0.2:15443".parse().unwrap()].into(),
+            probe_secret: Some(ProbeSecret::new([7; 32])),
         };
         for state in [joined, NetworkState::Removed] {
             let update = NetworkUpdate { network: name().network, revision: Revision(9), state };
             assert_eq!(network_update(&v1::NetworkUpdate::from(&update)), Ok(update));
+        }
+    }
+
+    #[test]
+    fn a_probe_secret_of_another_length_is_refused() {
+        assert_eq!(probe_secret(&[]), Ok(None));
+        for length in [1, 31, 33] {
+            let refused = probe_secret(&vec![0; length]);
+            assert_eq!(refused, Err(ConvertError::SecretBytes { length }));
         }
     }
 

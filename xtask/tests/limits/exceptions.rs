@@ -91,7 +91,6 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "Part of a limit that is on the page, or the same by another name.",
         &[
             "control::neighbours::groups::LANE_BYTES",
-            "control::peering::link::PROBES_PER_LIMIT",
             "http::hpack::DEFAULT_TABLE_BYTES",
             "model::policy::pattern::METHOD_BYTES_LIMIT",
             "proxy::exchange::actor_turns::GATHERED_BYTES",
@@ -146,7 +145,6 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::peering::dial::DIAL_TIMEOUT",
             "control::peering::join::PRESENT_TIMEOUT",
             "control::peering::link::ACKS_LIMIT",
-            "control::peering::probe::PROBE_TIMEOUT",
             "proxy::mesh::DEREGISTER_TIMEOUT",
             "proxy::mesh::check::CHECK_TIMEOUT",
             "proxy::mesh::connect::CLOCK_TIMEOUT",

@@ -94,6 +94,7 @@ impl Catalogue {
             .and_then(|peer| Some((peer, peer.joined()?)))
             .ok_or(UnavailableReason::UnknownNetwork)?;
         let Reach { gateways, beyond } = self.reach(&name.network, peer);
+        let gateways = peer.link.that_answer(gateways);
         if !peer.link.reachable || gateways.is_empty() {
             return Err(UnavailableReason::UnreachableNetwork);
         }
@@ -212,8 +213,13 @@ impl Catalogue {
         gateways.chain([self.home.listen])
     }
 
-    /// What this network's gateways are sent of a joined one: they dial it only where workloads do
-    /// not.
+    /// When a network was joined, in seconds of Unix time.
+    pub(crate) fn joined_at(&self, network: &NetworkName) -> Option<u64> {
+        Some(self.peers.get(network)?.joined()?.joined_at_unix_s)
+    }
+
+    /// What this network's gateways are sent of a joined one, without the secret of its probes: they dial
+    /// it only where workloads do not.
     pub(crate) fn network_update(&self, network: &NetworkName) -> NetworkUpdate {
         let known = self.peers.get(network).and_then(|peer| Some((peer, peer.trust()?)));
         let state = known.map_or(NetworkState::Removed, |(peer, trust)| NetworkState::Joined {
@@ -225,6 +231,7 @@ impl Catalogue {
             reachable: peer.link.reachable,
             dials_out: peer.dials_out(),
             reverse_to: self.usable_gateways(peer),
+            probe_secret: None,
         });
         NetworkUpdate { network: network.clone(), revision: self.revision(), state }
     }

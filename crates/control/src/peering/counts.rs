@@ -16,9 +16,18 @@ pub(crate) struct PeerCounts {
     pub(super) gateways_refused: Counter,
     /// Streams that ended by a limit, or by what cannot be read.
     pub(super) streams_ended: Counter,
+    /// Networks that were withdrawn since no gateway answered.
+    pub(super) withdrawn: Counter,
+    probes_answered: Counter,
+    probes_silent: Counter,
 }
 
 impl PeerCounts {
+    /// A probe of a gateway has ended.
+    pub(super) fn probed(&self, is_answered: bool) {
+        if is_answered { &self.probes_answered } else { &self.probes_silent }.add(1);
+    }
+
     pub(crate) fn add_to(&self, page: &mut Page) {
         let mut refused = page.family(&names::PEER_CHANGES_REFUSED);
         for (reason, counter) in [
@@ -30,5 +39,9 @@ impl PeerCounts {
         ] {
             refused.sample(&[("reason", reason)], counter.value());
         }
+        page.single(&names::JOINED_NETWORKS_WITHDRAWN, self.withdrawn.value());
+        let mut probes = page.family(&names::GATEWAY_PROBES);
+        probes.sample(&[("result", "answered")], self.probes_answered.value());
+        probes.sample(&[("result", "silent")], self.probes_silent.value());
     }
 }

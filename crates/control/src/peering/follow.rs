@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_model::{NetworkName, Revision};
+use tollway_model::{NetworkName, ProbeSecret, Revision};
 use tollway_store::{Expected, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
@@ -177,6 +177,10 @@ impl Session {
         let delta = self.joined.peering.hub.read(|catalogue| delta::plan(catalogue, self.known));
         let revision = delta.revision;
         let mut trust = self.changed_trust();
+        let mut probe_secret = match &trust {
+            Some(_) => tollway_wire::probe_secret_bytes(self.probe_secret().as_ref()),
+            None => Vec::new(),
+        };
         let is_same = delta.services.is_empty() && !delta.gateways && trust.is_none();
         if !delta.snapshot && is_same {
             self.known = Some(revision);
@@ -200,11 +204,19 @@ impl Session {
                 snapshot_end: delta.snapshot && last,
                 heartbeat: false,
                 version: if first { VERSION.to_owned() } else { String::new() },
+                probe_secret: std::mem::take(&mut probe_secret),
             });
             send(outbox, response).await?;
         }
         self.known = Some(revision);
         Ok(true)
+    }
+
+    /// With what the other network probes the own gateways.
+    fn probe_secret(&self) -> Option<ProbeSecret> {
+        let JoinedNetwork { peering, network } = &self.joined;
+        let joined_at = peering.hub.read(|catalogue| catalogue.joined_at(network))?;
+        Some(peering.authority.probe_secret(network, joined_at))
     }
 
     /// The own roots and revoked identities, if they differ from what was sent on this stream.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::time::Instant;
-use tollway_model::{Label, NetworkName};
+use tollway_model::{Label, NetworkName, ProbeSecret};
 use tollway_store::{Expected, KeyRange, Transaction};
 use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, SERVICES_PER_RESPONSE_LIMIT, v1};
 use tracing::{debug, info, warn};
@@ -104,6 +104,8 @@ pub(super) struct Intake<'a> {
     is_fresh: bool,
     /// The version of the other control plane; empty until it is received.
     version: String,
+    /// With what its gateways are probed, if it was received.
+    probe_secret: Option<ProbeSecret>,
 }
 
 impl<'a> Intake<'a> {
@@ -123,6 +125,7 @@ impl<'a> Intake<'a> {
             in_step: false,
             is_fresh: false,
             version: String::new(),
+            probe_secret: None,
         }
     }
 
@@ -171,6 +174,9 @@ impl<'a> Intake<'a> {
         self.is_fresh = true;
         if !response.version.is_empty() && is_version(&response.version) {
             self.version = response.version;
+        }
+        if let Some(secret) = tollway_wire::probe_secret(&response.probe_secret)? {
+            self.probe_secret = Some(secret);
         }
         Ok(())
     }
@@ -221,7 +227,7 @@ impl<'a> Intake<'a> {
         self.settle(settled);
         if self.snapshot.is_none() && !self.in_step {
             self.in_step = true;
-            self.mark_reachable().await?;
+            self.mark_heard().await?;
         }
         Ok(())
     }
@@ -379,17 +385,19 @@ impl<'a> Intake<'a> {
         }
     }
 
-    async fn mark_reachable(&self) -> Result<(), LinkError> {
-        let heard = stored::PeerLink {
-            reachable: true,
-            last_error: String::new(),
-            version: self.version.clone(),
-        };
-        if self.joined.ask(|peer| peer.link == heard) == Some(true) {
-            return Ok(());
+    /// Its control plane answers, and all that it has stated is stored.
+    async fn mark_heard(&self) -> Result<(), LinkError> {
+        if self.joined.ask(|peer| peer.link.last_error.is_empty()) == Some(false) {
+            info!(network = %self.joined.network, "a joined network's control plane answers");
         }
-        info!(network = %self.joined.network, "a joined network's control plane answers");
-        self.joined.store_link(heard).await
+        let change = |link: &mut stored::PeerLink| {
+            link.last_error.clear();
+            link.version.clone_from(&self.version);
+            if let Some(secret) = &self.probe_secret {
+                link.probe_secret = secret.as_bytes().to_vec();
+            }
+        };
+        self.joined.change_link(change).await
     }
 
     fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> Bytes {

@@ -18,7 +18,6 @@ use super::admission::TRUST_BYTES_LIMIT;
 use super::dial::DialError;
 use super::gateways::{self, Decision};
 use super::pace::{Interval, PEER_GATEWAYS_WITHIN};
-use super::probe::ProbeError;
 use crate::catalogue::Peer;
 use crate::key::Key;
 use crate::stored;
@@ -33,8 +32,6 @@ pub(super) enum LinkError {
     NotJoined,
     #[error("cannot dial it")]
     Dial(#[from] DialError),
-    #[error("no gateway of it answers")]
-    Probe(#[from] ProbeError),
     #[error("cannot prepare TLS")]
     Tls(#[from] TlsError),
     #[error("it ended the stream: {0}")]
@@ -72,7 +69,6 @@ impl LinkError {
             | Self::Roots(_) => true,
             Self::NotJoined
             | Self::Dial(_)
-            | Self::Probe(_)
             | Self::Tls(_)
             | Self::Status(_)
             | Self::Silent(_)
@@ -97,16 +93,38 @@ pub(super) struct JoinedNetwork {
 }
 
 impl JoinedNetwork {
-    pub(super) async fn store_link(&self, link: stored::PeerLink) -> Result<(), LinkError> {
+    /// Changes what is stored of its state, if it is another one then. What others change at the same
+    /// time stays.
+    pub(super) async fn change_link(
+        &self,
+        change: impl Fn(&mut stored::PeerLink),
+    ) -> Result<(), LinkError> {
         let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
-        let Some(entry) = self.peering.store.get(&trust_key).await? else {
-            return Err(LinkError::NotJoined);
-        };
-        let put = Transaction::new()
-            .when(trust_key, Expected::Revision(entry.revision))
-            .put(Key::PeerLink { network: self.network.clone() }.encode(), link.encode_to_vec());
-        let revision = self.peering.store.transact(put).await?;
-        self.peering.hub.visible(revision).await;
+        let link_key = Key::PeerLink { network: self.network.clone() }.encode();
+        for last in [false, false, true] {
+            let trust = self.peering.store.get(&trust_key).await?.ok_or(LinkError::NotJoined)?;
+            let entry = self.peering.store.get(&link_key).await?;
+            let expected =
+                entry.as_ref().map_or(Expected::Absent, |entry| Expected::Revision(entry.revision));
+            let before = entry.and_then(|entry| stored::PeerLink::decode(entry.value).ok());
+            let mut link = before.clone().unwrap_or_default();
+            change(&mut link);
+            if before.as_ref() == Some(&link) {
+                return Ok(());
+            }
+            let put = Transaction::new()
+                .when(trust_key.clone(), Expected::Revision(trust.revision))
+                .when(link_key.clone(), expected)
+                .put(link_key.clone(), link.encode_to_vec());
+            match self.peering.store.transact(put).await {
+                Ok(revision) => {
+                    self.peering.hub.visible(revision).await;
+                    return Ok(());
+                }
+                Err(TransactError::Conflict { .. }) if !last => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 

@@ -1,10 +1,10 @@
-//! Follows one joined network: holds a stream to its control plane, stores what comes, and decides
-//! whether the network can be reached while its control plane is silent.
+//! Follows one joined network: holds a stream to its control plane, stores what comes, and probes the
+//! network's gateways.
 //!
 //! A silent control plane is no lost network: its gateways and sidecars still serve. While a
-//! gateway answers ([`super::probe`]), the last state of the control plane is served, marked as
-//! old; when none does, the services are withdrawn. The stored state survives a restart, so a
-//! control plane that returns serves it at once.
+//! gateway answers ([`super::liveness`]), the last state of the control plane is served, marked as
+//! old; when none does, the services are withdrawn, whatever the control plane does. The stored state
+//! survives a restart, so a control plane that returns serves it at once.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,25 +12,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tollway_identity::{Expected as Whom, client_config, gateway_dns_san};
-use tollway_model::NetworkName;
+use tollway_identity::{Expected as Whom, client_config};
+use tollway_model::{NetworkName, ProbeSecret};
 use tollway_net::Backoff;
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::v1::peering_client::PeeringClient;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, v1};
 use tonic::Status;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Peering;
 use super::dial::dial;
 use super::intake::{Intake, Pending};
 use super::joined::{JoinedNetwork, LinkError};
-use super::probe;
+use super::liveness::{Liveness, Verdict};
+use super::probe::probe;
 use crate::catalogue::{Catalogue, PinnedTrust};
 use crate::connections::ALPN;
 use crate::stored;
@@ -43,8 +44,8 @@ const BACKOFF: Backoff =
 /// Before dialling again a network that sent what cannot be taken: it most likely sends it again.
 const FAULT_BACKOFF: Backoff =
     Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
-/// Probes of the gateways within the time after which a silent network is lost.
-const PROBES_PER_LIMIT: u32 = 5;
+/// Before a change of a network's state is stored again that could not be.
+const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Keeps a link to every joined network until the control plane stops.
 pub(crate) async fn supervise(peering: Arc<Peering>) {
@@ -91,59 +92,78 @@ struct Link {
     contact: Contact,
 }
 
-/// When the other network last answered, and the error since.
+/// When the other control plane last sent something, and what has gone wrong since.
 #[derive(Clone)]
-struct Contact(Arc<Mutex<(Instant, String)>>);
+struct Contact(Arc<Mutex<LastContact>>);
+
+struct LastContact {
+    at: Instant,
+    /// Why there is no stream; empty while there is one, and before the first.
+    failure: String,
+    /// Something has come since the last failure.
+    is_up: bool,
+}
 
 impl Contact {
+    fn new() -> Self {
+        let never = LastContact { at: Instant::now(), failure: String::new(), is_up: false };
+        Self(Arc::new(Mutex::new(never)))
+    }
+
     fn heard(&self) {
-        self.lock().0 = Instant::now();
+        *self.lock() = LastContact { at: Instant::now(), failure: String::new(), is_up: true };
     }
 
     fn failed(&self, reason: String) {
-        self.lock().1 = reason;
+        let mut last = self.lock();
+        last.failure = reason;
+        last.is_up = false;
     }
 
-    fn silent_for(&self) -> (Duration, String) {
-        let (last, reason) = &*self.lock();
-        (last.elapsed(), reason.clone())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Instant, String)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LastContact> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a joined network can be reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reachability {
-    /// Its control plane answered lately.
-    Heard,
-    /// Its control plane is silent, a gateway of it answers.
-    Unheard,
-    /// Neither.
-    Lost,
+/// What is to be stored as the reason why the other control plane does not answer: `None` for what is
+/// there.
+fn decide_error(
+    is_reachable: bool,
+    silent: Duration,
+    last: &LastContact,
+    limit: Duration,
+) -> Option<String> {
+    if !is_reachable {
+        let between = if last.failure.is_empty() { "" } else { "; " };
+        return Some(format!("no gateway of it answers{between}{}", last.failure));
+    }
+    if silent > limit {
+        let is_known = !last.failure.is_empty();
+        return Some(if is_known { last.failure.clone() } else { "it is silent".to_owned() });
+    }
+    last.is_up.then(String::new)
 }
 
-/// Decides by the time since the control plane last sent something (`heard`) and since a gateway
-/// `answered`, if one did after that.
-fn decide_reachability(
-    heard: Duration,
-    answered: Option<Duration>,
-    limit: Duration,
-) -> Reachability {
-    if heard <= limit {
-        Reachability::Heard
-    } else if answered.is_some_and(|answered| answered <= limit) {
-        Reachability::Unheard
-    } else {
-        Reachability::Lost
+/// Where calls of a joined network are dialled, and what is stored of its state.
+struct PeerNow {
+    gateways: Arc<[SocketAddr]>,
+    link: stored::PeerLink,
+    /// It has no gateway that could be probed: `gateways` are own ones that hold reverse connections.
+    dials_out: bool,
+}
+
+/// A network that only dials out lives while an own gateway holds reverse connections of it: that
+/// gateway drops those of one that is silent, and reports the rest.
+fn verdict_of_reverse(holders: &[SocketAddr]) -> Verdict {
+    if holders.is_empty() {
+        return Verdict::Silent;
     }
+    Verdict::Reachable { passed_over: Vec::new() }
 }
 
 impl Link {
     fn new(peering: Arc<Peering>, network: NetworkName) -> Self {
-        let contact = Contact(Arc::new(Mutex::new((Instant::now(), String::new()))));
+        let contact = Contact::new();
         Self { joined: JoinedNetwork { peering, network }, contact }
     }
 
@@ -184,73 +204,108 @@ impl Link {
         tokio::join!(follow, self.judge());
     }
 
-    /// Asks the gateways while the control plane is silent, and stores whether it can be reached.
+    /// Probes the gateways, and stores whether the network can be reached.
     async fn judge(&self) {
-        let limit = self.joined.peering.timing.unreachable_after;
-        let mut tick = tokio::time::interval((limit / 20).max(Duration::from_millis(10)));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut answered = None;
+        let mut changes = self.joined.peering.hub.peer_changes();
+        let mut liveness = Liveness::default();
+        // What is still under way ends with it.
+        let mut probes = JoinSet::new();
         loop {
-            tick.tick().await;
-            let Some(known) = self.joined.ask(|peer| peer.cursor > 0) else { return };
-            let (silent, reason) = self.contact.silent_for();
-            // Gateways are probed before the limit, so that there is an answer when it is reached.
-            if silent <= limit / 2 {
-                answered = None;
-                continue;
-            }
-            let reason = match self.probe().await {
-                Ok(()) => {
-                    answered = Some(Instant::now());
-                    reason
+            changes.mark_unchanged();
+            let Some(PeerNow { gateways, link, dials_out }) = self.way() else { return };
+            let mut wait = STORE_PAUSE;
+            if !dials_out && let Some(secret) = ProbeSecret::read(&link.probe_secret) {
+                let is_silent =
+                    |address: &SocketAddr| !link.reachable || link.is_passed_over(*address);
+                liveness.follow(&gateways, is_silent);
+                let look = liveness.look(Instant::now());
+                wait = look.wait;
+                for gateway in look.probes {
+                    let (secret, network) = (secret.clone(), self.joined.network.clone());
+                    probes.spawn(async move { (gateway, probe(gateway, secret, network).await) });
                 }
-                Err(error) => format!("{reason}; {}", tollway_model::chain(&error)),
-            };
-            let (silent, _) = self.contact.silent_for();
-            // Without any state there is nothing to serve.
-            let answered = answered.filter(|_| known).map(|answered| answered.elapsed());
-            let reachability = decide_reachability(silent, answered, limit);
-            if let Err(error) = self.note(reachability, silent, reason).await {
-                warn!(error = %tollway_model::chain(&error), "whether a joined network can be reached was not stored; trying again");
             }
-            tokio::time::sleep(limit / PROBES_PER_LIMIT).await;
-        }
-    }
-
-    async fn note(
-        &self,
-        reachability: Reachability,
-        silent: Duration,
-        reason: String,
-    ) -> Result<(), LinkError> {
-        let Some(link) = self.joined.ask(|peer| peer.link.clone()) else { return Ok(()) };
-        let limit = self.joined.peering.timing.unreachable_after;
-        let network = &self.joined.network;
-        match reachability {
-            Reachability::Heard => Ok(()),
-            Reachability::Unheard if link.reachable && !link.last_error.is_empty() => Ok(()),
-            Reachability::Unheard => {
-                warn!(%network, ?silent, reason, "the control plane of a joined network is away; its gateways answer, its services stay as they were");
-                self.set_link(true, reason).await
-            }
-            Reachability::Lost
-                if !link.reachable || self.joined.peering.standstill.ended_within(limit) =>
+            let verdict =
+                if dials_out { Some(verdict_of_reverse(&gateways)) } else { liveness.verdict() };
+            if let Some(verdict) = verdict
+                && let Err(error) = self.note(&link, verdict).await
             {
-                Ok(())
+                warn!(error = %tollway_model::chain(&error), "whether a joined network can be reached was not stored; trying again");
+                tokio::time::sleep(STORE_PAUSE).await;
             }
-            Reachability::Lost => {
-                warn!(%network, ?silent, reason, "a joined network is unreachable; its services are withdrawn");
-                self.set_link(false, reason).await
+            let next = tokio::time::sleep(wait);
+            tokio::pin!(next);
+            loop {
+                tokio::select! {
+                    ended = probes.join_next(), if !probes.is_empty() => {
+                        // None is cancelled, and none panics.
+                        let Some(Ok((gateway, answer))) = ended else { continue };
+                        self.joined.peering.counts.probed(answer.is_some());
+                        liveness.ended(gateway, answer, Instant::now());
+                        let is_same = liveness.verdict() == Some(stored_verdict(&link));
+                        if answer.is_some() && !is_same {
+                            break;
+                        }
+                    }
+                    () = &mut next => break,
+                    changed = changes.changed() => match changed {
+                        Ok(()) => break,
+                        Err(_) => return,
+                    },
+                }
             }
         }
     }
 
-    /// Whether a gateway of the network answers, over the route that calls use.
-    async fn probe(&self) -> Result<(), LinkError> {
-        let (gateways, config) = self.route()?;
-        let name = gateway_dns_san(&self.joined.network);
-        let name = ServerName::try_from(name).map_err(|_| LinkError::NotJoined)?;
-        Ok(probe::any_answers(&gateways, &name, &config).await?)
+    fn way(&self) -> Option<PeerNow> {
+        let network = &self.joined.network;
+        self.joined.peering.hub.read(|catalogue| {
+            let peer = catalogue.find_peer(network)?;
+            let gateways = catalogue.reach(network, peer).gateways;
+            Some(PeerNow { gateways, link: peer.link.clone(), dials_out: peer.dials_out() })
+        })
+    }
+
+    /// Stores what has changed.
+    async fn note(&self, link: &stored::PeerLink, verdict: Verdict) -> Result<(), LinkError> {
+        let network = &self.joined.network;
+        let limit = self.joined.peering.timing.unreachable_after;
+        let is_reachable = verdict != Verdict::Silent;
+        let (silent, error) = {
+            let last = self.contact.lock();
+            let silent = last.at.elapsed();
+            (silent, decide_error(is_reachable, silent, &last, limit))
+        };
+        let error = error.filter(|error| error.is_empty() != link.last_error.is_empty());
+        let passed_over: Vec<v1::Address> = match verdict {
+            Verdict::Reachable { passed_over } => passed_over.into_iter().map(Into::into).collect(),
+            Verdict::Silent => Vec::new(),
+        };
+        let is_moved = link.reachable != is_reachable || link.passed_over != passed_over;
+        if !is_moved && error.is_none() {
+            return Ok(());
+        }
+        if link.reachable && !is_reachable {
+            self.joined.peering.counts.withdrawn.add(1);
+            warn!(%network, "no gateway of a joined network answers; its services are withdrawn");
+        } else if !link.reachable && is_reachable {
+            info!(%network, "a gateway of a joined network answers");
+        } else if link.passed_over != passed_over {
+            let gateways = tollway_wire::addresses(&passed_over, "passed_over", usize::MAX);
+            let gateways = gateways.unwrap_or_default();
+            info!(%network, ?gateways, "gateways of a joined network are passed over: they are silent, or end");
+        }
+        if is_reachable && let Some(reason) = error.as_ref().filter(|reason| !reason.is_empty()) {
+            warn!(%network, ?silent, reason, "the control plane of a joined network is away; its gateways answer, its services stay as they were");
+        }
+        let change = |link: &mut stored::PeerLink| {
+            link.reachable = is_reachable;
+            link.passed_over.clone_from(&passed_over);
+            if let Some(error) = &error {
+                link.last_error.clone_from(error);
+            }
+        };
+        self.joined.change_link(change).await
     }
 
     /// Where to dial, and the TLS configuration that trusts only the network's control plane.
@@ -350,17 +405,23 @@ impl Link {
             *sent = own;
         }
     }
-
-    async fn set_link(&self, reachable: bool, last_error: String) -> Result<(), LinkError> {
-        let version = self.joined.ask(|peer| peer.link.version.clone()).unwrap_or_default();
-        self.joined.store_link(stored::PeerLink { reachable, last_error, version }).await
-    }
 }
 
-/// Where to dial for another network's control plane.
+/// The verdict that is stored.
+fn stored_verdict(link: &stored::PeerLink) -> Verdict {
+    let addresses = tollway_wire::addresses(&link.passed_over, "passed_over", usize::MAX);
+    if !link.reachable {
+        return Verdict::Silent;
+    }
+    Verdict::Reachable { passed_over: addresses.unwrap_or_default() }
+}
+
+/// Where to dial for another network's control plane: first where a gateway answers.
 pub(crate) fn gateways_to(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
-    let reach = |peer| catalogue.reach(network, peer).gateways.to_vec();
-    catalogue.find_peer(network).map(reach).unwrap_or_default()
+    let Some(peer) = catalogue.find_peer(network) else { return Vec::new() };
+    let mut gateways = catalogue.reach(network, peer).gateways.to_vec();
+    gateways.sort_by_key(|gateway| peer.link.is_passed_over(*gateway));
+    gateways
 }
 
 /// A full queue means that earlier ones are not sent yet; the next one counts.
@@ -380,17 +441,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_lost_when_neither_control_plane_nor_gateways_answer() {
-        let check = |heard_ms, answered_ms: Option<u64>, expected| {
-            let ms = Duration::from_millis;
-            let found = decide_reachability(ms(heard_ms), answered_ms.map(ms), ms(5_000));
-            assert_eq!(found, expected, "{heard_ms} {answered_ms:?}");
+    fn a_network_that_only_dials_out_is_withdrawn_with_its_last_reverse_connection() {
+        assert_eq!(verdict_of_reverse(&[]), Verdict::Silent);
+        let holder = SocketAddr::from(([10, 0, 0, 1], 15444));
+        let reachable = Verdict::Reachable { passed_over: Vec::new() };
+        assert_eq!(verdict_of_reverse(&[holder]), reachable);
+    }
+
+    #[test]
+    fn what_is_stored_of_a_silent_control_plane_follows_from_the_last_contact() {
+        let check = |is_reachable, silent_s, failure: &str, is_up, expected: Option<&str>| {
+            let last = LastContact { at: Instant::now(), failure: failure.to_owned(), is_up };
+            let limit = Duration::from_secs(5);
+            let found = decide_error(is_reachable, Duration::from_secs(silent_s), &last, limit);
+            assert_eq!(found.as_deref(), expected, "{is_reachable} {silent_s} {failure} {is_up}");
         };
-        check(0, None, Reachability::Heard);
-        check(5_000, None, Reachability::Heard);
-        check(5_001, None, Reachability::Lost);
-        check(5_001, Some(1_000), Reachability::Unheard);
-        check(600_000, Some(5_000), Reachability::Unheard);
-        check(600_000, Some(5_001), Reachability::Lost);
+        // Its gateways answer: what is stored stays until it has answered, or has been silent for long.
+        check(true, 1, "", false, None);
+        check(true, 1, "cannot dial it", false, None);
+        check(true, 1, "", true, Some(""));
+        check(true, 6, "cannot dial it", false, Some("cannot dial it"));
+        check(true, 6, "", true, Some("it is silent"));
+        check(false, 1, "", true, Some("no gateway of it answers"));
+        check(false, 9, "cut", false, Some("no gateway of it answers; cut"));
     }
 }

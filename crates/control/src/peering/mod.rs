@@ -1,7 +1,8 @@
 //! Between control planes: joining ([`join`]), sending joined networks the state of this one
 //! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). [`admission`] decides which
-//! network may join, [`gateways`] where it may be reached, [`pace`] how fast it may change things, and
-//! [`probe`] whether a silent one can still be reached.
+//! network may join, [`gateways`] where it may be reached, [`pace`] how fast it may change things.
+//! [`probe`] asks its gateways whether they live, and [`liveness`] decides by the answers whether it is
+//! withdrawn.
 
 pub(crate) mod admission;
 mod counts;
@@ -12,6 +13,7 @@ mod intake;
 pub(crate) mod join;
 mod joined;
 pub(crate) mod link;
+mod liveness;
 mod pace;
 mod probe;
 
@@ -35,7 +37,6 @@ use crate::background::Background;
 use crate::connections::Caller;
 use crate::hub::Hub;
 use crate::options::Timing;
-use crate::standstill::Standstill;
 
 /// What joins and the streams between control planes share.
 pub(crate) struct Peering {
@@ -46,7 +47,6 @@ pub(crate) struct Peering {
     pub(crate) current: watch::Receiver<Arc<Credentials>>,
     pub(crate) timing: Timing,
     pub(crate) key_exchange: KeyExchange,
-    pub(crate) standstill: Arc<Standstill>,
     pub(crate) background: Background,
     pub(crate) counts: Arc<PeerCounts>,
     /// When the gateways of each joined network moved.

@@ -1,67 +1,48 @@
-//! Whether a joined network can be reached although its control plane is silent: its gateways
-//! answer a TLS greeting to `gateway.<network>.mesh` with an alert of their own, over the route
-//! that calls use. Nothing is trusted because of it: calls authenticate their callee as always.
+//! One probe of a gateway of a joined network, over the route that calls use: a connection, a question,
+//! an answer that only a gateway of that network can give ([`tollway_identity::ProbeQuestion`]).
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig};
-use thiserror::Error;
-use tokio::task::JoinSet;
-use tollway_dial::{DialError, Tls};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tollway_identity::{GatewayState, PROBE_ANSWER, ProbeQuestion};
+use tollway_model::{NetworkName, ProbeSecret};
 
-/// Time for one gateway to answer: two round trips of a slow link.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a probe: what answers later shows nothing any more.
+pub(super) const PROBE_WITHIN: Duration = Duration::from_millis(1_700);
 
-/// Why no gateway answered.
-#[derive(Debug, Error)]
-pub(super) enum ProbeError {
-    #[error("no gateway is known")]
-    NoGateway,
-    #[error("cannot reach the gateway {gateway}: {source}")]
-    Connect { gateway: SocketAddr, source: std::io::Error },
-    #[error("the gateway {gateway} does not answer within {} s", PROBE_TIMEOUT.as_secs())]
-    Timeout { gateway: SocketAddr },
-    #[error("what answers at {gateway} is no gateway of that network")]
-    WrongNetwork { gateway: SocketAddr },
-}
-
-/// Returns when the first of `gateways` has answered, or with the failure of the last.
-pub(super) async fn any_answers(
-    gateways: &[SocketAddr],
-    name: &ServerName<'static>,
-    config: &Arc<ClientConfig>,
-) -> Result<(), ProbeError> {
-    let mut probes = JoinSet::new();
-    for gateway in gateways {
-        probes.spawn(answers(*gateway, name.clone(), config.clone()));
-    }
-    let mut failure = ProbeError::NoGateway;
-    while let Some(ended) = probes.join_next().await {
-        match ended {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => failure = error,
-            // Only a cancelled probe ends so, and none is cancelled before this returns.
-            Err(_) => {}
-        }
-    }
-    Err(failure)
-}
-
-async fn answers(
+/// What the gateway answers; `None` where it does not, or is not of that network.
+pub(super) async fn probe(
     gateway: SocketAddr,
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
-) -> Result<(), ProbeError> {
-    let alert = rustls::Error::AlertReceived(AlertDescription::AccessDenied);
-    match tollway_dial::dial(gateway, Some(Tls { config, name }), PROBE_TIMEOUT).await {
-        Err(DialError::Tls(refusal)) if refusal == alert => Ok(()),
-        Ok(_) | Err(DialError::Tls(_)) => Err(ProbeError::WrongNetwork { gateway }),
-        Err(DialError::Resolve(source) | DialError::Connect(source)) => {
-            Err(ProbeError::Connect { gateway, source })
-        }
-        Err(DialError::Timeout { .. }) => Err(ProbeError::Timeout { gateway }),
+    secret: ProbeSecret,
+    network: NetworkName,
+) -> Option<GatewayState> {
+    let asked = tokio::time::timeout(PROBE_WITHIN, ask(gateway, secret, network));
+    asked.await.ok().flatten()
+}
+
+async fn ask(
+    gateway: SocketAddr,
+    secret: ProbeSecret,
+    network: NetworkName,
+) -> Option<GatewayState> {
+    let question = ProbeQuestion::new(secret, network)?;
+    let mut stream = TcpStream::connect(gateway).await.ok()?;
+    stream.set_nodelay(true).ok()?;
+    stream.write_all(&question.hello()).await.ok()?;
+    let mut answer = [0; PROBE_ANSWER];
+    stream.read_exact(&mut answer).await.ok()?;
+    question.read(&answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_documented() {
+        const PAGE: &str = include_str!("../../../../docs/limits.md");
+        tollway_testkit::check_limit(PAGE, "PROBE_WITHIN", "1700 ms");
     }
 }

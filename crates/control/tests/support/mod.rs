@@ -25,12 +25,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, TrustBundle,
-    TrustBundles, bootstrap_config, client_config,
+    CertificateDer, Credentials, Expected, GatewayState, JoinToken, KeyExchange, KeyPair,
+    ProbeAnswer, ProbeHello, ProbeId, TrustBundle, TrustBundles, bootstrap_config, client_config,
 };
 use tollway_model::failover::FailoverNetwork;
 use tollway_model::{
-    AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason, Workload,
+    AppProtocol, Label, ProbeSecret, ServiceName, ServiceState, TrustDomain, UnavailableReason,
+    Workload,
 };
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
@@ -197,6 +198,7 @@ impl Network {
     pub async fn open_gateway(&mut self) -> (Relay, KeepAliveTask) {
         let relay = Relay::start(self.address).await;
         let member = self.gateway("gateway-1").await;
+        relay.answer_probes_as(&member);
         let mut registration = Registration::open(&member).await.unwrap();
         let gateway = v1::Gateway {
             instance: "gateway-1".into(),
@@ -247,33 +249,92 @@ impl Joined {
     }
 }
 
-/// Passes bytes to a control plane, as a gateway does for the server name `control.<network>.mesh`.
+/// Passes bytes to a control plane, as a gateway does for the server name `control.<network>.mesh`, and
+/// answers the probes of joined networks.
 pub struct Relay {
     pub address: SocketAddr,
     target: Arc<Mutex<Option<SocketAddr>>>,
     connections: Arc<Mutex<CancellationToken>>,
     task: JoinHandle<()>,
+    secrets: ProbeSecrets,
+}
+
+/// Of the joined networks of a gateway's network.
+type ProbeSecrets = Arc<Mutex<Vec<ProbeSecret>>>;
+
+/// Follows the secrets of the joined networks of a gateway.
+async fn follow_secrets(member: Member, secrets: ProbeSecrets) {
+    let open = v1::Open { scope: v1::open::Scope::Network.into(), ..v1::Open::default() };
+    loop {
+        if let Ok(channel) = member.try_channel().await
+            && let Ok(mut watch) = Watch::open_on(channel, open.clone()).await
+        {
+            let mut known = HashMap::new();
+            while let Ok(response) = watch.next().await {
+                for update in &response.networks {
+                    let secret = ProbeSecret::read(&update.probe_secret);
+                    known.insert(update.network.clone(), secret);
+                }
+                *secrets.lock().unwrap() = known.values().flatten().cloned().collect();
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The answer to a probe, if it is one.
+pub fn answer_probe(hello: &[u8], secrets: &[ProbeSecret]) -> Option<ProbeAnswer> {
+    let probe = ProbeHello::read(hello)?;
+    let secret = secrets.iter().find(|secret| ProbeId::of(secret) == probe.id())?;
+    probe.answer(secret, GatewayState::Serving)
 }
 
 impl Relay {
     pub async fn start(target: SocketAddr) -> Self {
+        Self::with_secrets(target, ProbeSecrets::default()).await
+    }
+
+    /// One that answers probes as `other` does.
+    pub async fn beside(other: &Self, target: SocketAddr) -> Self {
+        Self::with_secrets(target, other.secrets.clone()).await
+    }
+
+    async fn with_secrets(target: SocketAddr, secrets: ProbeSecrets) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let target = Arc::new(Mutex::new(Some(target)));
         let connections = Arc::new(Mutex::new(CancellationToken::new()));
         let (where_to, living) = (target.clone(), connections.clone());
+        let known = secrets.clone();
         let task = tokio::spawn(async move {
             loop {
                 let Ok((mut inside, _)) = listener.accept().await else { continue };
                 let Some(target) = *where_to.lock().unwrap() else { continue };
                 let cut = living.lock().unwrap().clone();
+                let known = known.clone();
                 tokio::spawn(cut.run_until_cancelled_owned(async move {
+                    let mut hello = [0; 4096];
+                    let length = inside.peek(&mut hello).await?;
+                    let answer = answer_probe(&hello[..length], &known.lock().unwrap());
+                    if let Some(answer) = answer {
+                        inside.write_all(&answer).await?;
+                        return Ok((0, 0));
+                    }
                     let mut outside = TcpStream::connect(target).await?;
                     tokio::io::copy_bidirectional(&mut inside, &mut outside).await
                 }));
             }
         });
-        Self { address, target, connections, task }
+        Self { address, target, connections, task, secrets }
+    }
+
+    /// Answers probes with what this gateway is sent.
+    pub fn answer_probes_as(&self, member: &Member) {
+        tokio::spawn(follow_secrets(member.clone(), self.secrets.clone()));
+    }
+
+    pub fn probe_secrets(&self) -> Vec<ProbeSecret> {
+        self.secrets.lock().unwrap().clone()
     }
 
     /// Breaks every connection and refuses new ones.
@@ -499,9 +560,13 @@ pub struct Watch {
 
 impl Watch {
     pub async fn open(member: &Member, open: v1::Open) -> Result<Self, Status> {
+        Self::open_on(member.channel().await, open).await
+    }
+
+    async fn open_on(channel: Channel, open: v1::Open) -> Result<Self, Status> {
         let (requests, outgoing) = mpsc::channel(16);
         requests.send(v1::WatchRequest { request: Some(Ask::Open(open)) }).await.unwrap();
-        let mut client = DiscoveryClient::new(member.channel().await);
+        let mut client = DiscoveryClient::new(channel);
         let responses = client.watch(ReceiverStream::new(outgoing)).await?.into_inner();
         Ok(Self {
             requests,

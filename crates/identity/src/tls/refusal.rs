@@ -19,10 +19,6 @@ pub const UNRECOGNIZED_NAME_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// connect to the endpoint, before it has passed anything on.
 pub const UPSTREAM_FAILED_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
-/// A whole TLS record with the fatal alert `access_denied`. A gateway sends it to a client that
-/// asks for the gateway itself (`gateway_dns_san`): the gateway is up and admits no client.
-pub const GATEWAY_HERE_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
-
 /// What is wrong with a peer beyond what TLS itself checks.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum Refusal {

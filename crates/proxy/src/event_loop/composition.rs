@@ -12,6 +12,9 @@ use crate::cx::{Cx, Effect};
 /// One kind of data plane: what it composes of the parts, and what it does with a connection. The
 /// event loop itself accepts, reads, flushes and closes, the same for all kinds.
 pub(crate) trait Composition {
+    /// At least so long after the beginning of a drain connections are still taken.
+    const LEAVES_IN: Duration = Duration::ZERO;
+
     /// The loop is about to begin.
     fn start(&mut self, _: &mut Cx) {}
 

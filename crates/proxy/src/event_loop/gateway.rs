@@ -1,5 +1,7 @@
 //! A gateway: each connection is relayed to what the server name of its ClientHello says.
 
+use std::time::Duration;
+
 use tollway_identity::TlsError;
 use tollway_model::ErrorCode;
 use tollway_net::{Closed, ConnError, Tls};
@@ -15,7 +17,13 @@ use crate::protocol::relay;
 use crate::upstream::dial::DialFailure;
 use crate::upstream::relay_dial;
 
+/// From the beginning of a gateway's end to the moment at which it takes no more connections: by then the
+/// control planes of joined networks have probed it, and their callers use other gateways.
+const LEAVES_IN: Duration = Duration::from_secs(1);
+
 impl Composition for Gateway {
+    const LEAVES_IN: Duration = LEAVES_IN;
+
     fn first_role(&mut self, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok((None, Role::Hello(Box::default())))
     }

@@ -1,6 +1,8 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
+use std::time::Duration;
+
 use tollway_model::ServiceName;
 
 use super::{Composition, EventLoop, Load};
@@ -89,7 +91,7 @@ impl<C: Composition> EventLoop<C> {
     fn sweep_drain(&mut self) {
         let Some(since) = self.cx.draining else { return };
         let waited = self.cx.now.saturating_duration_since(since);
-        if waited < self.cx.config.timeouts.withdraw {
+        if waited < self.leaves_in() {
             return;
         }
         if !self.listeners.is_empty() {
@@ -120,11 +122,16 @@ impl<C: Composition> EventLoop<C> {
         }
     }
 
+    /// From the beginning of a drain to the moment at which no connection is taken any more.
+    fn leaves_in(&self) -> Duration {
+        self.cx.config.timeouts.withdraw.max(C::LEAVES_IN)
+    }
+
     /// Whether a drain has nothing left to wait for.
     pub(super) fn is_drained(&self) -> bool {
         let Some(since) = self.cx.draining else { return false };
         let waited = self.cx.now.saturating_duration_since(since);
-        waited >= self.cx.config.timeouts.withdraw
+        waited >= self.leaves_in()
             && self.listeners.is_empty()
             && self.conns.iter().all(|(_, conn)| is_expendable(conn))
     }

@@ -22,7 +22,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use tollway_model::{NetworkName, ServiceUpdate};
+use tollway_identity::{GatewayState, ProbeAnswer, ProbeHello, ProbeId};
+use tollway_model::{NetworkName, ProbeSecret, ServiceUpdate};
 use tollway_wire::{NetworkState, NetworkUpdate};
 
 use crate::conn::RelayedTo;
@@ -40,6 +41,8 @@ pub(crate) struct Gateway {
     networks: HashMap<NetworkName, RemoteGateways>,
     /// Where the own control plane is.
     control: ControlAddresses,
+    /// With what the control planes of joined networks probe this gateway.
+    probe_secrets: HashMap<ProbeId, (NetworkName, ProbeSecret)>,
     passed: LoopGuard,
     reverse: ReverseConnections,
 }
@@ -51,6 +54,7 @@ impl Gateway {
             routes,
             services: LocalServices::default(),
             networks: HashMap::new(),
+            probe_secrets: HashMap::new(),
             passed: LoopGuard::default(),
             reverse: ReverseConnections::new(reverse),
         }
@@ -69,14 +73,26 @@ impl Gateway {
     /// The control plane has sent the state of a joined network.
     pub(crate) fn on_network(&mut self, update: NetworkUpdate) {
         self.reverse.on_network(&update.network, &update.state);
+        self.probe_secrets.retain(|_, (network, _)| *network != update.network);
         match update.state {
-            NetworkState::Joined { gateways, .. } => {
+            NetworkState::Joined { gateways, probe_secret, .. } => {
+                if let Some(secret) = probe_secret {
+                    let of = (update.network.clone(), secret);
+                    self.probe_secrets.insert(ProbeId::of(&of.1), of);
+                }
                 self.networks.entry(update.network).or_default().replace(gateways.to_vec());
             }
             NetworkState::Removed => {
                 self.networks.remove(&update.network);
             }
         }
+    }
+
+    /// The answer to a probe of a joined network's control plane; `None` for others.
+    fn answer_probe(&self, hello: &[u8], state: GatewayState) -> Option<ProbeAnswer> {
+        let hello = ProbeHello::read(hello)?;
+        let (_, secret) = self.probe_secrets.get(&hello.id())?;
+        hello.answer(secret, state)
     }
 
     /// The address that takes the next connection to `target`.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tollway_identity::{
-    GATEWAY_HERE_RECORD, ServerNameRead, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
+    GatewayState, ServerNameRead, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
 };
 use tollway_model::{ErrorCode, NetworkName, ServiceName};
 
@@ -75,7 +75,14 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
     let Some(name) = hello.name.clone() else { return };
     // A joined network probes whether it is reachable.
     if name.eq_ignore_ascii_case(&gateway_dns_san(&gateway.routes.network)) {
-        return answer(cx, conns, key, &GATEWAY_HERE_RECORD);
+        let state = match cx.draining {
+            Some(_) => GatewayState::Draining,
+            None => GatewayState::Serving,
+        };
+        return match gateway.answer_probe(&hello.input, state) {
+            Some(record) => answer(cx, conns, key, &record),
+            None => refuse(cx, conns, key),
+        };
     }
     let is_inside = conn.via == Some(ListenerKind::GatewayInside);
     if !is_inside && gateway.reverse.is_meant(&name) {

@@ -193,7 +193,13 @@ metrics! {
         JOINED_NETWORKS: Gauge "tollway_joined_networks" [],
             "Networks that this network is joined with.";
         JOINED_NETWORKS_REACHABLE: Gauge "tollway_joined_networks_reachable" [],
-            "Joined networks whose control plane answers.";
+            "Joined networks of which a gateway answers.";
+        JOINED_GATEWAYS_PASSED_OVER: Gauge "tollway_joined_gateways_passed_over" [],
+            "Gateways of joined networks that callers pass over: they do not answer, or end soon.";
+        JOINED_NETWORKS_WITHDRAWN: Counter "tollway_joined_networks_withdrawn_total" [],
+            "Times that the services of a joined network were withdrawn, since no gateway of it answered.";
+        GATEWAY_PROBES: Counter "tollway_gateway_probes_total" ["result"],
+            "Probes of the gateways of joined networks, by result.";
         PEER_CHANGES_REFUSED: Counter "tollway_peer_changes_refused_total" ["reason"],
             "Changes that joined networks stated and that were held or refused, and streams of theirs that were ended, by reason.";
         STORE_REVISION: Gauge "tollway_store_revision" [],

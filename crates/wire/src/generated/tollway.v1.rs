@@ -3773,6 +3773,9 @@ pub struct NetworkUpdate {
     /// Its gateways to which those of this network open reverse connections, if they only dial out.
     #[prost(message, repeated, tag = "8")]
     pub reverse_to: ::prost::alloc::vec::Vec<Address>,
+    /// With what its control plane proves a probe of the gateway to be its own: 32 bytes.
+    #[prost(bytes = "vec", tag = "9")]
+    pub probe_secret: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -5661,6 +5664,10 @@ pub struct FollowResponse {
     /// heartbeat.
     #[prost(string, tag = "8")]
     pub version: ::prost::alloc::string::String,
+    /// With what the caller probes the called network's gateways: 32 bytes, sent with the trust at the
+    /// start.
+    #[prost(bytes = "vec", tag = "9")]
+    pub probe_secret: ::prost::alloc::vec::Vec<u8>,
 }
 /// A service as other networks know it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

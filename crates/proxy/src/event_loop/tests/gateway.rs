@@ -1,6 +1,9 @@
 //! Gateways: who is led where, and what they pass on before the callee has answered.
 
-use tollway_identity::{UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD};
+use tollway_identity::{
+    GatewayState, ProbeQuestion, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD,
+};
+use tollway_model::ProbeSecret;
 
 use super::sim::{Listening, Stream};
 use super::*;
@@ -9,6 +12,9 @@ use super::*;
 const LINES: &[u8] = b"\r\nGET secret\r\nSET owned yes\r\n";
 const SERVER_HELLO: &[u8] = &[22, 3, 3, 0, 6, 2, 0, 0, 2, 3, 3];
 const ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 40];
+
+/// With what east's control plane probes.
+const EAST: ProbeSecret = ProbeSecret::new([3; 32]);
 
 /// A gateway of west, joined with east, with a listener for others and one for its own network.
 struct Site {
@@ -42,6 +48,7 @@ impl Site {
                 reachable: true,
                 dials_out: false,
                 reverse_to: [].into(),
+                probe_secret: Some(EAST),
             },
         }]));
         gateway.commands.send(Command::Services(vec![ServiceUpdate {
@@ -102,6 +109,40 @@ const NAMES_OF_EAST: [&str; 4] = [
     "stock.default.east.mesh",
     "i.stock.default.east.mesh",
 ];
+
+/// What a probe with this secret finds.
+fn probed(site: &Site, secret: ProbeSecret) -> Result<Option<GatewayState>, Vec<u8>> {
+    let question = ProbeQuestion::new(secret, label("west")).unwrap();
+    let mut client = connect(site.gateway.addresses[0]);
+    client.write_all(&question.hello()).unwrap();
+    let answer = rest_of(client);
+    let whole = answer.clone().try_into().map_err(|_| answer)?;
+    Ok(question.read(&whole))
+}
+
+#[test]
+fn a_gateway_answers_the_probes_of_joined_networks_and_no_others() {
+    let site = Site::start();
+    let refused = Err(UNRECOGNIZED_NAME_RECORD.to_vec());
+    assert_eq!(probed(&site, EAST), Ok(Some(GatewayState::Serving)));
+    assert_eq!(probed(&site, ProbeSecret::new([4; 32])), refused);
+    let (client, _) = site.dial(false, "gateway.west.mesh", b"");
+    assert_eq!(rest_of(client), UNRECOGNIZED_NAME_RECORD, "a ClientHello without a proof");
+    site.gateway.commands.send(Command::Networks(vec![NetworkUpdate {
+        network: label("east"),
+        revision: Revision(2),
+        state: tollway_wire::NetworkState::Removed,
+    }]));
+    advance(SWEEP);
+    assert_eq!(probed(&site, EAST), refused, "it is joined no more");
+}
+
+#[test]
+fn a_gateway_that_ends_states_so_for_as_long_as_it_takes_connections() {
+    let site = Site::start();
+    site.gateway.commands.send(Command::Drain);
+    assert_eq!(probed(&site, EAST), Ok(Some(GatewayState::Draining)));
+}
 
 #[test]
 fn a_gateway_uses_the_next_address_of_its_control_plane_and_those_that_it_gets() {

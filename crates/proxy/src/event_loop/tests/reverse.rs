@@ -62,6 +62,7 @@ fn joined(network: &str, dials_out: bool, reverse_to: &[SocketAddr]) -> Command 
             reachable: true,
             dials_out,
             reverse_to: reverse_to.into(),
+            probe_secret: None,
         },
     }])
 }
