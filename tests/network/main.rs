@@ -21,4 +21,5 @@ mod network_store;
 mod reliability;
 mod reload;
 mod restarts;
+mod silent;
 mod taking_back;

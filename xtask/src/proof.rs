@@ -8,6 +8,7 @@ mod alone;
 mod apps;
 mod attacks;
 pub(crate) mod dapr;
+mod failover;
 mod fuzz;
 mod load;
 mod mutants;
@@ -100,6 +101,13 @@ const PROOFS: &[Proof] = &[
         name: "actors",
         about: "strikes hosts of actors under calls; writes docs/actors.md (half an hour)",
         run: |workspace, wanted| actors::run(workspace, wanted.extent),
+        may_be_quick: true,
+    },
+    Proof {
+        name: "failover",
+        about: "networks that fall silent, over links that pause and lose; writes \
+                docs/silent-networks.md (ten minutes)",
+        run: |workspace, wanted| failover::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {

@@ -1,0 +1,220 @@
+//! Networks that fall silent, over links that stand still and lose packets: what is withdrawn, how soon,
+//! and what never is.
+//!
+//! `cargo xtask proof failover` runs `everything` and keeps what it measured; the other tests are a
+//! round or two of it.
+
+mod world;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde::Serialize;
+use tollway_testkit::{need_right, retry_until};
+use world::{PATIENCE, World};
+
+/// The promises.
+const WITHDRAWN_WITHIN: Duration = Duration::from_secs(2);
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+/// Longest pause that withdraws nothing.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Loss, each way, that withdraws nothing, and how long it lasts.
+const LOSS: f64 = 0.3;
+const LOSSY_FOR: Duration = Duration::from_secs(10);
+/// How long after a fault nothing may be withdrawn for it: longer than it takes to find a network silent.
+const AFTERMATH: Duration = Duration::from_millis(2_500);
+
+const ROUNDS: &str = "TOLLWAY_FAILOVER_ROUNDS";
+const RECORD: &str = "TOLLWAY_FAILOVER_RECORD";
+
+/// What befalls a network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    /// The link loses everything.
+    Cut,
+    /// Both gateways of the other network stand still.
+    GatewaysStopped,
+    /// One of two does.
+    OneGatewayStopped,
+    /// The link loses everything for a second.
+    CutForASecond,
+    /// Both gateways stand still for a second.
+    GatewaysStoppedForASecond,
+    /// The own control plane stands still for three seconds.
+    ControlStopped,
+    /// The control plane of the other network stands still for longer than a loss takes to be found.
+    OtherControlStopped,
+    /// The link loses three of ten packets each way for ten seconds.
+    Lossy,
+}
+
+/// What one round showed.
+#[derive(Debug, Serialize)]
+struct Round {
+    /// From the fault to the first answer that the network cannot be reached, or to the moment from which
+    /// on the gateway is passed over.
+    found_after_ms: Option<u64>,
+    /// From the end of the fault to the first call that is answered.
+    back_after_ms: Option<u64>,
+    /// Times that the network was withdrawn.
+    withdrawn: u64,
+    passed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    fault: String,
+    rounds: Vec<Round>,
+}
+
+impl Fault {
+    const ALL: [Self; 8] = [
+        Self::Cut,
+        Self::GatewaysStopped,
+        Self::OneGatewayStopped,
+        Self::CutForASecond,
+        Self::GatewaysStoppedForASecond,
+        Self::ControlStopped,
+        Self::OtherControlStopped,
+        Self::Lossy,
+    ];
+
+    fn round(self, world: &mut World) -> Round {
+        let before = world.withdrawals();
+        let mut round =
+            Round { found_after_ms: None, back_after_ms: None, withdrawn: 0, passed: true };
+        match self {
+            Self::Cut => {
+                world.lose(1.0);
+                self.is_withdrawn(world, &mut round, |world| world.lose(0.0));
+            }
+            Self::GatewaysStopped => {
+                world.signal_gateways(Signal::STOP);
+                self.is_withdrawn(world, &mut round, |world| world.signal_gateways(Signal::CONT));
+            }
+            Self::OneGatewayStopped => {
+                world.second.signal(Signal::STOP).unwrap();
+                let found = until_passed_over(world, 1);
+                world.until_served();
+                world.second.signal(Signal::CONT).unwrap();
+                let back = until_passed_over(world, 0);
+                round.found_after_ms = Some(millis(found));
+                round.back_after_ms = Some(millis(back));
+                round.passed = found <= WITHDRAWN_WITHIN && back <= BACK_WITHIN;
+            }
+            Self::CutForASecond => {
+                world.lose(1.0);
+                std::thread::sleep(PAUSE);
+                world.lose(0.0);
+            }
+            Self::GatewaysStoppedForASecond => {
+                world.signal_gateways(Signal::STOP);
+                std::thread::sleep(PAUSE);
+                world.signal_gateways(Signal::CONT);
+            }
+            Self::ControlStopped => {
+                world.mesh().west.control.signal(Signal::STOP).unwrap();
+                std::thread::sleep(PAUSE * 3);
+                world.mesh().west.control.signal(Signal::CONT).unwrap();
+            }
+            Self::OtherControlStopped => {
+                world.mesh().east.control.signal(Signal::STOP).unwrap();
+                std::thread::sleep(AFTERMATH);
+                world.until_served();
+                world.mesh().east.control.signal(Signal::CONT).unwrap();
+            }
+            Self::Lossy => {
+                world.lose(LOSS);
+                std::thread::sleep(LOSSY_FOR);
+                world.lose(0.0);
+            }
+        }
+        if !self.may_withdraw() {
+            std::thread::sleep(AFTERMATH);
+        }
+        world.until_served();
+        round.withdrawn = world.withdrawals() - before;
+        round.passed &= round.withdrawn == u64::from(self.may_withdraw());
+        println!("{self:?}: {round:?}");
+        round
+    }
+
+    fn may_withdraw(self) -> bool {
+        matches!(self, Self::Cut | Self::GatewaysStopped)
+    }
+
+    fn is_withdrawn(self, world: &mut World, round: &mut Round, mend: impl FnOnce(&mut World)) {
+        let found = world.until_refused();
+        mend(world);
+        let back = world.until_served();
+        round.found_after_ms = Some(millis(found));
+        round.back_after_ms = Some(millis(back));
+        round.passed = found <= WITHDRAWN_WITHIN && back <= BACK_WITHIN;
+    }
+}
+
+fn until_passed_over(world: &World, count: u64) -> Duration {
+    let began = Instant::now();
+    retry_until(PATIENCE, "the gateways that are passed over", || {
+        std::thread::sleep(Duration::from_millis(20));
+        (world.passed_over() == count).then_some(())
+    })
+    .unwrap();
+    began.elapsed()
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn rounds(world: &mut World, fault: Fault, count: usize) -> Row {
+    let rounds = (0..count).map(|_| fault.round(world)).collect();
+    Row { fault: format!("{fault:?}"), rounds }
+}
+
+#[test]
+fn networks_are_withdrawn_when_all_gateways_are_silent_and_not_for_less() {
+    let mut world = need_right!(World::start(1));
+    for fault in Fault::ALL {
+        let row = rounds(&mut world, fault, 1);
+        // Times are those of a busy machine; what is withdrawn is not.
+        let wrong = row.rounds.iter().filter(|round| {
+            round.withdrawn != u64::from(fault.may_withdraw())
+                || round.found_after_ms.is_some_and(|found| found > 5_000)
+        });
+        assert_eq!(wrong.count(), 0, "{row:?}");
+    }
+}
+
+/// Worlds side by side: most of a round is waiting.
+const WORLDS: usize = 10;
+
+#[test]
+#[ignore = "minutes: `cargo xtask proof failover` runs it"]
+fn everything() {
+    let count = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let worlds = WORLDS.min(count);
+    let all: Vec<Vec<Row>> = std::thread::scope(|scope| {
+        let run = |at: usize| {
+            scope.spawn(move || {
+                let mut world = World::start(20_261_128 + 1_000_000 * at as u64).unwrap();
+                let share = count / worlds + usize::from(at < count % worlds);
+                Vec::from(Fault::ALL.map(|fault| rounds(&mut world, fault, share)))
+            })
+        };
+        let running: Vec<_> = (0..worlds).map(run).collect();
+        running.into_iter().map(|world| world.join().unwrap()).collect()
+    });
+    let mut rows: Vec<Row> = Vec::new();
+    for row in all.into_iter().flatten() {
+        match rows.iter_mut().find(|known| known.fault == row.fault) {
+            Some(known) => known.rounds.extend(row.rounds),
+            None => rows.push(row),
+        }
+    }
+    if let Some(path) = std::env::var_os(RECORD) {
+        std::fs::write(path, serde_json::to_string_pretty(&rows).unwrap()).unwrap();
+    }
+    let failed = rows.iter().flat_map(|row| &row.rounds).filter(|round| !round.passed).count();
+    assert_eq!(failed, 0, "so many rounds broke a promise");
+}

@@ -1,0 +1,127 @@
+//! `cargo xtask proof failover`: networks that fall silent, over links that stand still and lose packets.
+//! Stores the record and writes the page that shows it. The prose of the page is `failover.md` beside
+//! this file.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::{Extent, facts, facts_text, publish, word};
+use crate::process;
+use crate::workspace::Workspace;
+
+const PAGE: &str = "docs/silent-networks.md";
+const RECORD: &str = "docs/records/failover.json";
+const TEMPLATE: &str = include_str!("failover.md");
+const ROUNDS: u32 = 100;
+
+/// What befalls a network, in the words of the page.
+const FAULTS: [(&str, &str); 8] = [
+    ("Cut", "the link loses everything"),
+    ("GatewaysStopped", "all gateways stand still (SIGSTOP)"),
+    ("OneGatewayStopped", "one gateway of two stands still"),
+    ("CutForASecond", "the link loses everything for 1 s"),
+    ("GatewaysStoppedForASecond", "all gateways stand still for 1 s"),
+    ("ControlStopped", "the own control plane stands still for 3 s"),
+    ("OtherControlStopped", "the other control plane stands still for 2.5 s"),
+    ("Lossy", "the link loses 30 % of all packets each way, for 10 s"),
+];
+
+pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
+    let root = &workspace.root;
+    let raw = root.join("target/failover.json");
+    // What an earlier run left must not be taken for this one's.
+    let _ = std::fs::remove_file(&raw);
+    let rounds = if extent == Extent::Quick { 2 } else { ROUNDS };
+    super::build_process_tests("network", &[])?;
+    let ran = process::run(
+        super::process_tests("network", &[])
+            .args(["--ignored", "--exact", "silent::everything", "--nocapture"])
+            .env("TOLLWAY_FAILOVER_ROUNDS", rounds.to_string())
+            .env("TOLLWAY_FAILOVER_RECORD", &raw),
+    );
+    if extent == Extent::Quick {
+        return ran;
+    }
+    // A broken promise fails the run and is in the record all the same.
+    let Ok(text) = std::fs::read_to_string(&raw) else {
+        return ran.and_then(|()| bail!("the run left no record"));
+    };
+    let rows: Value = serde_json::from_str(&text).context("the record is not JSON")?;
+    let record = json!({ "run": facts(root, "debug")?, "rows": rows });
+    publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
+    ran
+}
+
+fn page(record: &Value) -> String {
+    TEMPLATE
+        .replace("{{facts}}", &facts_text(&record["run"]))
+        .replace("{{table}}", &table(&record["rows"]))
+}
+
+fn table(rows: &Value) -> String {
+    let mut text = String::from(
+        "| what befalls it | rounds | withdrawn in | found after (median, longest) | back after (median, longest) | verdict |\n|---|---|---|---|---|---|\n",
+    );
+    for row in rows.as_array().into_iter().flatten() {
+        let fault = word(&row["fault"]);
+        let words =
+            FAULTS.iter().find(|(name, _)| *name == fault).map_or(fault, |(_, words)| words);
+        let rounds: Vec<&Value> = row["rounds"].as_array().into_iter().flatten().collect();
+        let withdrawn = rounds.iter().filter(|round| round["withdrawn"] != 0).count();
+        let passed = rounds.iter().filter(|round| round["passed"] == true).count();
+        let verdict = if passed == rounds.len() {
+            "pass".to_owned()
+        } else {
+            format!("{} of {} broke the promise", rounds.len() - passed, rounds.len())
+        };
+        let _ = writeln!(
+            text,
+            "| {words} | {} | {withdrawn} | {} | {} | {verdict} |",
+            rounds.len(),
+            times(&rounds, "found_after_ms"),
+            times(&rounds, "back_after_ms"),
+        );
+    }
+    text
+}
+
+/// The median and the longest of the times that there are.
+fn times(rounds: &[&Value], name: &str) -> String {
+    let mut all: Vec<u64> = rounds.iter().filter_map(|round| round[name].as_u64()).collect();
+    all.sort_unstable();
+    match (all.get(all.len() / 2), all.last()) {
+        (Some(median), Some(longest)) => format!("{median} ms, {longest} ms"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_all_of_the_record() {
+        let round = |found: Option<u64>, withdrawn, passed| {
+            json!({ "found_after_ms": found, "back_after_ms": found.map(|ms| ms / 10),
+                    "withdrawn": withdrawn, "passed": passed })
+        };
+        let record = json!({
+            "run": { "date": "2026-11-28", "commit": "1234567", "build": "debug",
+                     "kernel": "Linux", "cores": 2, "cpu": "a processor" },
+            "rows": [
+                { "fault": "Cut", "rounds": [round(Some(1_800), 1, true), round(Some(1_700), 1, true),
+                                             round(Some(1_900), 1, true)] },
+                { "fault": "Lossy", "rounds": [round(None, 0, true), round(None, 1, false)] },
+            ],
+        });
+        let page = page(&record);
+        let cut =
+            "| the link loses everything | 3 | 3 | 1800 ms, 1900 ms | 180 ms, 190 ms | pass |";
+        assert!(page.contains(cut), "{page}");
+        let lossy = "for 10 s | 2 | 1 |  |  | 1 of 2 broke the promise |";
+        assert!(page.contains(lossy), "{page}");
+        assert!(!page.contains("{{"), "{page}");
+    }
+}
