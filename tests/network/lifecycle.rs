@@ -1,5 +1,7 @@
 //! Processes that come and go under load: none that leaves in order costs a request.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use hyper::Request;
@@ -93,7 +95,10 @@ fn gateways_that_leave_cost_no_request() {
     let _apps = ["a", "b"].map(|name| mesh.east.app("echo", name, AppProtocol::Http));
     let caller = mesh.west.caller(&[]);
     until_answered_by(&caller, &["a", "b"]);
+    let _rpc = mesh.east.app("rpc", "r", AppProtocol::Grpc);
+    caller.until_served("rpc.default.east");
     let load = Load::http(&echo_url(&caller), RATE, CALM * 5);
+    let calls = Load::grpc(caller.grpc(), "rpc.default.east", RATE, CALM * 5);
     leave_in_order(&mut second);
     // The only remaining route is one that came later.
     let third = mesh.east.another_gateway(&[]);
@@ -101,6 +106,39 @@ fn gateways_that_leave_cost_no_request() {
     until_counted(&third, RELAYED, 1);
     leave_in_order(&mut mesh.east.gateway);
     load.assert_no_errors();
+    calls.assert_no_errors();
+}
+
+#[test]
+fn a_tcp_connection_through_a_gateway_that_leaves_goes_on_until_it_is_done() {
+    let mut mesh = Mesh::start();
+    let _lines = mesh.east.app("lines", "l", AppProtocol::Tcp);
+    let caller = mesh.west.caller(&["--upstream", "0=lines.default.east"]);
+    let address = caller.upstream("lines.default.east");
+    let opened = retry_until(PATIENCE, "an echo over TCP", || {
+        let mut stream = TcpStream::connect(address).ok()?;
+        echo(&mut stream, b"before").is_ok().then_some(stream)
+    });
+    let mut stream = opened.unwrap();
+    let gateway = &mut mesh.east.gateway;
+    let listener = gateway.port("gateway").unwrap();
+    gateway.signal(Signal::TERM).unwrap();
+    let is_closed = || TcpStream::connect(listener).is_err().then_some(());
+    retry_until(PATIENCE, "the gateway closing its port", is_closed).unwrap();
+    echo(&mut stream, b"meanwhile").unwrap();
+    drop(stream);
+    let status = gateway.wait(LEFT_WITHIN).unwrap();
+    assert!(status.success(), "{status}: {}", gateway.log());
+}
+
+/// Sends a line, and waits for it to come back.
+fn echo(stream: &mut TcpStream, line: &[u8]) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(line)?;
+    let mut echoed = vec![0; line.len()];
+    stream.read_exact(&mut echoed)?;
+    assert_eq!(echoed, line);
+    Ok(())
 }
 
 /// The load passes the gateway, and still it ends long before its time to drain is up: who comes
