@@ -397,7 +397,7 @@ async fn what_cannot_work_fails_at_once_with_the_reason() {
     let refused = start(config).await.unwrap_err();
     assert!(matches!(refused, MeshError::Tls { .. }), "{refused}");
     let mut config = control.config("orders", "a").await;
-    config.control = "127.0.0.1:1".to_owned();
+    config.control = "127.0.0.1:1".parse().unwrap();
     config.start_timeout = Duration::from_millis(500);
     let began = Instant::now();
     let refused = start(config).await.unwrap_err();
@@ -446,7 +446,7 @@ async fn an_answer_that_is_lost_at_any_byte_costs_no_second_use_of_the_token() {
         let mut config = control.config("stock", &format!("i-{passed}")).await;
         config.token = TokenSource::Given(created.token.parse().unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        config.control = listener.local_addr().unwrap().to_string();
+        config.control = listener.local_addr().unwrap().into();
         let started = tokio::spawn(ObservedClient::start(config));
         // So many bytes of the first answers pass, and then the connection breaks.
         let (mut inside, _) = listener.accept().await.unwrap();

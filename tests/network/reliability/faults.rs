@@ -266,7 +266,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
     // The disk is mounted for the control plane alone; this is its path from outside.
     let disk = PathBuf::from(format!("/proc/{}/root{}", control.pid(), mount.display()));
     let store = disk.join("store");
-    let address = control.port("control").unwrap().into();
+    let address = control.port("control").unwrap().to_string();
     let token = files.path().join("token");
     tollway_net::secret_file::write(&token, create_tokens(&store, 1)[0].as_ref()).unwrap();
     let app = start(&["echo", "--http", "127.0.0.1:0"]);
