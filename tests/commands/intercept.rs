@@ -402,11 +402,10 @@ fn an_app_that_programs_cannot_be_loaded_for_gets_a_network_namespace() {
     let user = User::new();
     need_right!(may_intercept(&user, &WAYS[1..]));
     let _files = serve(&user, "files");
-    let mut start =
-        Start::new(&unshare).args(["--map-root-user", "--"]).args(user.run_words(
-            &["--app-id", "web", "--intercept"],
-            &[curl.to_str().unwrap(), "-sS", "-i", "--max-time", "20", "http://files.mesh/healthz"],
-        ));
+    let mut start = Start::new(&unshare).args(["--map-root-user", "--"]).args(user.run_words(
+        &["--app-id", "web", "--intercept"],
+        &[curl.to_str().unwrap(), "-sS", "-i", "--max-time", "20", "http://files.mesh/healthz"],
+    ));
     for (name, value) in user.variables() {
         start = start.env(name, value);
     }

@@ -1,6 +1,7 @@
 //! A control plane with several addresses: lists, names with several, SRV records, with addresses among
 //! them that drop packets, refuse, or belong to something else. The server of names is dnsmasq.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -59,6 +60,11 @@ impl World {
         self.mesh().west.control_address.port()
     }
 
+    fn control_addresses(&self) -> (SocketAddr, SocketAddr) {
+        let mesh = self.mesh();
+        (mesh.west.control_address, mesh.east.control_address)
+    }
+
     fn serve_names(&self, hosts: &[(&str, &str)], srvs: &[Srv]) -> NameServer {
         let hosts = hosts.iter().map(|(name, at)| ((*name).to_owned(), (*at).to_owned()));
         let hosts: Vec<(String, String)> = hosts.collect();
@@ -95,8 +101,9 @@ impl World {
         command.args(["check", "sidecar", "--app-id", "x", "--control", control]);
         command.env_remove("TOLLWAY_TOKEN");
         let output = self.site.within(|| command.output()).unwrap();
-        let found = [output.stdout, output.stderr].concat();
-        String::from_utf8(found).unwrap()
+        let found = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        // On one line.
+        found.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -193,7 +200,7 @@ fn an_error_names_every_address_and_why_it_failed() {
 fn records_are_used_by_priority_and_weight_and_answers_that_do_not_fit_come_over_tcp() {
     let world = world!();
     let names = resolver!(world, &[NAMES]);
-    let (west, east) = (world.mesh().west.control_address, world.mesh().east.control_address);
+    let (west, east) = world.control_addresses();
     let long = "x".repeat(50);
     let mut hosts = vec![("west", WEST), ("east", EAST)];
     let many: Vec<String> = (0..60).map(|n| format!("{long}-{n}")).collect();

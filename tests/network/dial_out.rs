@@ -2,7 +2,7 @@
 //! `cloud` calls it by the connections that its gateways have opened.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tollway_net::tun::{Tun, TunConfig};
 use tollway_testkit::{Process, need_right, need_tool, retry_until};
 use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::load::Load;
+use tollway_tests::mesh::tcp::until_echoed;
 use tollway_tests::mesh::{
     App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter, until_counted,
 };
@@ -134,8 +135,7 @@ fn a_network_behind_a_firewall_is_called_and_calls() {
     let upstreams = &["--upstream", "0=lines.default.plant"];
     let caller = world.caller(upstreams, &["press", "press-h2c", "press-grpc"]);
     let lines = caller.upstream("lines.default.plant");
-    let echoed = world.cloud.within(|| echo(lines));
-    assert_eq!(echoed, b"over a port of its own");
+    world.cloud.within(|| drop(until_echoed(lines)));
     // Who the callee sees is the caller itself, and no gateway.
     let seen = world.cloud.within(|| {
         get(caller.http(), "/v1.0/invoke/press.default.plant/method/headers").to_lowercase()
@@ -153,16 +153,6 @@ fn a_network_behind_a_firewall_is_called_and_calls() {
     let refused = world.mesh().west.command(&["join", "export"], "");
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("only dial out"), "{refused}");
-}
-
-/// What a line to an echo server comes back as.
-fn echo(address: SocketAddr) -> Vec<u8> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"over a port of its own").unwrap();
-    let mut echoed = vec![0; b"over a port of its own".len()];
-    stream.read_exact(&mut echoed).unwrap();
-    echoed
 }
 
 #[test]
@@ -250,7 +240,7 @@ fn open(gateway: &Process, cloud: &network::Network, credentials: &Credentials) 
 #[test]
 fn no_one_but_a_gateway_of_a_network_that_only_dials_out_is_a_way_to_it() {
     let [cloud, plant, shop] = ["cloud", "plant", "shop"].map(network::Network::start);
-    let holder = cloud.gateway_with("127.0.0.1:0", &["--inside-listen", "127.0.0.1:0"]);
+    let holder = cloud.gateway_with(&["--inside-listen", "127.0.0.1:0"]);
     let (_opener, _dialled) = (plant.dialling_gateway(), shop.gateway());
     plant.command(&["join", "accept", "-"], &cloud.join_bundle());
     shop.join(&cloud);

@@ -1,13 +1,13 @@
 //! One name for a service in several networks: who serves it, and who gets nothing.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use tollway_testkit::retry_until;
 use tollway_tests::load_command;
 use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::load::Load;
+use tollway_tests::mesh::tcp::{echo, until_echoed};
 use tollway_tests::mesh::{App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter};
 
 const RATE: u32 = 300;
@@ -173,16 +173,6 @@ fn weights_share_the_calls_of_one_priority() {
     assert!((share - 0.25).abs() < 0.015, "{share}");
 }
 
-/// Sends a line and reads it back; `None` if the connection is refused or broken.
-fn echoed(address: SocketAddr) -> Option<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"a line").ok()?;
-    let mut answer = [0; 6];
-    stream.read_exact(&mut answer).ok()?;
-    Some(answer.to_vec())
-}
-
 #[test]
 fn grpc_calls_and_connections_of_bytes_go_to_the_next_network_too() {
     let world = World::start();
@@ -205,13 +195,12 @@ fn grpc_calls_and_connections_of_bytes_go_to_the_next_network_too() {
     assert!(seen(&far) > before + 50, "east has taken over");
 
     let address = caller.upstream("lines.default.any");
-    let is_echoed = || echoed(address);
-    retry_until(PATIENCE, "an echo", is_echoed).unwrap();
+    drop(until_echoed(address));
     let relayed = |app: &App| counter(&app.sidecar.process, "tollway_relayed_bytes_total");
     assert_eq!((relayed(&lines) > 0, relayed(&far_lines)), (true, 0));
     lines.kill();
     for _ in 0..5 {
-        assert_eq!(echoed(address).as_deref(), Some(&b"a line"[..]));
+        echo(&mut TcpStream::connect(address).unwrap(), b"a line").unwrap();
     }
     assert!(relayed(&far_lines) > 0);
 }

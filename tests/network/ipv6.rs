@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tollway_testkit::{Process, need_right, need_tool, retry_until};
 use tollway_tests::mesh::http::get;
+use tollway_tests::mesh::tcp::until_echoed;
 use tollway_tests::mesh::{App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, start_tollway};
 use tollway_tests::site::Site;
 
@@ -123,16 +124,7 @@ fn two_networks_call_each_other_over_ipv6_alone() {
         world.until_served(&caller, &format!("{app}.default.east"));
     }
     let lines = caller.upstream("lines.default.east");
-    let echoed = world.west.within(|| {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(lines).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"over IPv6").unwrap();
-        let mut echoed = [0; 9];
-        stream.read_exact(&mut echoed).unwrap();
-        echoed
-    });
-    assert_eq!(&echoed, b"over IPv6");
+    world.west.within(|| drop(until_echoed(lines)));
     // Both sides' listeners of an app and its sidecar, and what they report.
     let echo = || start_tollway("echo").args(["--http", LOCAL]).start_listening().unwrap();
     let (of_west, of_east) = (world.in_west(move |_| echo()), world.in_east(move |_| echo()));

@@ -1,6 +1,5 @@
 //! Processes that come and go under load: none that leaves in order costs a request.
 
-use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use rustix::process::Signal;
 use tollway_testkit::{Process, retry_until};
 use tollway_tests::mesh::http::{Client, Version, empty, get, runtime};
 use tollway_tests::mesh::load::Load;
+use tollway_tests::mesh::tcp::{echo, until_echoed};
 use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter, until_counted};
 
 const SERVICE: &str = "echo.default.east";
@@ -114,12 +114,7 @@ fn a_tcp_connection_through_a_gateway_that_leaves_goes_on_until_it_is_done() {
     let mut mesh = Mesh::start();
     let _lines = mesh.east.app("lines", "l", AppProtocol::Tcp);
     let caller = mesh.west.caller(&["--upstream", "0=lines.default.east"]);
-    let address = caller.upstream("lines.default.east");
-    let opened = retry_until(PATIENCE, "an echo over TCP", || {
-        let mut stream = TcpStream::connect(address).ok()?;
-        echo(&mut stream, b"before").is_ok().then_some(stream)
-    });
-    let mut stream = opened.unwrap();
+    let mut stream = until_echoed(caller.upstream("lines.default.east"));
     let gateway = &mut mesh.east.gateway;
     let listener = gateway.port("gateway").unwrap();
     gateway.signal(Signal::TERM).unwrap();
@@ -129,16 +124,6 @@ fn a_tcp_connection_through_a_gateway_that_leaves_goes_on_until_it_is_done() {
     drop(stream);
     let status = gateway.wait(LEFT_WITHIN).unwrap();
     assert!(status.success(), "{status}: {}", gateway.log());
-}
-
-/// Sends a line, and waits for it to come back.
-fn echo(stream: &mut TcpStream, line: &[u8]) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(line)?;
-    let mut echoed = vec![0; line.len()];
-    stream.read_exact(&mut echoed)?;
-    assert_eq!(echoed, line);
-    Ok(())
 }
 
 /// The load passes the gateway, and still it ends long before its time to drain is up: who comes

@@ -1,16 +1,15 @@
 //! A settings file that changes while its sidecar carries load: nothing fails, nothing is closed.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use hyper::Request;
 use rustix::process::Signal;
 use tollway_testkit::{Process, TempDir, free_port, retry_until};
 use tollway_tests::mesh::http::{Client, Version, empty, get, runtime};
+use tollway_tests::mesh::tcp::{echo, until_echoed};
 use tollway_tests::mesh::{App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter};
 
 const CHANGES: u64 = 50;
@@ -103,14 +102,14 @@ fn upstreams_come_and_go_and_open_connections_stay() {
     let page = get(caller.process.port("admin").unwrap(), "/config");
     assert!(page.contains(&format!("cannot listen on 127.0.0.1:{taken}")), "{page}");
     assert!(page.contains("max_requests: 50000"), "{page}");
-    echo(&mut until_echoed(address), b"still there");
+    drop(until_echoed(address));
     settings.replace("upstreams: []\n");
     hang_up_until(&caller.process, 3, false);
     let closed = retry_until(PATIENCE, "a closed port", || {
         TcpStream::connect(address).is_err().then_some(())
     });
     closed.unwrap();
-    echo(&mut open, b"the connection outlives its listener");
+    echo(&mut open, b"the connection outlives its listener").unwrap();
 }
 
 /// An HTTP and a TCP app.
@@ -153,7 +152,7 @@ impl Load {
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&counts[2]));
         threads.push(std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                echo(&mut stream, b"a line over plain TCP");
+                echo(&mut stream, b"a line over plain TCP").unwrap();
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }));
@@ -181,26 +180,6 @@ fn http_load(version: Version, listener: SocketAddr, stop: &AtomicBool, count: &
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-}
-
-/// A connection on which bytes have come back.
-fn until_echoed(address: SocketAddr) -> TcpStream {
-    let connect = || {
-        let mut stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        stream.write_all(b"?").ok()?;
-        let mut back = [0; 1];
-        stream.read_exact(&mut back).ok()?;
-        Some(stream)
-    };
-    retry_until(PATIENCE, "an echo over TCP", connect).unwrap()
-}
-
-fn echo(stream: &mut TcpStream, said: &[u8]) {
-    stream.write_all(said).unwrap();
-    let mut heard = vec![0; said.len()];
-    stream.read_exact(&mut heard).unwrap();
-    assert_eq!(heard, said);
 }
 
 /// A settings file, behind a link to the directory that it is in.

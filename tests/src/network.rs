@@ -126,17 +126,17 @@ impl Network {
     }
 
     pub fn gateway(&self) -> Process {
-        self.gateway_at("127.0.0.1:0")
+        self.gateway_with(&[])
     }
 
-    /// A gateway with `place` as its advertised address.
-    pub fn gateway_at(&self, place: &str) -> Process {
-        self.gateway_with(place, &[])
+    /// A gateway that advertises this address.
+    pub fn gateway_at(&self, address: &str) -> Process {
+        self.gateway_with(&["--advertise", address])
     }
 
-    pub fn gateway_with(&self, place: &str, options: &[&str]) -> Process {
+    pub fn gateway_with(&self, options: &[&str]) -> Process {
         self.data_plane("gateway", &["--gateway"])
-            .args(["--listen", "127.0.0.1:0", "--advertise", place])
+            .args(["--listen", "127.0.0.1:0"])
             .args(options)
             .start_listening()
             .unwrap()

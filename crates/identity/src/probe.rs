@@ -182,7 +182,7 @@ impl ProbeHello {
 
 /// The secret with which `of` probes, made of a key that stays.
 pub(crate) fn derive(key: &[u8], of: &NetworkName, joined_at_unix_s: u64) -> ProbeSecret {
-    let name = of.to_lower().to_string();
+    let name = of.to_lower();
     ProbeSecret::new(mac(key, &[OF_SECRET, &joined_at_unix_s.to_be_bytes(), name.as_bytes()]))
 }
 

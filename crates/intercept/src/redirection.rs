@@ -236,7 +236,7 @@ mod tests {
         for (table, (family, loopback)) in
             tables.iter().zip([("ip", "ip daddr 127.0.0.0/8"), ("ip6", "ip6 daddr ::1")])
         {
-            let frame = format!("{family} tollway {{ chain tollway {{ }} }}");
+            let frame = format!("{family} tollway {{ chain tollway {{ }} }}\n");
             assert_eq!(sorted(table), sorted(&(frame + &rules(loopback))), "{listed}");
         }
     }

@@ -60,7 +60,7 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     const AT_ONCE: usize = 50;
     let mut west = West::of(Network::start_with("west", BY_GATEWAY), INSIDE);
     let mut east = Network::start_with("east", BY_GATEWAY);
-    let east_gateway = east.gateway_with("127.0.0.1:0", INSIDE);
+    let east_gateway = east.gateway_with(INSIDE);
     let to_west = inside_of(&west.gateway);
     let to_east = inside_of(&east_gateway);
     let others = [

@@ -46,7 +46,7 @@ impl West {
     pub(crate) fn of(network: Network, options: &[&str]) -> Self {
         let app = App::start(Script::new());
         let stock = network.sidecar("stock", &["--app-port", &app.port()]);
-        let gateway = network.gateway_with("127.0.0.1:0", options);
+        let gateway = network.gateway_with(options);
         let west = Self { network, app, stock, gateway };
         west.wait_for_routes();
         west

@@ -88,7 +88,7 @@ impl World {
         let port = address.port().to_string();
         let stock = network.sidecar("stock", &[&["--app-port", &port], times].concat());
         let web = network.sidecar("web", times);
-        let gateway = network.gateway_with("127.0.0.1:0", times);
+        let gateway = network.gateway_with(times);
         let (files, front) = front(tollway(), &format!("http://{address}"), times);
         let callers = ["web", "cron"].map(|caller| network.client(caller, "stock", b"http/1.1"));
         let to_control = network.client_of_control("web");

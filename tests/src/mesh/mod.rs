@@ -7,6 +7,7 @@ pub mod chat;
 pub mod http;
 pub mod load;
 pub mod memory;
+pub mod tcp;
 
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -38,8 +38,6 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_limit_is_documented() {
         const PAGE: &str = include_str!("../../../../docs/limits.md");

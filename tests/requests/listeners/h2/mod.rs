@@ -108,8 +108,7 @@ impl Stand {
                 (attacked, Aim { address, tls: None }, relay)
             }
             Kind::Mesh | Kind::Gateway => {
-                let gateway =
-                    (kind == Kind::Gateway).then(|| network.gateway_with("127.0.0.1:0", options));
+                let gateway = (kind == Kind::Gateway).then(|| network.gateway_with(options));
                 let address = match &gateway {
                     Some(gateway) => gateway.port("gateway").unwrap(),
                     None => stock.port("inbound").unwrap(),

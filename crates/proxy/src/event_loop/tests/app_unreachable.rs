@@ -2,17 +2,20 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::sim::Peer;
 use super::*;
 
 /// Answers every connection with the bytes it sent.
 pub(super) fn start_tcp_echo() -> SocketAddr {
-    listen_with(|mut peer| {
-        spawn(async move {
-            let mut all = Vec::new();
-            peer.read_to_end(&mut all).await.unwrap();
-            peer.write_all(&all).await.unwrap();
-        });
-    })
+    listen_with(tcp_echo)
+}
+
+pub(super) fn tcp_echo(mut peer: Peer) {
+    spawn(async move {
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).await.unwrap();
+        peer.write_all(&all).await.unwrap();
+    });
 }
 
 /// `stock` in the caller's own network, with a sidecar for each app, or behind a gateway.

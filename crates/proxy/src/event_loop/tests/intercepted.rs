@@ -6,8 +6,8 @@ use tollway_model::failover::{FailoverNetwork, FailoverRules};
 use tollway_net::Conn;
 use tollway_routing::intercept::{LeftAlone, Meaning, Spared};
 
-use super::app_unreachable::start_tcp_echo;
-use super::sim::Stream;
+use super::app_unreachable::tcp_echo;
+use super::sim::{Stream, listen_at};
 use super::*;
 use crate::interception::{Interception, NameTable, Origins};
 
@@ -229,16 +229,21 @@ fn a_service_that_is_away_answers_requests_and_resets_bytes() {
 #[test]
 fn other_connections_are_passed_on() {
     let site = Site::new(AppProtocol::Http, start_app());
-    let outside = start_tcp_echo();
-    let mut stream = site.dial(Some(outside));
-    let sent = vec![b'q'; 2_000_000];
-    stream.send_meanwhile(&sent[..]);
-    stream.finish();
-    let mut back = Vec::new();
-    stream.read_to_end(&mut back).unwrap();
-    assert!(back == sent, "{} of {}", back.len(), sent.len());
+    let at = |port| SocketAddr::from((Ipv4Addr::new(203, 0, 113, 7), port));
+    // One that is left alone is passed on as well, and is not counted.
+    for (port, count) in [(7, 1), (LEFT_ALONE, 1)] {
+        listen_at(at(port), tcp_echo);
+        let mut stream = site.dial(Some(at(port)));
+        let sent = vec![b'q'; 2_000_000];
+        stream.send_meanwhile(&sent[..]);
+        stream.finish();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        assert!(back == sent, "{} of {}", back.len(), sent.len());
+        assert_eq!(site.counts(), [0, 0, 0, 0, count, 0]);
+    }
     // One that cannot be made ends the app's.
-    assert!(is_reset(site.dial(Some(unused_address()))));
+    assert!(is_reset(site.dial(Some(at(8)))));
     assert_eq!(site.counts(), [0, 0, 0, 0, 2, 0]);
 }
 
