@@ -240,18 +240,26 @@ fn a_failed_call_is_explained_up_to_where_it_ended() {
     }
     assert!(denied["call_trace"].get("admission").is_none(), "{denied}");
 
+    // While the control plane of west stands still, it withdraws nothing.
+    mesh.west.control.signal(Signal::STOP).unwrap();
     mesh.east.gateway.signal(Signal::KILL).unwrap();
     app.sidecar.process.signal(Signal::KILL).unwrap();
-    let lost = retry_until(PATIENCE, "the gateway's loss", || {
-        let explained = explain_json(&caller, &["echo.default.east/"]);
-        (explained["call_trace"]["failure"]["at"] == "gateway").then_some(explained)
-    });
-    let lost = lost.unwrap();
+    let until_failed_at = |at: &str| {
+        let lost = retry_until(PATIENCE, at, || {
+            let explained = explain_json(&caller, &["echo.default.east/"]);
+            (explained["call_trace"]["failure"]["at"] == at).then_some(explained)
+        });
+        lost.unwrap()
+    };
+    let lost = until_failed_at("gateway");
     let gateway = mesh.east.gateway.port("gateway").unwrap().to_string();
     let failed = lost["call_trace"]["failed_attempts"].as_array().unwrap();
     assert!((1..=8).contains(&failed.len()), "{lost}");
     assert_eq!(failed[0]["code"], "ERR_GATEWAY_UNREACHABLE", "{lost}");
     assert_eq!(failed[0]["address"], gateway.as_str(), "{lost}");
+    mesh.west.control.signal(Signal::CONT).unwrap();
+    let withdrawn = until_failed_at("network");
+    assert_eq!(withdrawn["error"]["errorCode"], "ERR_UNREACHABLE_NETWORK", "{withdrawn}");
 }
 
 const EAST: &str = "spiffe://east.tollway/ns/default/echo";

@@ -152,6 +152,12 @@ async fn west_and_evil_east(
     script: impl Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync + 'static,
 ) -> (support::Network, Arc<Evil>, impl Sized) {
     let Joined { east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    // The gateway of east goes on to answer probes with the secret that it has by then.
+    let begun = Instant::now();
+    while !west.admin.joins().await.unwrap()[0].reachable {
+        assert!(begun.elapsed() < PATIENCE, "east is not reached");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let of_west = west.admin.export_join(0).await.unwrap();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
     let of_west = JoinBundle::verify(&of_west, now.try_into().unwrap()).unwrap();

@@ -126,22 +126,25 @@ impl Contact {
 }
 
 /// What is to be stored as the reason why the other control plane does not answer: `None` for what is
-/// there.
+/// there. Without a verdict, its gateways cannot be probed yet.
 fn decide_error(
-    is_reachable: bool,
+    verdict: Option<&Verdict>,
     silent: Duration,
     last: &LastContact,
     limit: Duration,
 ) -> Option<String> {
-    if !is_reachable {
-        let between = if last.failure.is_empty() { "" } else { "; " };
-        return Some(format!("no gateway of it answers{between}{}", last.failure));
+    let has_failed = !last.failure.is_empty();
+    match verdict {
+        Some(Verdict::Silent) => {
+            let between = if has_failed { "; " } else { "" };
+            Some(format!("no gateway of it answers{between}{}", last.failure))
+        }
+        None if has_failed => Some(last.failure.clone()),
+        Some(Verdict::Reachable { .. }) | None if silent > limit => {
+            Some(if has_failed { last.failure.clone() } else { "it is silent".to_owned() })
+        }
+        Some(Verdict::Reachable { .. }) | None => last.is_up.then(String::new),
     }
-    if silent > limit {
-        let is_known = !last.failure.is_empty();
-        return Some(if is_known { last.failure.clone() } else { "it is silent".to_owned() });
-    }
-    last.is_up.then(String::new)
 }
 
 /// Where calls of a joined network are dialled, and what is stored of its state.
@@ -227,9 +230,7 @@ impl Link {
             }
             let verdict =
                 if dials_out { Some(verdict_of_reverse(&gateways)) } else { liveness.verdict() };
-            if let Some(verdict) = verdict
-                && let Err(error) = self.note(&link, verdict).await
-            {
+            if let Err(error) = self.note(&link, verdict).await {
                 warn!(error = %tollway_model::chain(&error), "whether a joined network can be reached was not stored; trying again");
                 tokio::time::sleep(STORE_PAUSE).await;
             }
@@ -267,15 +268,20 @@ impl Link {
     }
 
     /// Stores what has changed.
-    async fn note(&self, link: &stored::PeerLink, verdict: Verdict) -> Result<(), LinkError> {
+    async fn note(
+        &self,
+        link: &stored::PeerLink,
+        verdict: Option<Verdict>,
+    ) -> Result<(), LinkError> {
         let network = &self.joined.network;
         let limit = self.joined.peering.timing.unreachable_after;
-        let is_reachable = verdict != Verdict::Silent;
         let (silent, error) = {
             let last = self.contact.lock();
             let silent = last.at.elapsed();
-            (silent, decide_error(is_reachable, silent, &last, limit))
+            (silent, decide_error(verdict.as_ref(), silent, &last, limit))
         };
+        let verdict = verdict.unwrap_or_else(|| stored_verdict(link));
+        let is_reachable = verdict != Verdict::Silent;
         let error = error.filter(|error| error.is_empty() != link.last_error.is_empty());
         let passed_over: Vec<v1::Address> = match verdict {
             Verdict::Reachable { passed_over } => passed_over.into_iter().map(Into::into).collect(),
@@ -450,19 +456,28 @@ mod tests {
 
     #[test]
     fn what_is_stored_of_a_silent_control_plane_follows_from_the_last_contact() {
-        let check = |is_reachable, silent_s, failure: &str, is_up, expected: Option<&str>| {
+        let reachable = Some(Verdict::Reachable { passed_over: Vec::new() });
+        let (silent, none) = (Some(Verdict::Silent), None);
+        let check = |verdict: &Option<Verdict>, silent_s, failure: &str, is_up, expected| {
             let last = LastContact { at: Instant::now(), failure: failure.to_owned(), is_up };
             let limit = Duration::from_secs(5);
-            let found = decide_error(is_reachable, Duration::from_secs(silent_s), &last, limit);
-            assert_eq!(found.as_deref(), expected, "{is_reachable} {silent_s} {failure} {is_up}");
+            let silent = Duration::from_secs(silent_s);
+            let found = decide_error(verdict.as_ref(), silent, &last, limit);
+            let expected: Option<&str> = expected;
+            assert_eq!(found.as_deref(), expected, "{verdict:?} {silent_s} {failure} {is_up}");
         };
         // Its gateways answer: what is stored stays until it has answered, or has been silent for long.
-        check(true, 1, "", false, None);
-        check(true, 1, "cannot dial it", false, None);
-        check(true, 1, "", true, Some(""));
-        check(true, 6, "cannot dial it", false, Some("cannot dial it"));
-        check(true, 6, "", true, Some("it is silent"));
-        check(false, 1, "", true, Some("no gateway of it answers"));
-        check(false, 9, "cut", false, Some("no gateway of it answers; cut"));
+        check(&reachable, 1, "", false, None);
+        check(&reachable, 1, "cannot dial it", false, None);
+        check(&reachable, 1, "", true, Some(""));
+        check(&reachable, 6, "cannot dial it", false, Some("cannot dial it"));
+        check(&reachable, 6, "", true, Some("it is silent"));
+        check(&silent, 1, "", true, Some("no gateway of it answers"));
+        check(&silent, 9, "cut", false, Some("no gateway of it answers; cut"));
+        // Without the secret for probes.
+        check(&none, 1, "", false, None);
+        check(&none, 1, "malformed", false, Some("malformed"));
+        check(&none, 6, "", false, Some("it is silent"));
+        check(&none, 1, "", true, Some(""));
     }
 }
