@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollway_model::{Label, ServiceName, ServiceState};
+use tollway_model::{Label, Locality, ServiceName, ServiceState};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::Admin;
 use tollway_wire::v1::create_token_request::Scope as Asked;
@@ -365,7 +365,16 @@ fn list_services(catalogue: &Catalogue) -> Vec<v1::ServiceStatus> {
     let local = catalogue.local_services().map(|name| {
         let aggregate = catalogue.aggregate(name);
         let workloads = u32::try_from(catalogue.workload_count(name)).unwrap_or(u32::MAX);
-        status(name, aggregate.protocol, aggregate.ready_replicas, workloads, true)
+        let place = |(locality, ready, workloads): (Locality, u32, u32)| v1::LocalityStatus {
+            locality: locality.is_stated().then(|| (&locality).into()),
+            ready,
+            workloads,
+        };
+        v1::ServiceStatus {
+            localities: catalogue.localities(name).into_iter().map(place).collect(),
+            locality_rules: catalogue.objects().traffic_of(name).locality.map(Into::into),
+            ..status(name, aggregate.protocol, aggregate.ready_replicas, workloads, true)
+        }
     });
     let mut services: BTreeMap<ServiceName, v1::ServiceStatus> = local
         .zip(catalogue.local_services())
@@ -395,7 +404,14 @@ fn status(
     workloads: u32,
     reachable: bool,
 ) -> v1::ServiceStatus {
-    v1::ServiceStatus { service: Some(name.into()), protocol, ready_replicas, workloads, reachable }
+    v1::ServiceStatus {
+        service: Some(name.into()),
+        protocol,
+        ready_replicas,
+        workloads,
+        reachable,
+        ..v1::ServiceStatus::default()
+    }
 }
 
 fn join_status(peer: &Peer) -> Option<v1::JoinStatus> {

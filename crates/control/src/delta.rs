@@ -75,6 +75,7 @@ mod tests {
             address: "10.0.0.1:50002".parse().unwrap(),
             protocol: AppProtocol::Http,
             ready: true,
+            locality: tollway_model::Locality::default(),
         };
         let key =
             Key::Workload { namespace: service.namespace, app: service.app, instance: label("a") };

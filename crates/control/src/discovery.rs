@@ -429,6 +429,7 @@ mod tests {
         let endpoint = v1::Endpoint {
             instance: "i".repeat(63),
             address: Some(v1::Address { ip: vec![0xff; 16], port: u32::from(u16::MAX) }),
+            locality: 256,
         };
         let name = || "n".repeat(63);
         let service = v1::ServiceName { app: name(), namespace: name(), network: name() };
@@ -436,6 +437,11 @@ mod tests {
             endpoints: vec![endpoint; tollway_wire::ENDPOINTS_PER_SERVICE_LIMIT],
             protocol: 1,
             trust_domain: name(),
+            localities: vec![
+                v1::Locality { region: name(), zone: name() };
+                tollway_wire::LOCALITIES_PER_SERVICE_LIMIT
+            ],
+            unready: vec![v1::UnreadyReplicas { locality: 256, replicas: u32::MAX }; 257],
         };
         let update = v1::ServiceUpdate {
             service: Some(service),

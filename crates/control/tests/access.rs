@@ -143,6 +143,7 @@ fn asks(method: &str) -> Vec<Ask> {
                     address: Some(here()),
                     protocol: v1::AppProtocol::Http.into(),
                     ready: true,
+                    locality: None,
                 };
                 one(v1::RegisterRequest { request: Some(Announce::Workload(workload)) })
             }),

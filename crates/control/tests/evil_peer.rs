@@ -222,7 +222,7 @@ async fn a_joined_network_that_flips_its_roots_changes_trust_rarely() {
         let message = v1::FollowResponse { revision: number + 2, trust, ..Default::default() };
         (phase != Phase::Over).then_some(message)
     };
-    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    let (mut west, evil, _rest) = Box::pin(west_and_evil_east(script)).await;
     let caller = west.member("caller", "a").await;
     let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
     watch.until("stock.default.east", "remote x1 via 1").await;
@@ -267,7 +267,7 @@ async fn a_joined_network_whose_services_flap_is_stored_a_few_times_a_second() {
         let message = v1::FollowResponse { revision: number + 2, services, ..Default::default() };
         (phase != Phase::Over).then_some(message)
     };
-    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    let (mut west, evil, _rest) = Box::pin(west_and_evil_east(script)).await;
     let before = west.admin.services().await.unwrap().revision;
     let begun = Instant::now();
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -288,7 +288,7 @@ async fn a_joined_network_that_sends_what_is_not_taken_is_asked_less_and_less() 
         let services = vec![aggregate("no/label", 1)];
         Some(v1::FollowResponse { revision: number + 2, services, ..Default::default() })
     };
-    let (mut west, evil, _rest) = west_and_evil_east(script).await;
+    let (mut west, evil, _rest) = Box::pin(west_and_evil_east(script)).await;
     let begun = Instant::now();
     while !west.admin.joins().await.unwrap()[0].last_error.contains("malformed") {
         assert!(begun.elapsed() < PATIENCE, "{:?}", west.admin.joins().await);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tollway_config::{AppScheme, request_path};
-use tollway_model::{AppId, AppProtocol, HostNames, Label};
+use tollway_model::{AppId, AppProtocol, AreaName, HostNames, Label, Locality};
 use tollway_proxy::mesh::{Targets, TargetsError};
 use tollway_proxy::{AsDaprd, Cors, HealthCheck, WebPages};
 use tollway_runtime::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
@@ -40,6 +40,8 @@ pub struct DaprdOptions {
     pub metrics: Option<SocketAddr>,
     /// The control plane, if it is not the local one.
     pub control: Option<Targets>,
+    /// Where the sidecar runs.
+    pub locality: Locality,
     /// Which web pages may use the API.
     pub web_pages: WebPages,
     pub drain: Duration,
@@ -138,6 +140,7 @@ impl DaprdOptions {
             advertise,
             metrics: metrics(given)?,
             control,
+            locality: locality(variable)?,
             web_pages: web_pages(given),
             drain: graceful(given),
             block: given.duration("dapr-block-shutdown-duration"),
@@ -288,6 +291,15 @@ fn inbound_listener(
     // other hosts, whatever the host's address.
     let advertise = host.filter(|_| !ip.is_loopback()).map(|host| SocketAddr::new(host, 0));
     Ok((SocketAddr::new(ip, port), advertise))
+}
+
+/// Where the sidecar runs, by variables of Tollway's own.
+fn locality(variable: impl Fn(&str) -> Option<String>) -> Result<Locality, Refusal> {
+    let name = |of: &str| -> Result<Option<AreaName>, Refusal> {
+        let name = variable(of).map(|name| AreaName::new(&name)).transpose();
+        name.map_err(|error| format!("{of}: {error}"))
+    };
+    Ok(Locality { region: name("TOLLWAY_REGION")?, zone: name("TOLLWAY_ZONE")? })
 }
 
 /// What the variables of OpenTelemetry say of the process. Attributes that are not `KEY=VALUE` are left

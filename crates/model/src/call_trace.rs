@@ -10,6 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::failure::{ErrorCode, Group};
+use crate::locality::Level;
 use crate::object::ObjectName;
 
 pub use part::{CALLEE_PART_BYTES_LIMIT, CalleePart};
@@ -49,6 +50,12 @@ pub struct CallTrace {
     /// Why the callee's sidecar admitted or refused the request; none if it does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
+    /// The limit of a traffic policy that the request is over, if the callee's sidecar reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<OverLimit>,
+    /// What was decided on a call of a host out of the mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressTaken>,
     /// Requests sent, including the last.
     #[serde(default)]
     pub attempts: u32,
@@ -93,6 +100,10 @@ pub struct Service {
     /// Those of them that were passed over, since the caller's sidecar has ejected them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ejected_replicas: u32,
+    /// What replicas of each level take, where near ones are preferred; the nearest first, and only levels
+    /// that have replicas.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<LevelShown>,
     /// Gateways that are dialled for it, the first [`GATEWAYS_LIMIT`]: those of its network or of
     /// the caller's. Empty for a service of the caller's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -100,6 +111,17 @@ pub struct Service {
     /// If `gateways` are those of the caller's network: the gateways of the service's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote_gateways: Vec<String>,
+}
+
+/// The replicas of one level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LevelShown {
+    pub level: Level,
+    /// Those that can be sent requests, as the caller's sidecar has found.
+    pub healthy: u32,
+    pub registered: u32,
+    /// The part of all requests that they take by their health, before any spill over.
+    pub percent: u32,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
@@ -140,6 +162,9 @@ pub struct Connection {
     /// The replica that the peer's certificate names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// How near the replica is to the caller, where near ones are preferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
     /// The SPIFFE ID of the peer's certificate.
     pub callee: String,
     /// Whether it was made while this request waited.
@@ -174,6 +199,64 @@ pub enum Admission {
     WouldBeRefused(ObjectName),
     /// This policy refuses it. Only callers of the callee's namespace see this.
     Refused(ObjectName),
+}
+
+/// A limit that a request is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OverLimit {
+    pub limit: LimitWord,
+    /// It is in shadow mode, so that the request was let in.
+    pub is_shadow: bool,
+}
+
+/// What a limit of a traffic policy counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitWord {
+    /// Requests of this caller in a time.
+    Caller,
+    /// Requests of all callers in a time.
+    Service,
+    /// Requests of this caller at one time.
+    Concurrency,
+}
+
+impl LimitWord {
+    const ALL: [Self; 3] = [Self::Caller, Self::Service, Self::Concurrency];
+
+    /// `caller`, `service` or `concurrency`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Service => "service",
+            Self::Concurrency => "concurrency",
+        }
+    }
+}
+
+/// A call of a host out of the mesh.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EgressTaken {
+    /// The host with its port.
+    pub host: String,
+    pub decision: EgressWord,
+    /// The Egress that allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<ObjectName>,
+}
+
+/// What the rules for hosts out of the mesh decide on a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressWord {
+    /// An Egress allows it.
+    Allowed,
+    /// It passes by default.
+    Default,
+    Refused,
+    /// It passes, and would be refused if what is in shadow mode were in force.
+    ShadowRefused,
 }
 
 /// An attempt that failed and was followed by another.

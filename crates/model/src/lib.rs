@@ -12,6 +12,7 @@ pub mod egress;
 pub mod failover;
 pub mod failure;
 mod host_names;
+mod locality;
 mod mode;
 mod name;
 pub mod neighbour;
@@ -33,6 +34,7 @@ pub use egress::{Egress, EgressDefault, HostName};
 pub use failover::Failover;
 pub use failure::ErrorCode;
 pub use host_names::HostNames;
+pub use locality::{AREA_NAME_BYTES, AreaName, AreaNameError, Level, Locality};
 pub use mode::Mode;
 pub use name::{
     ANY_NETWORK, AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName,
@@ -51,7 +53,7 @@ pub use revocation::Revocation;
 pub use route::{Route, RouteScope};
 pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
-    Workload,
+    Unready, Workload,
 };
 pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::failover::FailoverRules;
+use crate::locality::Locality;
 use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
 use crate::route::Route;
 use crate::traffic_policy::TrafficParts;
@@ -74,6 +75,7 @@ pub struct Workload {
     pub protocol: AppProtocol,
     /// Whether it should be sent requests.
     pub ready: bool,
+    pub locality: Locality,
 }
 
 /// One address of one workload of a service in the same network.
@@ -81,6 +83,22 @@ pub struct Workload {
 pub struct Endpoint {
     pub instance: Instance,
     pub address: SocketAddr,
+    pub locality: Locality,
+}
+
+impl Endpoint {
+    /// An endpoint of which no zone or region is stated.
+    #[must_use]
+    pub fn new(instance: Instance, address: SocketAddr) -> Self {
+        Self { instance, address, locality: Locality::default() }
+    }
+}
+
+/// Replicas of a service in one place that are registered and not ready.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unready {
+    pub locality: Locality,
+    pub replicas: u32,
 }
 
 /// What is known of a service in another network: never its endpoints.
@@ -116,7 +134,14 @@ pub enum UnavailableReason {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServiceState {
     /// Endpoints of the caller's own network; only ready ones are listed, at least one.
-    Local { endpoints: Arc<[Endpoint]>, protocol: AppProtocol, trust_domain: TrustDomain },
+    Local {
+        endpoints: Arc<[Endpoint]>,
+        /// Registered replicas that are not ready, by where they are; only where a zone or a region of
+        /// some replica is stated.
+        unready: Arc<[Unready]>,
+        protocol: AppProtocol,
+        trust_domain: TrustDomain,
+    },
     /// Another network's service; at least one replica and one gateway.
     Remote { remote: Remote, protocol: AppProtocol, trust_domain: TrustDomain },
     /// It is called in any network: one of these serves each request.

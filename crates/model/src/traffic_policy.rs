@@ -5,7 +5,7 @@
 //! policy does not have is that of the policy for all services of the namespace, and otherwise the
 //! default; so a policy for one service takes the place of the general one part by part.
 //!
-//! Some parts hold at the sidecars of callers: `balancing`, `slow_start`, `outlier`,
+//! Some parts hold at the sidecars of callers: `balancing`, `locality`, `slow_start`, `outlier`,
 //! `panic_percent`, `faults`. Each caller's sidecar decides by what it sees itself. The others hold at
 //! the sidecar of each replica: `rate`, `concurrency_per_caller`, `shedding`. What a replica admits is
 //! so many times as many for the service as it has replicas. This module validates one policy; `routing`
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::locality::Level;
 use crate::mode::Mode;
 use crate::name::{AppId, ServiceName};
 use crate::object::ObjectName;
@@ -31,6 +32,8 @@ pub const RATE_REQUESTS_LIMIT: u32 = 1_000_000;
 pub const RATE_PERIOD_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Longest time of an ejection, of an interval, of a slow start or of a decay.
 pub const TRAFFIC_TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Most requests by which a near replica is ahead before others go further.
+pub const LOCALITY_SPILL_OVER_LIMIT: u32 = 1_000_000;
 /// Longest delay that a fault adds.
 pub const FAULT_DELAY_LIMIT: Duration = Duration::from_secs(5 * 60);
 
@@ -57,6 +60,12 @@ pub enum TrafficPolicyError {
     TooLong { field: &'static str, limit: Duration },
     #[error("`{field}` is {number}; at most {limit} are accepted")]
     TooLarge { field: &'static str, number: u32, limit: u32 },
+    #[error("`locality.threshold` is {percent}; 1 to 100 are accepted")]
+    Threshold { percent: u32 },
+    #[error(
+        "`locality.spillOver.requestsPerReplica` is {number}; 1 to {LOCALITY_SPILL_OVER_LIMIT} are accepted"
+    )]
+    SpillOver { number: u32 },
     #[error("`outlier.ejection` is longer than `outlier.longestEjection`")]
     Ejection,
     #[error("`outlier.deviations` is {thousandths} thousandths; 500 to 10000 are accepted")]
@@ -98,6 +107,25 @@ pub enum Balancing {
 impl Balancing {
     /// What `decay` is where none is named.
     pub const DECAY: Duration = Duration::from_secs(10);
+}
+
+/// Replicas near the caller are preferred: those of its zone, then those of its region, then all others
+/// of its network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalityRules {
+    /// The nearest level that counts; with [`Level::Network`] none is preferred.
+    pub prefer: Level,
+    /// The replicas of a level take all requests while so many percent of them are healthy; with fewer,
+    /// the next level takes a share.
+    pub threshold: u32,
+    /// A request goes to the next level if that has a replica with so many fewer requests of the same
+    /// data thread under way.
+    pub spill_over: u32,
+}
+
+impl LocalityRules {
+    /// What holds where a policy names no more than that near replicas are preferred.
+    pub const DEFAULT: Self = Self { prefer: Level::Zone, threshold: 70, spill_over: 10 };
 }
 
 /// Replicas that fail get no requests for a while.
@@ -243,6 +271,8 @@ pub struct TrafficPolicy {
 pub struct TrafficParts {
     /// At callers: by what a replica is chosen.
     pub balancing: Option<Balancing>,
+    /// At callers: whether near replicas come first.
+    pub locality: Option<LocalityRules>,
     /// At callers: a replica that joins the others, or comes back to them, gets a share of the
     /// requests that rises to the whole over this time. Zero is none.
     pub slow_start: Option<Duration>,
@@ -280,6 +310,7 @@ impl TrafficParts {
             |own: Vec<Fault>| if own.is_empty() { general.faults.clone() } else { own };
         Self {
             balancing: self.balancing.or(general.balancing),
+            locality: self.locality.or(general.locality),
             slow_start: self.slow_start.or(general.slow_start),
             outlier: self.outlier.or(general.outlier),
             panic_percent: self.panic_percent.or(general.panic_percent),
@@ -305,6 +336,7 @@ impl TrafficParts {
         if let Some(Balancing::PeakEwma { decay }) = self.balancing {
             check_positive("balancing.decay", decay, TRAFFIC_TIME_LIMIT)?;
         }
+        self.locality.iter().try_for_each(check_locality)?;
         check_time("slowStart", self.slow_start.unwrap_or_default(), TRAFFIC_TIME_LIMIT)?;
         if let Some(outlier) = &self.outlier {
             check_outlier(outlier)?;
@@ -394,6 +426,17 @@ impl TrafficPolicy {
         }
         self.parts.check()
     }
+}
+
+fn check_locality(locality: &LocalityRules) -> Result<(), TrafficPolicyError> {
+    let LocalityRules { prefer: _, threshold, spill_over } = *locality;
+    if !(1..=100).contains(&threshold) {
+        return Err(TrafficPolicyError::Threshold { percent: threshold });
+    }
+    if !(1..=LOCALITY_SPILL_OVER_LIMIT).contains(&spill_over) {
+        return Err(TrafficPolicyError::SpillOver { number: spill_over });
+    }
+    Ok(())
 }
 
 fn check_outlier(outlier: &Outlier) -> Result<(), TrafficPolicyError> {

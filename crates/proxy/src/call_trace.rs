@@ -10,8 +10,8 @@ use rustls::{CipherSuite, ProtocolVersion};
 use tollway_http::ResponseHead;
 use tollway_model::ErrorCode;
 use tollway_model::call_trace::{
-    Admission, CalleePart, Connection as TracedConnection, FAILED_ATTEMPTS_LIMIT, FailedAttempt,
-    Failure, Fault, Service, Stage, Times, Tls,
+    Admission, CalleePart, Connection as TracedConnection, EgressTaken, FAILED_ATTEMPTS_LIMIT,
+    FailedAttempt, Failure, Fault, OverLimit, Service, Stage, Times, Tls,
 };
 use tollway_net::Agreed;
 use tollway_routing::Mishap;
@@ -46,11 +46,13 @@ pub(crate) struct CallerTrace {
     /// What was known of the service when the request was dispatched last.
     pub(crate) service: Option<Service>,
     pub(crate) fault: Option<Fault>,
+    pub(crate) egress: Option<EgressTaken>,
 }
 
 /// In the callee's sidecar.
 pub(crate) struct CalleeTrace {
     pub(crate) admission: Admission,
+    pub(crate) limit: Option<OverLimit>,
     pub(crate) sent: Option<Instant>,
 }
 
@@ -92,6 +94,7 @@ impl CallerTrace {
             address: conn.remote.map(|address| address.to_string()).unwrap_or_default(),
             through_gateway: false,
             instance: peer.instance.as_ref().map(ToString::to_string),
+            level: conn.replica.and_then(|replica| replica.level),
             callee: peer.spiffe.to_string(),
             is_new: self.opened.is_some(),
             tls: conn.io.agreed().map(tls_of),
@@ -141,6 +144,11 @@ impl CallerTrace {
         self.callee.as_ref().map(|part| part.admission.clone())
     }
 
+    /// The limit that the callee's sidecar has found it over.
+    pub(crate) fn limit(&self) -> Option<OverLimit> {
+        self.callee.as_ref().and_then(|part| part.limit)
+    }
+
     /// Where the time went since `started`.
     pub(crate) fn times(&mut self, started: Instant, now: Instant) -> Times {
         self.end_wait(now);
@@ -173,6 +181,7 @@ impl CalleeTrace {
             sidecar_us: micros(total.saturating_sub(app.unwrap_or_default())),
             app_us: app.map(micros),
             admission: self.admission.clone(),
+            limit: self.limit,
         }
     }
 }
@@ -248,7 +257,7 @@ mod tests {
     #[test]
     fn the_callees_part_is_the_sidecars_and_the_apps() {
         let started = Instant::now();
-        let mut trace = CalleeTrace { admission: Admission::NotRefused, sent: None };
+        let mut trace = CalleeTrace { admission: Admission::NotRefused, limit: None, sent: None };
         let part = trace.part(started, started + 4 * MS);
         assert_eq!((part.sidecar_us, part.app_us), (4000, None));
         trace.sent = Some(started + MS);

@@ -670,6 +670,7 @@ impl Member {
         let config = LoopConfig {
             hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
+            locality: mesh.locality().clone(),
             app: app_target,
             app_tls,
             app_concurrency: app.as_ref().and_then(|app| app.max_concurrency),

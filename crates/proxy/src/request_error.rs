@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollway_http::{grpc, h1, h2};
+use tollway_model::call_trace::LimitWord;
 use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::{MethodError, TargetError};
 
@@ -67,9 +68,9 @@ pub(crate) enum RequestError {
     /// `service` is the backend that does not exist; without one every weight is 0.
     #[error("{}", no_backend(.rule, .service.as_ref()))]
     NoBackend { rule: String, service: Option<ServiceName> },
-    /// `what` of the requests is over the limit of a traffic policy.
-    #[error("service {service} takes no more requests {what} now; try again after {after_s} s")]
-    RateLimited { service: ServiceName, what: &'static str, after_s: u64 },
+    /// The request is over this limit of a traffic policy.
+    #[error("service {service} takes no more requests {} now; try again after {after_s} s", limited(*.limit))]
+    RateLimited { service: ServiceName, limit: LimitWord, after_s: u64 },
     #[error("every replica of service {service} is ejected since it has failed lately")]
     AllEjected { service: ServiceName },
     /// The statuses are those of the policy.
@@ -130,6 +131,15 @@ impl fmt::Display for Within {
             0 => write!(f, "{} s", self.0.as_secs()),
             _ => write!(f, "{} ms", self.0.as_millis()),
         }
+    }
+}
+
+/// Which requests a limit counts, in words.
+pub(crate) fn limited(limit: LimitWord) -> &'static str {
+    match limit {
+        LimitWord::Caller => "of this caller",
+        LimitWord::Service => "of all callers together",
+        LimitWord::Concurrency => "of this caller at one time",
     }
 }
 

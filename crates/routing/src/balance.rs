@@ -51,20 +51,35 @@ pub fn choose(
     random: u64,
     candidate: impl Fn(usize) -> Option<Candidate>,
 ) -> Option<usize> {
-    let drawn = pick_of_two(count, random, |index| {
+    choose_in_luck(count, random, &candidate).or_else(|| choose_any(count, random, &candidate))
+}
+
+/// Picks one of those that are drawn by their share; `None` if none is.
+pub(crate) fn choose_in_luck(
+    count: usize,
+    random: u64,
+    candidate: &impl Fn(usize) -> Option<Candidate>,
+) -> Option<usize> {
+    pick_of_two(count, random, |index| {
         let Candidate { cost, share } = candidate(index)?;
         share.holds(|| luck(random, index)).then_some(cost)
-    });
-    drawn.or_else(|| {
-        pick_of_two(count, random, |index| {
-            let Candidate { cost, share } = candidate(index)?;
-            (share > Share::NONE).then_some(cost)
-        })
+    })
+}
+
+/// Picks one of those that have any share.
+pub(crate) fn choose_any(
+    count: usize,
+    random: u64,
+    candidate: &impl Fn(usize) -> Option<Candidate>,
+) -> Option<usize> {
+    pick_of_two(count, random, |index| {
+        let Candidate { cost, share } = candidate(index)?;
+        (share > Share::NONE).then_some(cost)
     })
 }
 
 /// A number for each candidate that does not depend on those by which candidates are drawn.
-fn luck(random: u64, index: usize) -> u64 {
+pub(crate) fn luck(random: u64, index: usize) -> u64 {
     let index = u64::try_from(index).unwrap_or(u64::MAX);
     let mut mixed = random.rotate_left(32) ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93);
     mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -9,8 +9,7 @@
 
 use tollway_model::failover::{FAILOVER_NETWORKS_LIMIT, FailoverRules};
 
-/// Parts in which shares are counted.
-const WHOLE: u64 = 1_000_000;
+use crate::levels::{draw, fill, part, ratio};
 
 /// What is known of the replicas of one network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,10 +27,7 @@ pub struct NetworkHealth {
 impl NetworkHealth {
     /// The part of the replicas that is healthy; not zero if one is.
     fn ratio(self) -> u64 {
-        match (u64::from(self.healthy), u64::from(self.registered.max(self.healthy))) {
-            (0, _) => 0,
-            (healthy, registered) => (healthy * WHOLE / registered).max(1),
-        }
+        ratio(self.healthy, self.registered)
     }
 }
 
@@ -135,12 +131,8 @@ impl FailoverSet {
             true => NetworkHealth { healthy: 0, may_be_tried: false, ..health(index) },
             false => health(index),
         };
-        let mut shares = [0; FAILOVER_NETWORKS_LIMIT];
-        let mut rest = WHOLE;
-        for (share, level) in shares.iter_mut().zip(&self.levels) {
-            *share = self.capacity(level, &health).min(rest);
-            rest -= *share;
-        }
+        let capacities = self.levels.iter().map(|level| self.capacity(level, &health));
+        let shares: [u64; FAILOVER_NETWORKS_LIMIT] = fill(capacities);
         let Some(drawn) = draw(shares.iter().copied(), random) else {
             let all = self.levels.iter().flat_map(|level| &level.networks);
             let index = all.map(|(index, _)| *index).find(|index| health(*index).may_be_tried)?;
@@ -150,8 +142,10 @@ impl FailoverSet {
             |at: &usize| self.levels.get(*at).is_some_and(|level| self.has_room(level, &health));
         let by_load = (drawn..self.levels.len()).find(has_room).unwrap_or(drawn);
         let level = self.levels.get(by_load)?;
-        let weights =
-            level.networks.iter().map(|(index, weight)| weight * self.part(health(*index).ratio()));
+        let weights = level
+            .networks
+            .iter()
+            .map(|(index, weight)| weight * part(health(*index).ratio(), self.threshold));
         let place = draw(weights, random.rotate_left(32))?;
         let by = match (drawn, by_load) {
             (0, 0) => ChosenBy::Priority,
@@ -166,13 +160,8 @@ impl FailoverSet {
         let healthy = level.networks.iter().map(|(index, weight)| weight * health(*index).ratio());
         match healthy.sum::<u64>() {
             0 => 0,
-            healthy => self.part((healthy / level.weight.max(1)).max(1)),
+            healthy => part((healthy / level.weight.max(1)).max(1), self.threshold),
         }
-    }
-
-    /// A part of healthy replicas, in which the threshold and what is above it is the whole.
-    fn part(&self, ratio: u64) -> u64 {
-        (ratio * 100 / self.threshold).min(WHOLE)
     }
 
     /// Whether networks of a priority are healthy and may have one request more.
@@ -183,19 +172,6 @@ impl FailoverSet {
         });
         healthy > 0 && self.spill_over.is_none_or(|each| under_way < each * healthy)
     }
-}
-
-/// The place of one of several shares, as likely as it is large; `None` if all are zero.
-fn draw(shares: impl Iterator<Item = u64> + Clone, random: u64) -> Option<usize> {
-    let total: u64 = shares.clone().sum();
-    let product = u128::from(random) * u128::from(total);
-    let mut rest = u64::try_from(product >> 64).ok()?;
-    let mut shares = shares;
-    shares.position(|share| {
-        let is_it = rest < share;
-        rest = rest.saturating_sub(share);
-        is_it
-    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Decisions of the data path: where a request goes, which network and which endpoint take it, whether it is sent
+//! Decisions of the data path: where a request goes, which network and which endpoint take it, how near that is, whether it is sent
 //! again, what is done about calls that fail, whether it is recorded in a trace, how connections to another network are spread and how
 //! many there are over distance; who may make it.
 //!
@@ -12,6 +12,8 @@ mod egress;
 mod failover;
 mod fault;
 pub mod intercept;
+mod levels;
+mod locality;
 mod method;
 mod outlier;
 mod pick;
@@ -33,6 +35,9 @@ pub use egress::{
 };
 pub use failover::{ChosenBy, FailoverSet, NetworkChoice, NetworkHealth, NetworkSet};
 pub use fault::{Mishap, fault_of, mishap};
+pub use locality::{
+    LevelHealth, Levels, NearBy, NearChoice, NearReplica, choose_near, near_quotas,
+};
 pub use method::{
     MethodError, clean_method, clean_target, method_of_path, path_of_method, query_on_the_wire,
 };

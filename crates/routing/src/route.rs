@@ -98,6 +98,8 @@ fn regexes(of: &RouteMatch) -> impl Iterator<Item = &str> {
 pub struct RouteSet {
     /// In the order of precedence.
     candidates: Vec<Candidate>,
+    /// Those that are for requests of the caller, each at its place.
+    rules: Vec<Arc<Rule>>,
 }
 
 #[derive(Debug)]
@@ -122,13 +124,16 @@ impl RouteSet {
         home: &ServiceName,
     ) -> Result<Option<Self>, RegexError> {
         let mut candidates: Vec<(Precedence, Candidate)> = Vec::new();
+        let mut rules: Vec<Arc<Rule>> = Vec::new();
         let holding = holding(service, routes, home);
         if holding.is_empty() {
             return Ok(None);
         }
         for route in holding {
             for (number, rule) in route.rules.iter().enumerate() {
-                let compiled = Arc::new(Rule::new(route, number, rule, &home.network));
+                let place = rules.len();
+                let compiled = Arc::new(Rule::new(route, number, place, rule, &home.network));
+                let before = candidates.len();
                 let every = [RouteMatch::default()];
                 let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
                 for (place, of) in matches.iter().enumerate() {
@@ -147,10 +152,20 @@ impl RouteSet {
                     candidates
                         .push((precedence, Candidate { matcher, rule: Arc::clone(&compiled) }));
                 }
+                if candidates.len() > before {
+                    rules.push(compiled);
+                }
             }
         }
         candidates.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(Some(Self { candidates: candidates.into_iter().map(|(_, of)| of).collect() }))
+        let candidates = candidates.into_iter().map(|(_, of)| of).collect();
+        Ok(Some(Self { candidates, rules }))
+    }
+
+    /// The rules that may hold, each at its [place](Rule::place).
+    #[must_use]
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        &self.rules
     }
 
     /// The rule that holds for a request; `None` if none does: the request is then refused, since the

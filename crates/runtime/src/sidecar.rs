@@ -128,7 +128,7 @@ impl Sidecar {
         // Unhealthy until the first success.
         let asked = check.map(|check| (check, watch::channel(false)));
         let well = asked.as_ref().map(|(_, (_, well))| well.clone());
-        let mut plane = tollway_proxy::Sidecar::start(options, well).await?;
+        let mut plane = Box::pin(tollway_proxy::Sidecar::start(options, well)).await?;
         let health = match (app.clone(), asked) {
             (Some(app), Some((check, (well, _)))) => {
                 Some(tokio::spawn(watch_health(app, check, well, metrics.clone())))

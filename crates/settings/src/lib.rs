@@ -42,7 +42,8 @@ pub use merge::{SettingsError, Survey, from_flags, merge, survey};
 pub use part::{PARTS, Part, PartEntry, Settings};
 pub use parts::{
     Access, ApiTokens, App, AppHost, Control, DaprFiles, Egress, Etcd, Front, Gateway, Intercept,
-    InterceptMode, Log, Member, Plane, RemoteCalls, ReusedKeys, Run, Sidecar, Telemetry, WebAccess,
+    InterceptMode, Location, Log, Member, Plane, RemoteCalls, ReusedKeys, Run, Sidecar, Telemetry,
+    WebAccess,
 };
 pub use schema::schema_text;
 pub use setting::{Kind, Setting};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use schemars::{Schema, json_schema};
 use tollway_config::{AppScheme, request_path};
-use tollway_model::{AddressRange, Label, TrustDomain};
+use tollway_model::{AddressRange, AreaName, Label, TrustDomain};
 use tollway_proxy::mesh::Targets;
 use tollway_proxy::{FrontTarget, MeshProtocol};
 use tollway_routing::SamplingRatio;
@@ -141,6 +141,7 @@ text_values! {
     SocketAddr: "127.0.0.1:8443", pattern(ADDRESS);
     AddressRange: "10.2.0.0/16", pattern(RANGE);
     Label: "orders", any_text();
+    AreaName: "eu-west-1a", pattern("^[0-9A-Za-z_.-]{1,63}$");
     AppScheme: "grpc", json_schema!({ "enum": AppScheme::WORDS });
     FrontTarget: "http://127.0.0.1:8080", pattern("^(http|h2c)://");
     StoreLocation: "etcd://127.0.0.1:2379/tollway/west", any_text();

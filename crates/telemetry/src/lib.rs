@@ -22,6 +22,6 @@ pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_daprd_l
 pub use log_limiter::{LOG_LINE_EVERY, LOG_LINES, LOG_SUBJECTS, LogLimiter};
 pub use metrics::{
     AnsweredCall, CallEnd, Counter, DaprMetrics, DaprPlan, DaprSettings, DataPlaneMetrics, Gauge,
-    Judged, LabelRule, Page, SeriesId,
+    Judged, LabelRule, Page, RuleCounts, RuleSeries, SeriesId,
 };
 pub use terminal::init_terminal_log;

@@ -6,7 +6,7 @@ use tollway_model::failover::FailoverError;
 use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::route::RouteError;
 use tollway_model::traffic_policy::TrafficPolicyError;
-use tollway_model::{NameError, ObjectId, PatternError, PolicyError};
+use tollway_model::{AreaNameError, NameError, ObjectId, PatternError, PolicyError};
 
 /// A field of a message that violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -15,6 +15,8 @@ pub enum ConvertError {
     Missing { field: &'static str },
     #[error("the field `{field}` does not hold a name")]
     Name { field: &'static str, source: NameError },
+    #[error("the field `{field}` does not name a zone or a region")]
+    Area { field: &'static str, source: AreaNameError },
     #[error("the field `{field}` holds an IP address of {length} bytes; it must be 4 or 16")]
     Ip { field: &'static str, length: usize },
     #[error("the field `probe_secret` holds {length} bytes; it must be 32")]

@@ -27,10 +27,10 @@ pub use generated::{dapr, v1};
 pub use limits::{
     ACTOR_HOSTS_PER_TYPE_LIMIT, ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT,
     ACTOR_TYPES_PER_STREAM_LIMIT, ADDRESSES_PER_GATEWAY_LIMIT, APPS_PER_ACTOR_TYPE_LIMIT,
-    ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES,
-    OBJECT_BYTES_PER_SCOPE_LIMIT, OBJECT_LIMIT_BYTES, OBJECTS_LIMIT, OBJECTS_LIMIT_BYTES,
-    OBJECTS_PER_REQUEST_LIMIT, REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT,
-    REMINDER_DATA_BYTES, REMINDER_NAME_BYTES, REMINDERS_REQUEST_BYTES,
+    ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, LOCALITIES_PER_SERVICE_LIMIT,
+    MESSAGE_LIMIT_BYTES, OBJECT_BYTES_PER_SCOPE_LIMIT, OBJECT_LIMIT_BYTES, OBJECTS_LIMIT,
+    OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT, REMINDER_ACTOR_ID_BYTES,
+    REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES, REMINDERS_REQUEST_BYTES,
     REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
     SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
 };
@@ -51,10 +51,10 @@ pub use reminders::{
 };
 pub use route::route;
 pub use service::{
-    NetworkState, NetworkUpdate, network_update, probe_secret, probe_secret_bytes, protocol,
-    service_routes, service_state, service_traffic, service_update, workload,
+    NetworkState, NetworkUpdate, locality, network_update, probe_secret, probe_secret_bytes,
+    protocol, service_routes, service_state, service_traffic, service_update, workload,
 };
-pub use traffic_policy::{own_traffic, traffic_policy};
+pub use traffic_policy::{locality_rules, own_traffic, traffic_policy};
 
 /// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.
 pub const DAPR_DESCRIPTORS: &[u8] = include_bytes!("generated/dapr.descriptors");

@@ -1,16 +1,21 @@
 //! Workloads, services and networks.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    AppProtocol, Endpoint, NameError, NetworkName, ProbeSecret, Remote, Revision, Route,
-    ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason, Workload,
+    AppProtocol, AreaName, Endpoint, Locality, NameError, NetworkName, ProbeSecret, Remote,
+    Revision, Route, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    Unready, Workload,
 };
 
 use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
-use crate::{ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
+use crate::{
+    ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT,
+    LOCALITIES_PER_SERVICE_LIMIT, v1,
+};
 
 /// A gateway's view of a joined network, at `revision`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,6 +78,17 @@ impl From<&Workload> for v1::Workload {
             address: Some(workload.address.into()),
             protocol: v1::AppProtocol::from(workload.protocol).into(),
             ready: workload.ready,
+            locality: workload.locality.is_stated().then(|| (&workload.locality).into()),
+        }
+    }
+}
+
+impl From<&Locality> for v1::Locality {
+    fn from(locality: &Locality) -> Self {
+        let text = |name: &Option<AreaName>| name.as_ref().map(ToString::to_string);
+        Self {
+            region: text(&locality.region).unwrap_or_default(),
+            zone: text(&locality.zone).unwrap_or_default(),
         }
     }
 }
@@ -93,11 +109,30 @@ impl From<&ServiceUpdate> for v1::ServiceUpdate {
 impl From<&ServiceState> for v1::service_update::State {
     fn from(state: &ServiceState) -> Self {
         match state {
-            ServiceState::Local { endpoints, protocol, trust_domain } => Self::Local(v1::Local {
-                endpoints: endpoints.iter().map(v1::Endpoint::from).collect(),
-                protocol: v1::AppProtocol::from(*protocol).into(),
-                trust_domain: trust_domain.to_string(),
-            }),
+            ServiceState::Local { endpoints, unready, protocol, trust_domain } => {
+                let mut table = LocalityTable::default();
+                let endpoints = endpoints.iter().map(|of| v1::Endpoint {
+                    instance: of.instance.as_str().to_owned(),
+                    address: Some(of.address.into()),
+                    locality: table.number(&of.locality),
+                });
+                let endpoints = endpoints.collect();
+                let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+                for of in unready.iter() {
+                    let count = counts.entry(table.number(&of.locality)).or_default();
+                    *count = count.saturating_add(of.replicas);
+                }
+                let unready = counts
+                    .into_iter()
+                    .map(|(locality, replicas)| v1::UnreadyReplicas { locality, replicas });
+                Self::Local(v1::Local {
+                    endpoints,
+                    unready: unready.collect(),
+                    localities: table.listed,
+                    protocol: v1::AppProtocol::from(*protocol).into(),
+                    trust_domain: trust_domain.to_string(),
+                })
+            }
             ServiceState::Remote { remote, protocol, trust_domain } => Self::Remote(v1::Remote {
                 ready_replicas: remote.ready_replicas,
                 gateways: remote.gateways.iter().map(|g| (*g).into()).collect(),
@@ -115,12 +150,29 @@ impl From<&ServiceState> for v1::service_update::State {
     }
 }
 
-impl From<&Endpoint> for v1::Endpoint {
-    fn from(endpoint: &Endpoint) -> Self {
-        Self {
-            instance: endpoint.instance.as_str().to_owned(),
-            address: Some(endpoint.address.into()),
+/// The zones and regions of replicas as a message lists them: each once.
+#[derive(Default)]
+struct LocalityTable<'a> {
+    listed: Vec<v1::Locality>,
+    numbers: HashMap<&'a Locality, u32>,
+}
+
+impl<'a> LocalityTable<'a> {
+    /// The number of one, from 1; 0 where none is stated, and for one beyond the limit.
+    fn number(&mut self, locality: &'a Locality) -> u32 {
+        if !locality.is_stated() {
+            return 0;
         }
+        if let Some(number) = self.numbers.get(locality) {
+            return *number;
+        }
+        if self.listed.len() >= LOCALITIES_PER_SERVICE_LIMIT {
+            return 0;
+        }
+        self.listed.push(locality.into());
+        let number = u32::try_from(self.listed.len()).unwrap_or(0);
+        self.numbers.insert(locality, number);
+        number
     }
 }
 
@@ -187,7 +239,20 @@ pub fn workload(workload: &v1::Workload) -> Result<Workload, ConvertError> {
         address: address(workload.address.as_ref(), "address")?,
         protocol: protocol(workload.protocol)?,
         ready: workload.ready,
+        locality: workload.locality.as_ref().map(locality).transpose()?.unwrap_or_default(),
     })
+}
+
+/// Reads where a data plane runs.
+///
+/// # Errors
+/// [`ConvertError::Area`] for a name that is none.
+pub fn locality(stated: &v1::Locality) -> Result<Locality, ConvertError> {
+    let name = |text: &str, field| {
+        let name = (!text.is_empty()).then(|| AreaName::new(text)).transpose();
+        name.map_err(|source| ConvertError::Area { field, source })
+    };
+    Ok(Locality { region: name(&stated.region, "region")?, zone: name(&stated.zone, "zone")? })
 }
 
 /// Reads an update of a service as a whole.
@@ -256,14 +321,36 @@ fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
     if count == 0 {
         return Err(ConvertError::Empty { field: "endpoints" });
     }
+    let (count, limit) = (state.localities.len(), LOCALITIES_PER_SERVICE_LIMIT);
+    if count > limit {
+        return Err(ConvertError::TooMany { field: "localities", count, limit });
+    }
+    let localities: Vec<Locality> =
+        state.localities.iter().map(locality).collect::<Result<_, _>>()?;
+    let place = |number: u32| match number.checked_sub(1) {
+        None => Ok(Locality::default()),
+        Some(at) => {
+            let found = usize::try_from(at).ok().and_then(|at| localities.get(at)).cloned();
+            found.ok_or(ConvertError::Number { field: "locality", value: number })
+        }
+    };
     let endpoint = |e: &v1::Endpoint| {
         Ok(Endpoint {
             instance: instance(&e.instance)?,
             address: address(e.address.as_ref(), "endpoint.address")?,
+            locality: place(e.locality)?,
         })
+    };
+    let (count, limit) = (state.unready.len(), LOCALITIES_PER_SERVICE_LIMIT + 1);
+    if count > limit {
+        return Err(ConvertError::TooMany { field: "unready", count, limit });
+    }
+    let unready = |of: &v1::UnreadyReplicas| {
+        Ok(Unready { locality: place(of.locality)?, replicas: of.replicas })
     };
     Ok(ServiceState::Local {
         endpoints: state.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
+        unready: state.unready.iter().map(unready).collect::<Result<_, _>>()?,
         protocol: protocol(state.protocol)?,
         trust_domain: trust_domain(&state.trust_domain)?,
     })
@@ -363,9 +450,12 @@ mod tests {
     }
 
     fn states() -> Vec<ServiceState> {
-        let endpoint = Endpoint {
-            instance: Label::new("i-1").unwrap(),
-            address: "[2001:db8::7]:50002".parse().unwrap(),
+        let area = |name: &str| Some(AreaName::new(name).unwrap());
+        let at = |zone: &str| Locality { region: area("eu"), zone: area(zone) };
+        let endpoint = |number: u16, locality: Locality| Endpoint {
+            instance: Label::new(&format!("i-{number}")).unwrap(),
+            address: format!("[2001:db8::7]:{number}").parse().unwrap(),
+            locality,
         };
         let remote = Remote {
             network: name().network,
@@ -375,7 +465,18 @@ mod tests {
         };
         let mut states = vec![
             ServiceState::Local {
-                endpoints: vec![endpoint].into(),
+                endpoints: [
+                    endpoint(1, at("a")),
+                    endpoint(2, Locality::default()),
+                    endpoint(3, at("b")),
+                    endpoint(4, at("a")),
+                ]
+                .into(),
+                unready: [
+                    Unready { locality: Locality::default(), replicas: 1 },
+                    Unready { locality: at("c"), replicas: 2 },
+                ]
+                .into(),
                 protocol: AppProtocol::H2c,
                 trust_domain: domain(),
             },
@@ -490,6 +591,7 @@ mod tests {
                 address: "10.0.0.1:50002".parse().unwrap(),
                 protocol,
                 ready: true,
+                locality: Locality { region: None, zone: Some(AreaName::new("a").unwrap()) },
             };
             assert_eq!(workload(&v1::Workload::from(&sent)), Ok(sent));
         }
@@ -536,6 +638,40 @@ mod tests {
     }
 
     #[test]
+    fn localities_beyond_the_limit_are_sent_as_not_stated() {
+        let zone = |number: usize| Locality {
+            region: None,
+            zone: Some(AreaName::new(&format!("z{number}")).unwrap()),
+        };
+        let endpoint = |number: usize| Endpoint {
+            instance: Label::new(&format!("i-{number}")).unwrap(),
+            address: ([10, 0, 0, 1], 1 + u16::try_from(number).unwrap()).into(),
+            locality: zone(number),
+        };
+        let state = ServiceState::Local {
+            endpoints: (0..LOCALITIES_PER_SERVICE_LIMIT + 2).map(endpoint).collect(),
+            unready: (0..1000).map(|at| Unready { locality: zone(at), replicas: 1 }).collect(),
+            protocol: AppProtocol::Http,
+            trust_domain: domain(),
+        };
+        let update = ServiceUpdate {
+            service: name(),
+            revision: Revision(7),
+            state,
+            routes: Arc::default(),
+            traffic: Arc::default(),
+        };
+        let read = service_update(&v1::ServiceUpdate::from(&update)).unwrap();
+        let ServiceState::Local { endpoints, unready, .. } = read.state else { unreachable!() };
+        let stated: Vec<bool> = endpoints.iter().map(|of| of.locality.is_stated()).collect();
+        assert_eq!(stated.iter().filter(|is| **is).count(), LOCALITIES_PER_SERVICE_LIMIT);
+        assert!(stated.is_sorted_by(|one, other| one >= other));
+        assert_eq!(endpoints[7].locality, zone(7));
+        assert_eq!(unready.len(), LOCALITIES_PER_SERVICE_LIMIT + 1);
+        assert_eq!(unready.iter().map(|of| of.replicas).sum::<u32>(), 1000);
+    }
+
+    #[test]
     fn malformed_states_are_refused_with_the_field() {
         use v1::service_update::State;
         let local = refusal(0, |state| {
@@ -543,6 +679,22 @@ mod tests {
             state.endpoints.clear();
         });
         assert_eq!(local, "the field `endpoints` is empty; it needs at least one entry");
+        let local = |break_it: fn(&mut v1::Local)| {
+            refusal(0, |state| {
+                let State::Local(state) = state else { unreachable!() };
+                break_it(state);
+            })
+        };
+        let reason = local(|state| state.endpoints[0].locality = 4);
+        assert_eq!(reason, "the field `locality` holds 4, which is too large");
+        let reason = local(|state| state.unready[0].locality = 4);
+        assert_eq!(reason, "the field `locality` holds 4, which is too large");
+        let reason = local(|state| state.localities = vec![state.localities[0].clone(); 257]);
+        assert_eq!(reason, "the field `localities` holds 257 entries; at most 256 are accepted");
+        let reason = local(|state| state.unready = vec![state.unready[0]; 258]);
+        assert_eq!(reason, "the field `unready` holds 258 entries; at most 257 are accepted");
+        let reason = local(|state| state.localities[0].zone = "a b".into());
+        assert_eq!(reason, "the field `zone` does not name a zone or a region");
         let remote = refusal(1, |state| {
             let State::Remote(state) = state else { unreachable!() };
             state.ready_replicas = 0;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tollway_model::traffic_policy::{
-    AbortFault, Balancing, CallerRate, DelayFault, Fault, Outlier, Rate, RateLimit, ShadowLimits,
-    Shedding, SuccessRate, TrafficParts, TrafficTarget,
+    AbortFault, Balancing, CallerRate, DelayFault, Fault, LocalityRules, Outlier, Rate, RateLimit,
+    ShadowLimits, Shedding, SuccessRate, TrafficParts, TrafficTarget,
 };
-use tollway_model::{CallerPattern, Mode, ObjectId, ObjectKind, TrafficPolicy};
+use tollway_model::{CallerPattern, Level, Mode, ObjectId, ObjectKind, TrafficPolicy};
 
 use crate::object::{check_size, read_name};
 use crate::{ConvertError, label, v1};
@@ -32,6 +32,7 @@ impl From<&TrafficParts> for v1::TrafficParts {
     fn from(parts: &TrafficParts) -> Self {
         Self {
             balancing: parts.balancing.map(Into::into),
+            locality: parts.locality.map(Into::into),
             slow_start_ns: parts.slow_start.map(nanos),
             outlier: parts.outlier.map(Into::into),
             panic_percent: parts.panic_percent,
@@ -62,6 +63,21 @@ impl From<Balancing> for v1::Balancing {
             }
         };
         Self { by: Some(by) }
+    }
+}
+
+impl From<LocalityRules> for v1::LocalityRules {
+    fn from(rules: LocalityRules) -> Self {
+        let prefer = match rules.prefer {
+            Level::Zone => v1::locality_rules::Level::Zone,
+            Level::Region => v1::locality_rules::Level::Region,
+            Level::Network => v1::locality_rules::Level::Network,
+        };
+        Self {
+            prefer: prefer.into(),
+            threshold_percent: rules.threshold,
+            spill_over_requests: rules.spill_over,
+        }
     }
 }
 
@@ -185,6 +201,7 @@ fn read_parts(parts: &v1::TrafficParts) -> Result<TrafficParts, ConvertError> {
     let faults: Result<_, _> = parts.faults.iter().map(fault).collect();
     Ok(TrafficParts {
         balancing: parts.balancing.as_ref().map(balancing).transpose()?,
+        locality: parts.locality.as_ref().map(locality_rules).transpose()?,
         slow_start: parts.slow_start_ns.map(Duration::from_nanos),
         outlier: parts.outlier.as_ref().map(outlier),
         panic_percent: parts.panic_percent,
@@ -213,6 +230,24 @@ fn balancing(of: &v1::Balancing) -> Result<Balancing, ConvertError> {
         }
         None => Err(ConvertError::Missing { field: "balancing" }),
     }
+}
+
+/// Reads what a policy has about near replicas.
+///
+/// # Errors
+/// [`ConvertError`] for a level that is missing or of a later version.
+pub fn locality_rules(of: &v1::LocalityRules) -> Result<LocalityRules, ConvertError> {
+    let (field, value) = ("locality.prefer", of.prefer);
+    let prefer = v1::locality_rules::Level::try_from(value)
+        .map_err(|_| ConvertError::Unknown { field, value })?;
+    let prefer = match prefer {
+        v1::locality_rules::Level::Zone => Level::Zone,
+        v1::locality_rules::Level::Region => Level::Region,
+        v1::locality_rules::Level::Network => Level::Network,
+        v1::locality_rules::Level::Unspecified => return Err(ConvertError::Missing { field }),
+    };
+    let (threshold, spill_over) = (of.threshold_percent, of.spill_over_requests);
+    Ok(LocalityRules { prefer, threshold, spill_over })
 }
 
 fn outlier(of: &v1::Outlier) -> Outlier {
@@ -287,6 +322,7 @@ mod tests {
         let from = vec!["web".parse().unwrap(), "*.reports".parse().unwrap()];
         TrafficParts {
             balancing: Some(Balancing::PeakEwma { decay: 3 * SECOND }),
+            locality: Some(LocalityRules { prefer: Level::Region, threshold: 23, spill_over: 24 }),
             slow_start: Some(4 * SECOND),
             outlier: Some(Outlier {
                 consecutive_failures: 7,
@@ -339,6 +375,7 @@ mod tests {
             TrafficParts { slow_start: Some(Duration::ZERO), ..TrafficParts::default() },
             TrafficParts { panic_percent: Some(0), ..TrafficParts::default() },
             one(|one, all| one.outlier = all.outlier),
+            one(|one, all| one.locality = all.locality),
             one(|one, all| one.faults = all.faults),
             one(|one, all| one.rate = all.rate),
             one(|one, all| one.shedding = all.shedding),
@@ -385,6 +422,16 @@ mod tests {
         check(
             |of| parts_of(of).balancing = Some(v1::Balancing { by: None }),
             &format!("{cannot}the field `balancing` is missing"),
+        );
+        check(
+            |of| parts_of(of).locality = Some(v1::LocalityRules::default()),
+            &format!("{cannot}the field `locality.prefer` is missing"),
+        );
+        check(
+            |of| parts_of(of).locality.as_mut().unwrap().prefer = 9,
+            &format!(
+                "{cannot}the field `locality.prefer` holds 9, which this version does not know"
+            ),
         );
         check(
             |of| parts_of(of).rate.as_mut().unwrap().callers[0].limit = None,

@@ -281,6 +281,7 @@ fn registrations(world: &mut World, _: &Extent) -> Found {
             address: Some(std::net::SocketAddr::from((ip, 80)).into()),
             protocol: v1::AppProtocol::Http.into(),
             ready: true,
+            locality: None,
         };
         let outcome = runtime().block_on(async {
             let (requests, outgoing) = mpsc::channel(1);

@@ -1,5 +1,6 @@
 //! `tollway get`: what a control plane knows.
 
+mod localities;
 mod tables;
 
 use anyhow::{Context, Result, bail};
@@ -16,7 +17,7 @@ use tollway_config::manifest::{Manifest, to_yaml};
 #[derive(Args)]
 pub(crate) struct GetArgs {
     what: What,
-    /// One policy or route: NAME or NAMESPACE/NAME.
+    /// One object: NAME or NAMESPACE/NAME.
     name: Option<String>,
     /// Only of this namespace; that of a name without one is `default` if not given.
     #[arg(short = 'n', long)]
@@ -43,6 +44,9 @@ enum Output {
 enum What {
     /// Services of this network and of joined ones.
     Services,
+    /// Zones and regions: where services run, and which level serves callers there.
+    #[value(alias = "locality")]
+    Localities,
     /// Policies: which callers may call which services.
     #[value(alias = "policy")]
     Policies,
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
     block_on(async {
         match args.what {
             What::Services => services(args, output).await,
+            What::Localities => localities(args, output).await,
             What::Policies => objects(args, ObjectKind::Policy, output).await,
             What::Routes => objects(args, ObjectKind::Route, output).await,
             What::TrafficPolicies => objects(args, ObjectKind::TrafficPolicy, output).await,
@@ -81,16 +86,34 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
 }
 
 async fn services(args: &GetArgs, output: Output) -> Result<()> {
+    let known = all_services(args, output).await?;
+    if output == Output::Json {
+        print_json(&known)
+    } else {
+        print_table(&known)
+    }
+    Ok(())
+}
+
+async fn localities(args: &GetArgs, output: Output) -> Result<()> {
+    let known = all_services(args, output).await?;
+    let served = localities::of(&known.services).context("the control plane's answer")?;
+    if output == Output::Json {
+        println!("{}", localities::json(&served));
+    } else {
+        print!("{}", localities::table(&served));
+    }
+    Ok(())
+}
+
+async fn all_services(args: &GetArgs, output: Output) -> Result<v1::ListServicesResponse> {
     if args.name.is_some() || args.namespace.is_some() {
         bail!("services are not chosen by name here; leave NAME and --namespace out");
     }
-    let known = args.store.admin().await?.services().await?;
-    match output {
-        Output::Table => print_table(&known),
-        Output::Json => print_json(&known),
-        Output::Yaml => bail!("services are printed as a table or as JSON: use `-o json`"),
+    if output == Output::Yaml {
+        bail!("services are printed as a table or as JSON: use `-o json`");
     }
-    Ok(())
+    Ok(args.store.admin().await?.services().await?)
 }
 
 async fn objects(args: &GetArgs, kind: ObjectKind, output: Output) -> Result<()> {

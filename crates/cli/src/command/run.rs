@@ -117,6 +117,7 @@ fn options(settings: Run, command: RunCommand, live: Live) -> Result<RunOptions>
         app_id,
         namespace: settings.namespace,
         instance: settings.instance,
+        locality: settings.location.locality(),
         app: settings.app_port.map(|port| settings.app.at(port)),
         command: command.command,
         control: settings.access.control,

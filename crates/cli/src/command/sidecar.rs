@@ -56,8 +56,10 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
     let allow_open_files = settings.member.plane.allow_open_files;
     let app = settings.app_port.map(|port| settings.app.at(port));
     let role = Role::Sidecar { app: settings.app_id, namespace: settings.namespace };
+    let mut common = common_options(settings.member, role, live)?;
+    common.mesh.locality = settings.location.locality();
     Ok(SidecarOptions {
-        common: common_options(settings.member, role, live)?,
+        common,
         app,
         http_listen: vec![settings.http_listen],
         grpc_listen: vec![settings.grpc_listen],

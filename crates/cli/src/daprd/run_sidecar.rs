@@ -214,6 +214,7 @@ fn options(
     }
     let is_local = access.local.is_some();
     let mut mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
+    mesh.locality = daprd.locality.clone();
     mesh.state =
         state_folder().filter(|_| !is_local).map(|path| StateDirectory { path, has_name: true });
     let plane = PlaneOptions {

@@ -2,7 +2,9 @@
 //! and the forms of values; what depends on several values is left to `tollway apply`.
 
 use serde_json::{Map, Value, json};
+use tollway_model::Level;
 use tollway_model::route::WEIGHT_LIMIT;
+use tollway_model::traffic_policy::LOCALITY_SPILL_OVER_LIMIT;
 
 use super::route::fields::GRPC_STATUSES;
 
@@ -193,6 +195,7 @@ fn traffic_policy() -> Value {
             ("target", object(&["app"], [("app", app_or_all())])),
             ("mode", mode()),
             ("balancing", balancing),
+            ("locality", locality()),
             ("slowStart", time()),
             ("outlier", outlier()),
             ("panicPercent", whole_percent()),
@@ -200,6 +203,19 @@ fn traffic_policy() -> Value {
             ("rate", rate()),
             ("concurrencyPerCaller", whole(1)),
             ("shedding", shedding),
+        ],
+    )
+}
+
+fn locality() -> Value {
+    let spill_over =
+        json!({ "type": "integer", "minimum": 1, "maximum": LOCALITY_SPILL_OVER_LIMIT });
+    object(
+        &[],
+        [
+            ("prefer", json!({ "enum": Level::ALL.map(|level| level.to_string()) })),
+            ("threshold", json!({ "type": "integer", "minimum": 1, "maximum": 100 })),
+            ("spillOver", object(&["requestsPerReplica"], [("requestsPerReplica", spill_over)])),
         ],
     )
 }

@@ -257,13 +257,14 @@ fn a_traffic_policy_is_read_with_what_is_left_out() {
     use tollway_model::traffic_policy::*;
     let second = std::time::Duration::from_secs(1);
     let parts = traffic(
-        "balancing: {peakEwma: {}}, slowStart: 30s, outlier: {successRate: {deviations: 2.5}}, \
+        "balancing: {peakEwma: {}}, locality: {}, slowStart: 30s, outlier: {successRate: {deviations: 2.5}}, \
          faults: [{delay: {time: 1s, percent: 0.5}, abort: {}}], shedding: {}, \
          rate: {service: {requests: 1000}, callers: [{from: [web], requests: 7, per: 1m}]}",
     )
     .unwrap();
     let expected = TrafficParts {
         balancing: Some(Balancing::PeakEwma { decay: Balancing::DECAY }),
+        locality: Some(LocalityRules::DEFAULT),
         slow_start: Some(30 * second),
         outlier: Some(Outlier {
             success_rate: Some(SuccessRate { deviations: 2500, ..SuccessRate::DEFAULT }),
@@ -288,6 +289,13 @@ fn a_traffic_policy_is_read_with_what_is_left_out() {
     assert_eq!(parts, expected);
     let balancing = traffic("balancing: leastRequests").unwrap().balancing;
     assert_eq!(balancing, Some(Balancing::LeastRequests));
+    let locality = "locality: {prefer: region, spillOver: {requestsPerReplica: 3}}";
+    let expected = LocalityRules {
+        prefer: tollway_model::Level::Region,
+        spill_over: 3,
+        ..LocalityRules::DEFAULT
+    };
+    assert_eq!(traffic(locality).unwrap().locality, Some(expected));
     let long = traffic("outlier: {ejection: 10m}").unwrap().outlier.unwrap();
     assert_eq!(long.longest_ejection, long.ejection);
 }
@@ -299,6 +307,8 @@ fn a_traffic_policy_that_cannot_hold_is_refused_with_its_name() {
             "panicPercent: 101",
             "traffic-policy shop/t: `panicPercent` is 101; at most 100 are accepted",
         ),
+        ("locality: {prefer: rack}", "unknown value `rack`; expected one of zone, region, network"),
+        ("locality: {threshold: 0}", "`locality.threshold` is 0; 1 to 100 are accepted"),
         (
             "outlier: {successRate: {deviations: 1.9999}}",
             "1.9999 is not a number from 0 on with at most three decimals",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollway_model::traffic_policy as model;
-use tollway_model::{CallerPattern, Label, ObjectName, TrafficPolicy, chain};
+use tollway_model::{CallerPattern, Label, Level, ObjectName, TrafficPolicy, chain};
 
 use super::Problem;
 use super::route::fields::{GrpcStatus, Percent};
@@ -25,6 +25,8 @@ pub(super) struct Spec {
     mode: Mode,
     #[serde(skip_serializing_if = "Option::is_none")]
     balancing: Option<Balancing>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locality: Option<Locality>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slow_start: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +62,23 @@ enum Balancing {
 struct PeakEwma {
     #[serde(skip_serializing_if = "Option::is_none")]
     decay: Option<Time>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Locality {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefer: Option<Level>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threshold: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spill_over: Option<LocalitySpillOver>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct LocalitySpillOver {
+    requests_per_replica: u32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -212,6 +231,7 @@ impl Spec {
         };
         let parts = model::TrafficParts {
             balancing: self.balancing.map(Into::into),
+            locality: self.locality.map(Into::into),
             slow_start: self.slow_start.map(|time| time.0),
             outlier: self.outlier.map(Into::into),
             panic_percent: self.panic_percent,
@@ -238,6 +258,7 @@ impl From<&TrafficPolicy> for Spec {
             target: Target { app },
             mode: policy.mode.into(),
             balancing: parts.balancing.map(Into::into),
+            locality: parts.locality.map(Into::into),
             slow_start: parts.slow_start.map(Time),
             outlier: parts.outlier.map(Into::into),
             panic_percent: parts.panic_percent,
@@ -267,6 +288,28 @@ impl From<model::Balancing> for Balancing {
             model::Balancing::PeakEwma { decay } => {
                 Self::PeakEwma(PeakEwma { decay: Some(Time(decay)) })
             }
+        }
+    }
+}
+
+impl From<Locality> for model::LocalityRules {
+    fn from(locality: Locality) -> Self {
+        let usual = Self::DEFAULT;
+        let Locality { prefer, threshold, spill_over } = locality;
+        Self {
+            prefer: prefer.unwrap_or(usual.prefer),
+            threshold: threshold.unwrap_or(usual.threshold),
+            spill_over: spill_over.map_or(usual.spill_over, |of| of.requests_per_replica),
+        }
+    }
+}
+
+impl From<model::LocalityRules> for Locality {
+    fn from(rules: model::LocalityRules) -> Self {
+        Self {
+            prefer: Some(rules.prefer),
+            threshold: Some(rules.threshold),
+            spill_over: Some(LocalitySpillOver { requests_per_replica: rules.spill_over }),
         }
     }
 }

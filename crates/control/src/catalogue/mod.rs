@@ -19,8 +19,8 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AddressRange, AppProtocol, EgressDefault, Instance, Label, NetworkName, ObjectId, ObjectScope,
-    Revision, ServiceName, TrustDomain, Workload,
+    AddressRange, AppProtocol, EgressDefault, Instance, Label, Locality, NetworkName, ObjectId,
+    ObjectScope, Revision, ServiceName, TrustDomain, Unready, Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
@@ -365,6 +365,33 @@ impl Service {
     fn ready_replicas(&self) -> u32 {
         let ready = self.workloads.values().filter(|w| w.ready).count();
         u32::try_from(ready).unwrap_or(u32::MAX)
+    }
+
+    /// Workloads that are not ready, by where they are, if some workload states where it is.
+    fn unready(&self) -> Arc<[Unready]> {
+        if !self.workloads.values().any(|of| of.locality.is_stated()) {
+            return Arc::default();
+        }
+        let mut counts: BTreeMap<&Locality, u32> = BTreeMap::new();
+        for workload in self.workloads.values().filter(|of| !of.ready) {
+            *counts.entry(&workload.locality).or_default() += 1;
+        }
+        let unready = |(locality, replicas): (&Locality, u32)| Unready {
+            locality: locality.clone(),
+            replicas,
+        };
+        counts.into_iter().map(unready).collect()
+    }
+
+    /// Where workloads are: of each zone or region those that are ready and all.
+    fn localities(&self) -> BTreeMap<&Locality, (u32, u32)> {
+        let mut counts: BTreeMap<&Locality, (u32, u32)> = BTreeMap::new();
+        for workload in self.workloads.values() {
+            let (ready, all) = counts.entry(&workload.locality).or_default();
+            *ready += u32::from(workload.ready);
+            *all += 1;
+        }
+        counts
     }
 
     /// The protocol that most workloads declare; of equals the first in the order of the protocol's

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollway_model::failover::FailoverNetwork;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Endpoint, Instance, Label, NetworkName, ObjectScope, PolicyScope, Remote, RouteScope,
+    Endpoint, Instance, Label, Locality, NetworkName, ObjectScope, PolicyScope, Remote, RouteScope,
     ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
@@ -75,13 +75,18 @@ impl Catalogue {
         let ready = service.workloads.values().filter(|w| w.ready);
         let endpoints: Arc<[Endpoint]> = ready
             .take(ENDPOINTS_PER_SERVICE_LIMIT)
-            .map(|w| Endpoint { instance: w.instance.clone(), address: w.address })
+            .map(|w| Endpoint {
+                instance: w.instance.clone(),
+                address: w.address,
+                locality: w.locality.clone(),
+            })
             .collect();
         if endpoints.is_empty() {
             return Err(UnavailableReason::NoReadyEndpoint);
         }
         Ok(ServiceState::Local {
             endpoints,
+            unready: service.unready(),
             protocol: service.protocol(),
             trust_domain: self.home.trust_domain.clone(),
         })
@@ -243,6 +248,18 @@ impl Catalogue {
 
     pub(crate) fn service_count(&self) -> usize {
         self.services.len()
+    }
+
+    /// Where the workloads of a service of this network are, how many of them are ready, and how many there
+    /// are. Empty if none states where it is.
+    pub(crate) fn localities(&self, name: &ServiceName) -> Vec<(Locality, u32, u32)> {
+        let Some(service) = self.services.get(name) else { return Vec::new() };
+        let known = service.localities();
+        if !known.keys().any(|locality| locality.is_stated()) {
+            return Vec::new();
+        }
+        let known = known.into_iter();
+        known.map(|(locality, (ready, all))| (locality.clone(), ready, all)).collect()
     }
 
     /// Registered workloads of a service of this network, whether ready or not.

@@ -69,6 +69,7 @@ impl Script {
             address: SocketAddr::from(([10, 0, 0, 1], port)),
             protocol,
             ready,
+            locality: Locality::default(),
         };
         self.put(&workload_key(app, instance), &v1::Workload::from(&workload).encode_to_vec());
     }
@@ -157,7 +158,7 @@ fn east_service_key(app: &str) -> Key {
 
 fn print(state: &ServiceState) -> String {
     match state {
-        ServiceState::Local { endpoints, protocol, trust_domain } => {
+        ServiceState::Local { endpoints, unready: _, protocol, trust_domain } => {
             let endpoints: Vec<_> =
                 endpoints.iter().map(|e| format!("{}={}", e.instance, e.address)).collect();
             format!("local {} {protocol} {trust_domain}", endpoints.join(","))
@@ -202,6 +203,48 @@ fn only_ready_workloads_are_endpoints() {
     script.delete(&workload_key("stock", "b"));
     script.delete(&workload_key("stock", "c"));
     script.check("stock", "UnknownService");
+}
+
+/// A workload in a zone, which is not stated if it is empty.
+fn put_at(script: &mut Script, instance: &str, port: u16, zone: &str, ready: bool) {
+    let zone = (!zone.is_empty()).then(|| tollway_model::AreaName::new(zone).unwrap());
+    let workload = Workload {
+        service: name("stock"),
+        instance: label(instance),
+        address: SocketAddr::from(([10, 0, 0, 1], port)),
+        protocol: AppProtocol::Http,
+        ready,
+        locality: Locality { region: None, zone },
+    };
+    let stored = v1::Workload::from(&workload).encode_to_vec();
+    script.put(&workload_key("stock", instance), &stored);
+}
+
+#[test]
+fn callers_learn_where_replicas_are_and_how_many_are_not_ready_there() {
+    let mut script = Script::new(RemoteCalls::Direct);
+    let shown = |script: &Script| {
+        let state = script.catalogue.state(&name("stock"));
+        let ServiceState::Local { endpoints, unready, .. } = state else { panic!("{state:?}") };
+        let zone = |of: &Locality| of.zone.as_ref().map_or("-".to_owned(), ToString::to_string);
+        let ready: Vec<_> = endpoints.iter().map(|of| zone(&of.locality)).collect();
+        let away: Vec<_> =
+            unready.iter().map(|of| format!("{}x{}", zone(&of.locality), of.replicas)).collect();
+        format!("{} unready {}", ready.join(","), away.join(","))
+    };
+    script.workload("stock", "a", 1, true);
+    script.workload("stock", "b", 2, false);
+    // Nothing is counted where no workload states where it is.
+    assert_eq!(shown(&script), "- unready ");
+    assert!(script.catalogue.localities(&name("stock")).is_empty());
+    put_at(&mut script, "c", 3, "z1", true);
+    put_at(&mut script, "d", 4, "z2", false);
+    put_at(&mut script, "e", 5, "z2", false);
+    put_at(&mut script, "f", 6, "z2", true);
+    assert_eq!(shown(&script), "-,z1,z2 unready -x1,z2x2");
+    let counts = script.catalogue.localities(&name("stock"));
+    let counts: Vec<_> = counts.into_iter().map(|(_, ready, all)| (ready, all)).collect();
+    assert_eq!(counts, [(1, 2), (1, 1), (1, 3)]);
 }
 
 #[test]

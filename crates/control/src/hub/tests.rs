@@ -51,6 +51,7 @@ fn put_workload(hub: &Hub, app: &str, port: u16, revision: u64) {
         address: ([10, 0, 0, 1], port).into(),
         protocol: AppProtocol::Http,
         ready: true,
+        locality: tollway_model::Locality::default(),
     };
     let key =
         Key::Workload { namespace: service.namespace, app: service.app, instance: label("a") };

@@ -30,8 +30,8 @@ use tollway_identity::{
 };
 use tollway_model::failover::FailoverNetwork;
 use tollway_model::{
-    AppProtocol, Label, ProbeSecret, ServiceName, ServiceState, TrustDomain, UnavailableReason,
-    Workload,
+    AppProtocol, Label, Locality, ProbeSecret, ServiceName, ServiceState, TrustDomain,
+    UnavailableReason, Workload,
 };
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
@@ -542,6 +542,7 @@ pub fn workload(member: &Member, port: u16, ready: bool) -> v1::Workload {
         address: SocketAddr::from(([127, 0, 0, 1], port)),
         protocol: AppProtocol::Http,
         ready,
+        locality: Locality::default(),
     };
     (&workload).into()
 }

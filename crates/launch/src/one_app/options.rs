@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_dapr::Configuration;
-use tollway_model::{AppId, Instance, Label};
+use tollway_model::{AppId, Instance, Label, Locality};
 use tollway_proxy::mesh::{Targets, TokenSource};
 use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens, WebPages};
 use tollway_routing::intercept::{Alias, Spared};
@@ -19,6 +19,8 @@ pub struct RunOptions {
     pub namespace: Label,
     /// A random name without one.
     pub instance: Option<Instance>,
+    /// Where it runs.
+    pub locality: Locality,
     /// The app, if it takes calls. Port 0 chooses a free one.
     pub app: Option<AppOptions>,
     /// The program and its arguments.

@@ -69,6 +69,7 @@ impl Plan {
         let instance = options.instance.map_or_else(random_instance, Ok)?;
         let role = Role::Sidecar { app: app_id.clone(), namespace: namespace.clone() };
         let mut mesh = MeshConfig::new(access.control, access.token, role, instance);
+        mesh.locality = options.locality;
         mesh.state = options.state_dir.map(|path| StateDirectory { path, has_name });
         let scheme = |app: &AppOptions| {
             (app.address, AppScheme { protocol: app.protocol, is_tls: app.is_tls })

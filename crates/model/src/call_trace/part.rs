@@ -1,12 +1,12 @@
 //! The callee's part of a call trace, as one header field between sidecars:
-//! `v=1;sidecar_us=42;app_us=1234;admission=shop/allow-web`.
+//! `v=1;sidecar_us=42;app_us=1234;admission=shop/allow-web;limit=?caller`.
 //!
 //! The reader trusts the sender with nothing but its own figures: the length is limited, and a
 //! field of another form is ignored.
 
 use std::fmt;
 
-use super::Admission;
+use super::{Admission, LimitWord, OverLimit};
 use crate::object::ObjectName;
 
 /// Longest field that is read, in bytes.
@@ -14,9 +14,9 @@ pub const CALLEE_PART_BYTES_LIMIT: usize = 512;
 
 const UNPROTECTED: &str = "-";
 const NOT_REFUSED: &str = "+";
-/// In front of a policy that refuses.
+/// In front of a policy or a limit that refuses.
 const REFUSED_BY: char = '!';
-/// In front of a policy in shadow mode that would.
+/// In front of a policy or a limit in shadow mode that would.
 const WOULD_BE_REFUSED_BY: char = '?';
 
 /// What the callee's sidecar reports to the caller's.
@@ -27,6 +27,8 @@ pub struct CalleePart {
     /// From sending the request to the app to the head of its response; none without one.
     pub app_us: Option<u64>,
     pub admission: Admission,
+    /// The limit of a traffic policy that the request is over.
+    pub limit: Option<OverLimit>,
 }
 
 impl CalleePart {
@@ -37,7 +39,8 @@ impl CalleePart {
             return None;
         }
         let text = std::str::from_utf8(field).ok()?;
-        let (mut version, mut sidecar_us, mut app_us, mut admission) = (None, None, None, None);
+        let (mut version, mut sidecar_us, mut app_us) = (None, None, None);
+        let (mut admission, mut limit) = (None, None);
         for entry in text.split(';') {
             let (key, value) = entry.split_once('=')?;
             let is_new = match key {
@@ -45,6 +48,7 @@ impl CalleePart {
                 "sidecar_us" => sidecar_us.replace(number(value)?).is_none(),
                 "app_us" => app_us.replace(number(value)?).is_none(),
                 "admission" => admission.replace(admission_of(value)?).is_none(),
+                "limit" => limit.replace(limit_of(value)?).is_none(),
                 _ => true,
             };
             if !is_new {
@@ -53,7 +57,7 @@ impl CalleePart {
         }
         let is_known = version == Some("1");
         is_known.then_some(())?;
-        Some(Self { sidecar_us: sidecar_us?, app_us, admission: admission? })
+        Some(Self { sidecar_us: sidecar_us?, app_us, admission: admission?, limit })
     }
 }
 
@@ -71,6 +75,13 @@ impl fmt::Display for CalleePart {
             Admission::WouldBeRefused(policy) => {
                 write!(f, ";admission={WOULD_BE_REFUSED_BY}{policy}")
             }
+        }?;
+        match self.limit {
+            Some(OverLimit { limit, is_shadow }) => {
+                let mark = if is_shadow { WOULD_BE_REFUSED_BY } else { REFUSED_BY };
+                write!(f, ";limit={mark}{}", limit.as_str())
+            }
+            None => Ok(()),
         }
     }
 }
@@ -98,6 +109,15 @@ fn admission_of(text: &str) -> Option<Admission> {
     }
 }
 
+fn limit_of(text: &str) -> Option<OverLimit> {
+    let of = |mark: char, is_shadow| {
+        let word = text.strip_prefix(mark)?;
+        let limit = LimitWord::ALL.into_iter().find(|limit| limit.as_str() == word)?;
+        Some(OverLimit { limit, is_shadow })
+    };
+    of(WOULD_BE_REFUSED_BY, true).or_else(|| of(REFUSED_BY, false))
+}
+
 /// A number of digits only, without a sign.
 fn number(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -122,17 +142,24 @@ mod tests {
             Admission::WouldBeRefused(policy.clone()),
             Admission::Refused(policy),
         ] {
-            for app_us in [None, Some(0), Some(u64::MAX)] {
-                let part = CalleePart { sidecar_us: 42, app_us, admission: admission.clone() };
-                let field = part.to_string();
-                assert!(field.len() <= CALLEE_PART_BYTES_LIMIT);
-                assert_eq!(parse(&field), Some(part), "{field}");
+            let limits = LimitWord::ALL.into_iter().flat_map(|limit| {
+                [true, false].map(|is_shadow| Some(OverLimit { limit, is_shadow }))
+            });
+            for limit in limits.chain([None]) {
+                for app_us in [None, Some(0), Some(u64::MAX)] {
+                    let admission = admission.clone();
+                    let part = CalleePart { sidecar_us: 42, app_us, admission, limit };
+                    let field = part.to_string();
+                    assert!(field.len() <= CALLEE_PART_BYTES_LIMIT);
+                    assert_eq!(parse(&field), Some(part), "{field}");
+                }
             }
         }
         let longest = "n".repeat(63);
         let policy = ObjectName::new(&longest, &longest).unwrap();
         let admission = Admission::Refused(policy);
-        let part = CalleePart { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
+        let limit = Some(OverLimit { limit: LimitWord::Concurrency, is_shadow: true });
+        let part = CalleePart { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission, limit };
         assert_eq!(parse(&part.to_string()), Some(part));
     }
 
@@ -166,6 +193,10 @@ mod tests {
             "v=1;sidecar_us=1;admission=?!a/b",
             "v=1;sidecar_us=1;admission=a/\u{1b}[2J",
             "v=1;sidecar_us=1;admission=-;",
+            "v=1;sidecar_us=1;admission=-;limit=",
+            "v=1;sidecar_us=1;admission=-;limit=caller",
+            "v=1;sidecar_us=1;admission=-;limit=?rate",
+            "v=1;sidecar_us=1;admission=-;limit=?caller;limit=?caller",
             "v=1;sidecar_us=1;sidecar_us=1;admission=-",
             "v=1;sidecar_us=1;admission=-;app_us=1;app_us=2",
             &format!("{GOOD};a={}", "b".repeat(CALLEE_PART_BYTES_LIMIT)),

@@ -21,6 +21,7 @@ fn whole() -> CallTrace {
             protocol: Some("http".to_owned()),
             ready_replicas: 2,
             ejected_replicas: 1,
+            levels: vec![LevelShown { level: Level::Zone, healthy: 1, registered: 2, percent: 71 }],
             gateways: vec!["10.0.0.1:15443".to_owned()],
             remote_gateways: vec!["192.0.2.1:15443".to_owned()],
         }),
@@ -30,6 +31,7 @@ fn whole() -> CallTrace {
             through_gateway: true,
             instance: Some("stock-1".to_owned()),
             callee: "spiffe://east.tollway/ns/shop/stock".to_owned(),
+            level: Some(Level::Zone),
             is_new: true,
             tls: Some(Tls {
                 version: "1.3".to_owned(),
@@ -38,6 +40,12 @@ fn whole() -> CallTrace {
             }),
         }),
         admission: Some(Admission::Allowed(ObjectName::new("shop", "allow-web").unwrap())),
+        limit: Some(OverLimit { limit: LimitWord::Caller, is_shadow: true }),
+        egress: Some(EgressTaken {
+            host: "api.example:443".to_owned(),
+            decision: EgressWord::ShadowRefused,
+            egress: Some(ObjectName::new("shop", "api").unwrap()),
+        }),
         attempts: 2,
         failed_attempts: vec![FailedAttempt {
             code: "ERR_RESET".to_owned(),
@@ -73,6 +81,10 @@ fn the_words_of_a_trace_stay() {
     assert_eq!(text["admission"]["verdict"], "allowed");
     assert_eq!(text["admission"]["policy"], "shop/allow-web");
     assert_eq!(text["failure"]["at"], "app");
+    assert_eq!(text["connection"]["level"], "zone");
+    assert_eq!(text["service"]["levels"][0]["level"], "zone");
+    assert_eq!(text["limit"]["limit"], "caller");
+    assert_eq!(text["egress"]["decision"], "shadow_refused");
     let open = serde_json::to_value(Admission::NotRefused).unwrap();
     assert_eq!(open.to_string(), r#"{"verdict":"not_refused"}"#);
     assert!(text["times_us"].get("network").is_none(), "what did not happen is left out");
@@ -88,7 +100,8 @@ fn a_policy_of_another_form_is_refused() {
 
 #[test]
 fn what_is_left_of_the_time_is_the_networks_and_the_sidecars() {
-    let part = CalleePart { sidecar_us: 5, app_us: Some(30), admission: Admission::Unprotected };
+    let (sidecar_us, app_us, admission) = (5, Some(30), Admission::Unprotected);
+    let part = CalleePart { sidecar_us, app_us, admission, limit: None };
     let mut times = Times {
         total: 100,
         discovery: Some(10),
@@ -101,10 +114,10 @@ fn what_is_left_of_the_time_is_the_networks_and_the_sidecars() {
     assert_eq!((times.network, times.callee_sidecar, times.app), (Some(25), Some(5), Some(30)));
     assert_eq!(times.caller_sidecar, 10);
     // A peer that claims more than there was takes nothing from others.
-    times.add_part(&CalleePart { sidecar_us: u64::MAX, ..part });
+    times.add_part(&CalleePart { sidecar_us: u64::MAX, ..part.clone() });
     assert_eq!(times.network, Some(0));
     let mut unsent = Times { total: 9, ..Times::default() };
-    unsent.add_part(&CalleePart { sidecar_us: 1, app_us: None, admission: Admission::NotRefused });
+    unsent.add_part(&CalleePart { sidecar_us: 1, app_us: None, ..part });
     unsent.settle();
     assert_eq!((unsent.caller_sidecar, unsent.callee_sidecar), (9, None));
 }

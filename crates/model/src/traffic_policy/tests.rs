@@ -24,6 +24,7 @@ fn full() -> TrafficParts {
     let abort = AbortFault { status: 503, grpc_status: 14, share: WHOLE_SHARE };
     TrafficParts {
         balancing: Some(Balancing::PeakEwma { decay: Balancing::DECAY }),
+        locality: Some(LocalityRules::DEFAULT),
         slow_start: Some(SECOND),
         outlier: Some(Outlier { success_rate: Some(SuccessRate::DEFAULT), ..Outlier::DEFAULT }),
         panic_percent: Some(TrafficParts::PANIC_PERCENT),
@@ -77,6 +78,7 @@ fn a_policy_with_all_its_parts_is_taken_and_one_without_any_is_not() {
         TrafficParts { shedding: Some(Shedding::DEFAULT), ..TrafficParts::default() },
         TrafficParts { balancing: Some(Balancing::LeastRequests), ..TrafficParts::default() },
         TrafficParts { panic_percent: Some(0), ..TrafficParts::default() },
+        TrafficParts { locality: Some(LocalityRules::DEFAULT), ..TrafficParts::default() },
         TrafficParts { slow_start: Some(Duration::ZERO), ..TrafficParts::default() },
     ] {
         assert_eq!(policy("p", app("stock"), part).check(), Ok(()));
@@ -126,6 +128,19 @@ fn parts_of_a_whole_are_not_larger_than_it() {
         |parts| parts.panic_percent = Some(101),
         "`panicPercent` is 101; at most 100 are accepted",
     );
+    for (threshold, spill_over, expected) in [
+        (0, 1, "`locality.threshold` is 0; 1 to 100 are accepted"),
+        (101, 1, "`locality.threshold` is 101; 1 to 100 are accepted"),
+        (1, 0, "`locality.spillOver.requestsPerReplica` is 0; 1 to 1000000 are accepted"),
+        (
+            100,
+            1_000_001,
+            "`locality.spillOver.requestsPerReplica` is 1000001; 1 to 1000000 are accepted",
+        ),
+    ] {
+        let of = LocalityRules { threshold, spill_over, ..LocalityRules::DEFAULT };
+        check(|parts| parts.locality = Some(of), expected);
+    }
     check(
         |parts| outlier(parts).max_ejected_percent = 101,
         "`outlier.maxEjectedPercent` is 101; at most 100 are accepted",
@@ -221,6 +236,7 @@ fn a_policy_for_one_service_replaces_the_general_one_part_by_part() {
     };
     let second = TrafficParts {
         slow_start: Some(2 * SECOND),
+        locality: Some(LocalityRules { prefer: Level::Network, ..LocalityRules::DEFAULT }),
         panic_percent: Some(7),
         ..TrafficParts::default()
     };
@@ -237,6 +253,7 @@ fn a_policy_for_one_service_replaces_the_general_one_part_by_part() {
     let expected = TrafficParts {
         slow_start: Some(SECOND),
         balancing: Some(Balancing::LeastRequests),
+        locality: Some(LocalityRules { prefer: Level::Network, ..LocalityRules::DEFAULT }),
         panic_percent: Some(7),
         ..full()
     };

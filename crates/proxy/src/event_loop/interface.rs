@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use tollway_identity::{Credentials, TlsError, app_config};
-use tollway_model::{AppProtocol, HostName, NetworkName, ServiceName, ServiceUpdate};
+use tollway_model::{AppProtocol, HostName, Locality, NetworkName, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Tls, Waker};
 use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
@@ -95,6 +95,8 @@ pub(crate) struct LoopConfig {
     /// Own service; completes short names. Of a front, which belongs to no service, a name that is
     /// never sent.
     pub(crate) home: ServiceName,
+    /// Where this process runs.
+    pub(crate) locality: Locality,
     /// This process in words, as one hop of a request.
     pub(crate) hop: String,
     pub(crate) app: Option<AppTarget>,
@@ -138,6 +140,7 @@ impl LoopConfig {
         Self {
             hop: format!("sidecar {home}"),
             home,
+            locality: Locality::default(),
             app: None,
             app_tls: None,
             app_concurrency: None,

@@ -515,8 +515,8 @@ impl World {
 
     fn local(&self, network: &Network, protocol: AppProtocol) -> ServiceState {
         ServiceState::Local {
-            endpoints: [Endpoint { instance: label("s-1"), address: self.callee.addresses[0] }]
-                .into(),
+            unready: [].into(),
+            endpoints: [Endpoint::new(label("s-1"), self.callee.addresses[0])].into(),
             protocol,
             trust_domain: network.trust_domain.clone(),
         }

@@ -26,9 +26,14 @@ pub(crate) fn retry_by_route(
     let at = cx.now + pause;
     let Some(exchange) = exchanges.get_mut(key) else { return false };
     let Some(steering) = &mut exchange.steering else { return false };
-    if exchange.deadline.is_some_and(|deadline| at >= deadline) || !steering.take_retry(cx.now) {
+    if exchange.deadline.is_some_and(|deadline| at >= deadline) {
         return false;
     }
+    if !steering.take_retry(cx.now) {
+        steering.counts(&cx.metrics).retries_over_budget.add(1);
+        return false;
+    }
+    steering.counts(&cx.metrics).retries.add(1);
     steering.resume_at = Some(at);
     exchange.up = UpstreamState::Pausing;
     cx.metrics.retries.add(1);

@@ -36,6 +36,7 @@ pub(crate) fn fail(
     let Some(exchange) = exchanges.get_mut(key) else { return };
     tracing::debug!(%error, destination = ?exchange.destination, "request failed");
     cx.metrics.request_failures.add(1);
+    cx.metrics.mirrors_failed.add(u64::from(exchange.is_mirrored));
     if let Some(observed) = &mut exchange.observed {
         observed.error = Some(error.code());
         observed.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));

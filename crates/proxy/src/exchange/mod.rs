@@ -41,7 +41,7 @@ pub(crate) use pipe::Pipe;
 pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,
 };
-pub(crate) use steering::Steering;
+pub(crate) use steering::{Steering, ThreadRoutes};
 
 /// The key of an exchange. It is stale once the exchange is over.
 pub(crate) type ExchangeKey = Key<Exchange>;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tollway_http::ResponseHead;
 use tollway_model::ServiceName;
 use tollway_model::call_trace::RouteTaken;
-use tollway_routing::{AffinityHash, BackendTarget, Rule};
+use tollway_routing::{AffinityHash, BackendTarget, Rule, RuleName};
+use tollway_telemetry::{DataPlaneMetrics, RuleCounts, RuleSeries};
 
 use super::{Destination, Exchange, ExchangeKey, Exchanges, UpstreamState};
 use crate::headers;
@@ -20,6 +21,13 @@ impl Exchange {
     pub(super) fn idle_limit(&self, usual: Duration) -> Duration {
         let of_rule = self.steering.as_ref().and_then(|steering| steering.rule.timeouts().idle);
         of_rule.unwrap_or(usual)
+    }
+
+    /// Whether its deadline is that which its rule gives, and not an earlier one of its caller.
+    pub(super) fn is_deadline_of_route(&self) -> bool {
+        let of_rule = self.steering.as_ref().and_then(|steering| steering.rule.timeouts().request);
+        let ends = of_rule.and_then(|time| self.started.checked_add(time));
+        ends.is_some() && self.deadline == ends
     }
 
     /// An attempt at the replica of its key has failed: any replica may have it now. Returns whether it
@@ -99,11 +107,38 @@ impl Exchanges {
     }
 }
 
+/// The routes of a service at one data thread, and where that counts the requests of each rule.
+pub(crate) struct ThreadRoutes {
+    routes: Arc<ServiceRoutes>,
+    /// By the place of each rule.
+    series: Box<[RuleSeries]>,
+}
+
+impl ThreadRoutes {
+    pub(crate) fn new(routes: Arc<ServiceRoutes>, metrics: &DataPlaneMetrics) -> Self {
+        let series = routes.set().rules().iter().map(|rule| {
+            let RuleName { route, rule } = rule.name();
+            metrics.rules.series(&route.to_string(), rule)
+        });
+        Self { series: series.collect(), routes }
+    }
+
+    pub(crate) fn routes(&self) -> &ServiceRoutes {
+        &self.routes
+    }
+
+    /// Where requests of a rule are counted.
+    pub(crate) fn counts<'m>(&self, rule: &Rule, metrics: &'m DataPlaneMetrics) -> &'m RuleCounts {
+        let series = self.series.get(rule.place()).copied();
+        metrics.rules.of(series.unwrap_or(RuleSeries::OTHER))
+    }
+}
+
 /// The rule that holds for one request.
 pub(crate) struct Steering {
     /// The service that the caller has named.
     service: ServiceName,
-    routes: Arc<ServiceRoutes>,
+    routes: Arc<ThreadRoutes>,
     rule: Arc<Rule>,
     backend: usize,
     /// Retries that the rule has allowed.
@@ -123,7 +158,7 @@ pub(crate) struct Steering {
 impl Steering {
     pub(crate) fn new(
         service: ServiceName,
-        routes: Arc<ServiceRoutes>,
+        routes: Arc<ThreadRoutes>,
         rule: Arc<Rule>,
         backend: usize,
     ) -> Self {
@@ -174,12 +209,17 @@ impl Steering {
     /// Counts one more retry if the budget of the service has one. A retry has its own time.
     pub(super) fn take_retry(&mut self, now: Instant) -> bool {
         let budget = self.rule.retry().map(|retry| retry.budget);
-        let is_taken = budget.is_some_and(|budget| self.routes.take_retry(budget, now));
+        let is_taken = budget.is_some_and(|budget| self.routes.routes().take_retry(budget, now));
         if is_taken {
             self.retries += 1;
             self.attempt_ends = None;
         }
         is_taken
+    }
+
+    /// Where requests of its rule are counted.
+    pub(crate) fn counts<'m>(&self, metrics: &'m DataPlaneMetrics) -> &'m RuleCounts {
+        self.routes.counts(&self.rule, metrics)
     }
 
     pub(crate) fn service(&self) -> &ServiceName {

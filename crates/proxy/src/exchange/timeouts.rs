@@ -58,6 +58,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
     for key in expired {
         end_expired(cx, conns, exchanges, key);
     }
+    cx.metrics.timeouts.response.add(u64::try_from(late.len()).unwrap_or(0));
     for key in late {
         time_out_attempt(cx, conns, exchanges, key);
     }
@@ -101,6 +102,7 @@ pub(crate) fn serve_timers(cx: &mut Cx, conns: &mut Connections, exchanges: &mut
             && !exchange.answer.has_begun
             && exchange.upstream().is_some()
         {
+            cx.metrics.timeouts.attempt.add(1);
             time_out_attempt(cx, conns, exchanges, key);
             continue;
         }
@@ -137,6 +139,10 @@ pub(crate) fn end_expired(
     key: ExchangeKey,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
+    let is_of_route = exchange.is_deadline_of_route();
+    let kinds = &cx.metrics.timeouts;
+    let kind = if is_of_route { &kinds.request } else { &kinds.deadline };
+    kind.add(1);
     if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }
@@ -152,6 +158,7 @@ pub(crate) fn end_expired(
 /// Neither side has sent a byte for too long: the caller gets an error if no response has begun.
 fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: ExchangeKey) {
     let Some(exchange) = exchanges.get(key) else { return };
+    cx.metrics.timeouts.idle.add(1);
     if exchange.answer.has_begun {
         return break_off(cx, conns, exchanges, key);
     }

@@ -9,14 +9,19 @@ use std::time::Instant;
 
 use tollway_http::ResponseHead;
 use tollway_model::call_trace::{
-    CALL_TRACE_BYTES_LIMIT, CallTrace, Failure, GATEWAYS_LIMIT, Service, ServiceWord, Stage,
+    CALL_TRACE_BYTES_LIMIT, CallTrace, EgressTaken, EgressWord, Failure, GATEWAYS_LIMIT,
+    LevelShown, Service, ServiceWord, Stage,
 };
+use tollway_model::egress::{PLAIN_PORT, TLS_PORT};
 use tollway_model::{ErrorCode, ServiceName, ServiceState, UnavailableReason};
+use tollway_routing::Verdict;
 
 use super::{Exchange, Exchanges};
 use crate::call_trace::{CallerTrace, TracePart, WaitsFor};
 use crate::conn::{Connection, Connections, ListenerKind};
 use crate::cx::Cx;
+use crate::egress::ExternalHost;
+use crate::event_loop::LoopConfig;
 use crate::exchange::ExchangeKey;
 use crate::headers;
 use crate::observe::Observed;
@@ -63,6 +68,39 @@ pub(crate) fn begin_caller_trace(
     exchange.observed.get_or_insert_default().explained = Some(part);
 }
 
+/// Begins the trace of a call of a host out of the mesh, by its URL: what the rules that hold decide on it.
+/// The call is decided by the same. The name of an endpoint is no URL, and has no trace.
+pub(crate) fn begin_egress_trace(
+    config: &LoopConfig,
+    exchanges: &mut Exchanges,
+    conns: &mut Connections,
+    key: ExchangeKey,
+    url: &str,
+) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let remote = conns.get(exchange.down.conn).and_then(|conn| conn.remote);
+    if !headers::asks_for_call_trace(&exchange.head.fields) || !may_ask(&exchange.via, remote) {
+        return;
+    }
+    let plain = url.strip_prefix("http://").map(|rest| (rest, PLAIN_PORT));
+    let tls = || url.strip_prefix("https://").map(|rest| (rest, TLS_PORT));
+    let Some((rest, port)) = plain.or_else(tls) else { return };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = ExternalHost::read(authority, port);
+    let Some((host, rules)) = host.zip(config.egress.rules()) else { return };
+    let decided = host.decide(&rules);
+    let (decision, egress) = match decided.verdict {
+        Verdict::Allowed(name) => (EgressWord::Allowed, Some(name)),
+        Verdict::ByDefault if decided.would_refuse => (EgressWord::ShadowRefused, None),
+        Verdict::ByDefault => (EgressWord::Default, None),
+        Verdict::Refused => (EgressWord::Refused, None),
+    };
+    let mut part = CallerTrace::default();
+    part.egress = Some(EgressTaken { host: host.to_string(), decision, egress });
+    let part = TracePart::Caller(Box::new(part));
+    exchange.observed.get_or_insert_default().explained = Some(part);
+}
+
 /// Begins the trace of a request that was refused before its head was rewritten.
 pub(crate) fn begin_undecided_trace(
     exchanges: &mut Exchanges,
@@ -83,16 +121,16 @@ pub(crate) fn note_wait(exchanges: &mut Exchanges, key: ExchangeKey, what: Waits
 }
 
 /// What is known of the service that a request is for; `None` until it is known.
-/// `ejected` is how many of its replicas get no requests.
+/// `replicas` gives how many get no requests, and what each level takes.
 pub(crate) fn note_service(
     exchange: &mut Exchange,
     state: Option<&ServiceState>,
-    ejected: impl FnOnce() -> usize,
+    replicas: impl FnOnce() -> (usize, Vec<LevelShown>),
 ) {
     if let Some(part) = exchange.caller_part() {
-        let ejected = u32::try_from(ejected()).unwrap_or(u32::MAX);
-        part.service =
-            state.map(|state| Service { ejected_replicas: ejected, ..service_of(state) });
+        let (ejected, levels) = replicas();
+        let ejected_replicas = u32::try_from(ejected).unwrap_or(u32::MAX);
+        part.service = state.map(|state| Service { ejected_replicas, levels, ..service_of(state) });
     }
 }
 
@@ -156,7 +194,10 @@ fn call_trace(
         at: Stage::of(code, false),
     });
     let failure = failure.or_else(|| part.failure.take());
-    let (admission, mut connection) = (part.admission(), part.connection.take());
+    let (admission, limit) = (part.admission(), part.limit());
+    let (mut connection, egress) = (part.connection.take(), part.egress.take());
+    // What a host out of the mesh answers is not the word of a sidecar.
+    let (admission, limit) = if egress.is_some() { (None, None) } else { (admission, limit) };
     let failed_attempts = std::mem::take(&mut part.failed_attempts);
     let (service, fault) = (part.service.take(), part.fault);
     if let (Some(connection), Some(service)) = (&mut connection, &service) {
@@ -172,6 +213,8 @@ fn call_trace(
         failover,
         connection,
         admission,
+        limit,
+        egress,
         attempts,
         failed_attempts,
         failure,
@@ -228,6 +271,7 @@ fn service_of(state: &ServiceState) -> Service {
         protocol: protocol.map(ToString::to_string),
         ready_replicas: u32::try_from(ready_replicas).unwrap_or(u32::MAX),
         ejected_replicas: 0,
+        levels: Vec::new(),
         gateways,
         remote_gateways,
     }

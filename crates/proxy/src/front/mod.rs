@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
-use tollway_model::{Label, ServiceName};
+use tollway_model::{Label, Locality, ServiceName};
 
 use crate::actor_paths::ActorApp;
 use crate::bind::BoundListeners;
@@ -74,6 +74,7 @@ pub async fn run_front(
     let fanout = Arc::new(Fanout::default());
     let config = LoopConfig {
         home: placeholder_name(),
+        locality: Locality::default(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
         app_tls: None,

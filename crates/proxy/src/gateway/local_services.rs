@@ -110,14 +110,12 @@ mod tests {
     fn update(ports: &[u16]) -> ServiceUpdate {
         let endpoints = ports
             .iter()
-            .map(|port| Endpoint {
-                instance: Label::new(&format!("i{port}")).unwrap(),
-                address: address(*port),
-            })
+            .map(|port| Endpoint::new(Label::new(&format!("i{port}")).unwrap(), address(*port)))
             .collect();
         let state = match ports {
             [] => ServiceState::Unavailable(UnavailableReason::NoReadyEndpoint),
             _ => ServiceState::Local {
+                unready: [].into(),
                 protocol: AppProtocol::Http,
                 trust_domain: TrustDomain::default_for(&Label::new("west").unwrap()),
                 endpoints,

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use tollway_model::call_trace::LimitWord;
 use tollway_model::traffic_policy::{Rate, ShadowLimits, TrafficParts};
 use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_routing::{CallerUse, CallerUses, LimitedBy, RATED_CALLERS_LIMIT, RateControl};
@@ -63,14 +64,14 @@ impl ReplicaRates {
     /// has to be ended.
     ///
     /// # Errors
-    /// What is limited, in words, and the seconds to wait.
+    /// What is limited, and the seconds to wait.
     fn take(
         &self,
         caller: &Arc<CallerUse>,
         now: Instant,
-    ) -> Result<Option<Arc<CallerUse>>, (&'static str, u64)> {
+    ) -> Result<Option<Arc<CallerUse>>, (LimitWord, u64)> {
         let under_way = match self.concurrency {
-            Some(most) if !caller.begin(most) => return Err(("of this caller at one time", 1)),
+            Some(most) if !caller.begin(most) => return Err((LimitWord::Concurrency, 1)),
             Some(_) => Some(Arc::clone(caller)),
             None => None,
         };
@@ -82,8 +83,8 @@ impl ReplicaRates {
                     caller.end();
                 }
                 let what = match refusal.by {
-                    LimitedBy::Caller => "of this caller",
-                    LimitedBy::Service => "of all callers together",
+                    LimitedBy::Caller => LimitWord::Caller,
+                    LimitedBy::Service => LimitWord::Service,
                 };
                 Err((what, refusal.retry_after_seconds()))
             }
@@ -112,8 +113,8 @@ pub(crate) struct Rated {
 pub(crate) struct Taken {
     /// It counts until this is dropped, where requests under way are limited.
     pub(crate) under_way: Option<CountedRequest>,
-    /// It is over this limit in shadow mode, in words.
-    pub(crate) over_shadow: Option<&'static str>,
+    /// It is over this limit in shadow mode.
+    pub(crate) over_shadow: Option<LimitWord>,
 }
 
 /// A request that counts among those of its caller until this is dropped: by the limit in force, and
@@ -170,9 +171,9 @@ impl RateGate {
         };
         let mut under_way = [None, None];
         if let (Some(limits), Some(caller)) = (&self.limits, caller) {
-            under_way[0] = limits.take(caller, now).map_err(|(what, after_s)| {
+            under_way[0] = limits.take(caller, now).map_err(|(limit, after_s)| {
                 let service = limits.home.clone();
-                RequestError::RateLimited { service, what, after_s }
+                RequestError::RateLimited { service, limit, after_s }
             })?;
         }
         let mut over_shadow = None;

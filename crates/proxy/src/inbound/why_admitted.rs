@@ -3,7 +3,7 @@
 
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
-use tollway_model::call_trace::Admission;
+use tollway_model::call_trace::{Admission, LimitWord, OverLimit};
 
 use crate::call_trace::{CalleeTrace, TracePart};
 use crate::conn::Connections;
@@ -12,13 +12,15 @@ use crate::exchange::{Exchange, ExchangeKey, Exchanges};
 use crate::headers;
 use crate::inbound::{PolicyDenial, PolicyGate};
 
-/// A caller's sidecar asks for the way of a request that was let in.
+/// A caller's sidecar asks for the way of a request that was let in. `over_shadow` is the limit in shadow
+/// mode that it is over.
 pub(crate) fn begin_callee_trace(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     policy: &mut PolicyGate,
     key: ExchangeKey,
+    over_shadow: Option<LimitWord>,
 ) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let conn = conns.get_mut(exchange.down.conn);
@@ -28,7 +30,8 @@ pub(crate) fn begin_callee_trace(
         Admission::Allowed(_) | Admission::WouldBeRefused(_) if !sees => Admission::NotRefused,
         admission => admission,
     };
-    let part = TracePart::Callee(Box::new(CalleeTrace { admission, sent: None }));
+    let limit = over_shadow.filter(|_| sees).map(|limit| OverLimit { limit, is_shadow: true });
+    let part = TracePart::Callee(Box::new(CalleeTrace { admission, limit, sent: None }));
     exchange.observed.get_or_insert_default().explained = Some(part);
 }
 
@@ -43,7 +46,23 @@ pub(crate) fn begin_refused_trace(
         return;
     }
     let admission = Admission::Refused(denial.policy().clone());
-    let part = TracePart::Callee(Box::new(CalleeTrace { admission, sent: None }));
+    let part = TracePart::Callee(Box::new(CalleeTrace { admission, limit: None, sent: None }));
+    exchange.observed.get_or_insert_default().explained = Some(part);
+}
+
+/// The same of one that a limit refuses.
+pub(crate) fn begin_limited_trace(
+    exchange: &mut Exchange,
+    peer: Option<&PeerIdentity>,
+    home: &ServiceName,
+    limit: LimitWord,
+) {
+    if !headers::asks_for_call_trace(&exchange.head.fields) || !sees_policies(peer, home) {
+        return;
+    }
+    let limit = Some(OverLimit { limit, is_shadow: false });
+    let part = CalleeTrace { admission: Admission::NotRefused, limit, sent: None };
+    let part = TracePart::Callee(Box::new(part));
     exchange.observed.get_or_insert_default().explained = Some(part);
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollway_identity::{GATEWAY_APP, JoinToken, KeyExchange, SYSTEM_NAMESPACE};
-use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceName};
+use tollway_model::{AppId, AppProtocol, Instance, Label, Locality, NetworkName, ServiceName};
 use tollway_net::{OpenSecretFile, SecretFile};
 
 use super::{MeshError, Targets};
@@ -25,6 +25,8 @@ pub struct MeshConfig {
     pub role: Role,
     /// Distinguishes this instance from others of the service.
     pub instance: Instance,
+    /// Where this process runs. Default: not stated.
+    pub locality: Locality,
     /// How long the first contact may take. Default 30 s.
     pub start_timeout: Duration,
     /// Asks for certificates of a shorter life than the network gives. Default `None`.
@@ -92,6 +94,7 @@ impl MeshConfig {
             token,
             role,
             instance,
+            locality: Locality::default(),
             start_timeout: Duration::from_secs(30),
             certificate_ttl: None,
             state: None,

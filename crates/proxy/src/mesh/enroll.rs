@@ -9,7 +9,7 @@ use tollway_identity::{
     CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, Revocations,
     SecretHash, TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
 };
-use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
+use tollway_model::{ErrorCode, Instance, Locality, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
 use tollway_wire::{
     ConvertError, MESSAGE_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, TRUST_DOMAINS_LIMIT, v1,
@@ -41,6 +41,7 @@ pub(super) struct Enrolment {
     pub(super) role: Role,
     pub(super) service: ServiceName,
     pub(super) instance: Instance,
+    pub(super) locality: Locality,
     /// The key of every request that shows the token: an answer that was lost costs no second use.
     token_key: Arc<KeyPair>,
     /// The life to ask for; 0: what the network gives.
@@ -75,6 +76,7 @@ pub(super) async fn first(
         role: config.role.clone(),
         service: config.role.service(&network),
         instance: kept_name.unwrap_or(&config.instance).clone(),
+        locality: config.locality.clone(),
         token_key: Arc::new(KeyPair::generate()?),
         certificate_ttl_s: config
             .certificate_ttl

@@ -286,9 +286,9 @@ mod tests {
     }
 
     fn local(app: &str, port: u16) -> v1::ServiceUpdate {
-        let endpoint =
-            Endpoint { instance: Label::new("a").unwrap(), address: ([10, 0, 0, 1], port).into() };
+        let endpoint = Endpoint::new(Label::new("a").unwrap(), ([10, 0, 0, 1], port).into());
         let state = ServiceState::Local {
+            unready: [].into(),
             endpoints: vec![endpoint].into(),
             protocol: AppProtocol::Http,
             trust_domain: TrustDomain::new("west.tollway").unwrap(),

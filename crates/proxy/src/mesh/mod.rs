@@ -30,7 +30,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tollway_identity::{Credentials, Expected, client_config};
-use tollway_model::{Instance, NetworkName, Revision, ServiceName, ServiceUpdate};
+use tollway_model::{Instance, Locality, NetworkName, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 use tonic::transport::Channel;
 
@@ -88,6 +88,7 @@ pub struct MeshClient {
     shared: Arc<Shared>,
     service: ServiceName,
     instance: Instance,
+    locality: Locality,
     _guard: DropGuard,
 }
 
@@ -141,13 +142,20 @@ impl MeshClient {
         let stop = CancellationToken::new();
         let run = supervise::run(who, shared.clone(), Box::new(on_delta));
         tokio::spawn(stop.clone().run_until_cancelled_owned(run));
-        Ok(Self { shared, service, instance, _guard: stop.drop_guard() })
+        let locality = config.locality;
+        Ok(Self { shared, service, instance, locality, _guard: stop.drop_guard() })
     }
 
     /// The own service, with the network that the token named.
     #[must_use]
     pub fn service(&self) -> &ServiceName {
         &self.service
+    }
+
+    /// Where this process runs, as its operator states it.
+    #[must_use]
+    pub fn locality(&self) -> &Locality {
+        &self.locality
     }
 
     /// What distinguishes this process from other replicas of the service.

@@ -528,6 +528,7 @@ fn announce(who: &Enrolment, announcement: &Announcement) -> Announce {
                 address: *address,
                 protocol: *protocol,
                 ready: *ready,
+                locality: who.locality.clone(),
             };
             Announce::Workload((&workload).into())
         }

@@ -22,7 +22,7 @@ use crate::headers::{self, TimeLeft};
 use crate::inbound::{PolicyGate, why_admitted};
 use crate::outbound::external;
 use crate::protocol::Arrival;
-use crate::request_error::RequestError;
+use crate::request_error::{RequestError, limited as limited_words};
 use crate::runtime_protocol::{ActorCaller, RuntimeRequest, RuntimeTarget};
 use crate::tokens::admit;
 use crate::tokens::is_public;
@@ -177,11 +177,15 @@ fn route(
             return Err(TargetError::NoAppId.into());
         }
         Outbound::Proxied(url) => {
+            trace::begin_egress_trace(&cx.config, exchanges, conns, key, &url);
+            let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
             exchange.destination = Destination::Api;
             mark_external(exchange);
             headers::proxied_request(&mut exchange.head, url);
         }
         Outbound::External { id, path, credentials_used } => {
+            trace::begin_egress_trace(&cx.config, exchanges, conns, key, &id);
+            let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
             path.apply(&mut exchange.head.path);
             clean_path(&cx.config, exchange, &id)?;
             exchange.destination = Destination::Api;
@@ -349,12 +353,17 @@ fn route_inbound(
         exchange.head.path = target;
     }
     let limited = policy.rates.admit(conns.get_mut(exchange.down.conn), cx.now);
-    cx.metrics.rate_limited.add(u64::from(limited.is_err()));
+    if let Err(RequestError::RateLimited { limit, .. }) = &limited {
+        cx.metrics.rate_limited.add(1);
+        let caller = peer.as_deref().filter(|_| passed_on.is_none());
+        why_admitted::begin_limited_trace(exchange, caller, &cx.config.home, *limit);
+    }
     let taken = limited?;
     exchange.under_way = taken.under_way.map(Box::new);
-    if let Some(what) = taken.over_shadow {
+    let over_shadow = taken.over_shadow;
+    if let Some(limit) = over_shadow {
         cx.metrics.rate_shadow_limited.add(1);
-        log_shadow_limit(&mut cx.log, peer.as_deref(), what, cx.now);
+        log_shadow_limit(&mut cx.log, peer.as_deref(), limited_words(limit), cx.now);
     }
     let caller = passed_on.as_ref().map(|caller| &caller.spiffe);
     let caller = caller.or_else(|| peer.as_ref().map(|peer| &peer.spiffe));
@@ -383,7 +392,7 @@ fn route_inbound(
         headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
     }
     if own.wants_call_trace {
-        why_admitted::begin_callee_trace(cx, conns, exchanges, policy, key);
+        why_admitted::begin_callee_trace(cx, conns, exchanges, policy, key, over_shadow);
     }
     limit_time(cx.now, exchanges, key, own.time_left)
 }

@@ -8,12 +8,14 @@ use std::time::Instant;
 use tollway_http::{Fields, RequestHead, ResponseHead};
 use tollway_model::route::Affinity;
 use tollway_routing::{AffinityHash, RequestFields, Routed, RoutedRequest, Rule, RuleAction};
+use tollway_telemetry::DataPlaneMetrics;
 
 use crate::conn::Connections;
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchange, ExchangeKey, Exchanges, Steering, fail, respond};
+use crate::exchange::{
+    Destination, Exchange, ExchangeKey, Exchanges, Steering, ThreadRoutes, fail, respond,
+};
 use crate::headers;
-use crate::mesh::ServiceRoutes;
 use crate::request_error::RequestError;
 
 /// What becomes of a request by the routes of its service.
@@ -31,11 +33,11 @@ pub(crate) fn steer(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     key: ExchangeKey,
-    routes: &Arc<ServiceRoutes>,
+    routes: &Arc<ThreadRoutes>,
 ) -> bool {
     let random = cx.next_random();
     let Some(exchange) = exchanges.get_mut(key) else { return false };
-    match decide(exchange, routes, cx.now, random) {
+    match decide(exchange, routes, &cx.metrics, cx.now, random) {
         Ok(Decided::Sent) => {
             exchanges.set_timer(cx.now, key);
             true
@@ -55,7 +57,8 @@ pub(crate) fn steer(
 /// No rule is for the request, or its rule has no backend that takes any.
 fn decide(
     exchange: &mut Exchange,
-    routes: &Arc<ServiceRoutes>,
+    routes: &Arc<ThreadRoutes>,
+    metrics: &DataPlaneMetrics,
     now: Instant,
     random: u64,
 ) -> Result<Decided, RequestError> {
@@ -67,12 +70,15 @@ fn decide(
         is_grpc: exchange.is_grpc,
         fields: &Lines(&head.fields),
     };
-    let routed = routes
-        .set()
-        .decide(request)
-        .ok_or_else(|| RequestError::NoRoute { service: service.clone() })?;
+    let Some(routed) = routes.routes().set().decide(request) else {
+        metrics.route_unmatched.add(1);
+        return Err(RequestError::NoRoute { service: service.clone() });
+    };
     let rule = Arc::clone(routed.rule);
+    let counts = routes.counts(&rule, metrics);
+    counts.requests.add(1);
     if let RuleAction::Redirect(_) = rule.action() {
+        counts.redirects.add(1);
         return Ok(Decided::Redirected(redirect(&routed, head)));
     }
     let Some((backend, target)) =
@@ -103,7 +109,7 @@ fn decide(
         headers::set_time_left(&mut head.fields, exchange.is_grpc, left);
     }
     if rule.retry().is_some() {
-        routes.note_request(now);
+        routes.routes().note_request(now);
     }
     let key = affinity_of(&rule, &head.fields, random);
     let mut steering = Steering::new(of, Arc::clone(routes), rule, backend);

@@ -149,8 +149,9 @@ pub(crate) fn dial(
     let state = pool.state.clone().ok_or_else(unready)?;
     let candidates = Candidates::of(&state);
     let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
-    let address =
-        next_address(cx, conns, upstreams, destination, &candidates).ok_or_else(unready)?;
+    let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
+    let address = next_address(cx, conns, upstreams, destination, &candidates, pooled);
+    let address = address.ok_or_else(unready)?;
     let mesh = mesh.ok_or_else(unready)?;
     let tls = match mesh.client(service, instance, &trust_domain, protocol) {
         Ok(tls) => tls,
@@ -171,7 +172,6 @@ pub(crate) fn dial(
             return Err(unreachable(cx, upstreams, destination, Some(address), cause));
         }
     };
-    let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
     let has_other_way = match &purpose {
         Purpose::Relay(down) => {
             candidates.addresses.len() > 1 || relay::is_of_any_network(conns, *down)
@@ -203,8 +203,15 @@ fn next_address(
     upstreams: &mut Upstreams,
     destination: &Destination,
     candidates: &Candidates,
+    pooled: bool,
 ) -> Option<SocketAddr> {
     let now = cx.now;
+    // No number is drawn where it decides nothing.
+    let is_near = |pool: &Pool| !pooled && pool.near().is_some();
+    let random = match upstreams.pools.get(destination)? {
+        pool if is_near(pool) => cx.next_random(),
+        _ => 0,
+    };
     let pool = upstreams.pools.get(destination)?;
     let missing = match candidates.remote_replicas {
         Some(_) => scale::unused_gateways(cx, conns, pool, candidates),
@@ -213,6 +220,13 @@ fn next_address(
     let pool = pools::pool(cx, upstreams, destination);
     pool.next_address = pool.next_address.wrapping_add(1);
     let first = pool.next_address;
+    if let Some(near) = pool.near().filter(|_| !pooled) {
+        let is_usable = |address: SocketAddr| !pool.is_passed_over(address, now);
+        let drawn = near.draw(random, first, is_usable);
+        if drawn.is_some() {
+            return drawn;
+        }
+    }
     let pick = |addresses: &[SocketAddr]| {
         let allowed: Vec<_> =
             addresses.iter().filter(|address| !pool.is_ejected(**address)).copied().collect();
@@ -351,8 +365,8 @@ pub(crate) fn join_pool<'u>(
     pool.dialling.retain(|dialling| *dialling != key);
     pool.conns.push(key);
     pool.outage = None;
-    if let Some(address) = address {
-        pool.backoff.remove(&address);
+    if address.is_some_and(|address| pool.backoff.remove(&address).is_some()) {
+        pool.refresh_near(cx.now);
     }
     pool
 }

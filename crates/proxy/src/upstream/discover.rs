@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollway_model::{AppProtocol, Instance, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, Endpoint, Instance, ServiceName, ServiceState};
 use tollway_routing::{AffinityHash, Mishap, pick_by_key};
 
 use super::workload;
 use crate::cx::Cx;
-use crate::exchange::{Destination, Exchange, WorkloadName, trace};
-use crate::mesh::ServiceRoutes;
+use crate::exchange::{Destination, Exchange, ThreadRoutes, WorkloadName, trace};
 use crate::request_error::RequestError;
 use crate::upstream::{Pool, PoolKey, Upstreams, pools};
 
@@ -31,7 +30,7 @@ pub(crate) enum Callee {
     /// Nothing yet.
     Unknown,
     /// Its service has routes, which are to be applied first.
-    Routed(Arc<ServiceRoutes>),
+    Routed(Arc<ThreadRoutes>),
     /// It is called in any network, one of which is to be chosen.
     InAnyNetwork,
     Found(PoolKey),
@@ -89,8 +88,13 @@ pub(crate) fn find_callee(
     }
     if is_known
         && let Some(of) = exchange.steering.as_mut().and_then(|steering| steering.take_affinity())
-        && let Some(instance) = replica_of(pool, of, cx.now)
+        && let Some((instance, is_kept)) = replica_of(pool, of, cx.now)
     {
+        if let Some(steering) = &exchange.steering {
+            let counts = steering.counts(&cx.metrics);
+            let count = if is_kept { &counts.affinity_kept } else { &counts.affinity_moved };
+            count.add(1);
+        }
         let service = exchange.destination.service().cloned();
         let Some(service) = service else { return Ok(Callee::Found(key)) };
         let (workload, state) = (Arc::new(WorkloadName { service, instance }), pool.state.clone());
@@ -100,16 +104,17 @@ pub(crate) fn find_callee(
     Ok(is_known.then_some(key).into())
 }
 
-/// The replica that takes the requests of a key, among those that can be reached. `None` for a service
-/// of another network: its gateways choose.
-fn replica_of(pool: &Pool, key: AffinityHash, now: Instant) -> Option<Instance> {
+/// The replica that takes the requests of a key, among those that can be reached, and whether it is that
+/// of the key. `None` for a service of another network: its gateways choose.
+fn replica_of(pool: &Pool, key: AffinityHash, now: Instant) -> Option<(Instance, bool)> {
     let Some(ServiceState::Local { endpoints, .. }) = &pool.state else { return None };
-    let usable = endpoints.iter().map(|endpoint| {
-        let is_usable = !pool.is_passed_over(endpoint.address, now);
-        is_usable.then(|| AffinityHash::of_instance(&endpoint.instance))
-    });
+    let hash = |endpoint: &Endpoint| AffinityHash::of_instance(&endpoint.instance);
+    let is_usable = |endpoint: &Endpoint| !pool.is_passed_over(endpoint.address, now);
+    let usable = endpoints.iter().map(|endpoint| is_usable(endpoint).then(|| hash(endpoint)));
     let chosen = pick_by_key(key, usable)?;
-    endpoints.get(chosen).map(|endpoint| endpoint.instance.clone())
+    let is_kept = endpoints.iter().all(is_usable)
+        || pick_by_key(key, endpoints.iter().map(|endpoint| Some(hash(endpoint)))) == Some(chosen);
+    endpoints.get(chosen).map(|endpoint| (endpoint.instance.clone(), is_kept))
 }
 
 /// Whether the control plane has said where a service is.
@@ -124,8 +129,11 @@ enum Noted {
 /// # Errors
 /// The service takes no requests. A workload of a TCP service does: its runtime serves actors.
 fn note_callee(exchange: &mut Exchange, pool: &Pool) -> Result<Noted, RequestError> {
-    let ejected = || pool.traffic.as_ref().map_or(0, |traffic| traffic.ejected());
-    trace::note_service(exchange, pool.state.as_ref(), ejected);
+    let replicas = || {
+        let ejected = pool.traffic.as_ref().map_or(0, |traffic| traffic.ejected());
+        (ejected, pool.near().map_or_else(Vec::new, |near| near.shown()))
+    };
+    trace::note_service(exchange, pool.state.as_ref(), replicas);
     exchange.series = Some(pool.series);
     match (&pool.state, &exchange.destination) {
         (Some(ServiceState::Unavailable(reason)), to) => {

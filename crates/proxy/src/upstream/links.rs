@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tollway_model::Instance;
+use tollway_model::{Instance, Level};
 use tollway_routing::ReplicaId;
 
 use crate::conn::{ConnKey, Connections, Role};
@@ -22,6 +22,8 @@ pub(crate) struct Link<'a> {
     pub(crate) instance: Option<&'a Instance>,
     /// The same, where traffic policies distinguish replicas.
     pub(crate) replica: Option<ReplicaId>,
+    /// How near that is, where near replicas are preferred; far otherwise.
+    pub(crate) level: Level,
     /// It takes no new requests.
     pub(crate) is_draining: bool,
     /// Bytes that were written and that the peer has not taken.
@@ -100,6 +102,7 @@ impl Links for Connections {
             remote: conn.remote,
             instance: conn.instance(),
             replica: conn.replica.map(|replica| replica.id),
+            level: conn.replica.and_then(|replica| replica.level).unwrap_or(Level::Network),
             is_draining: conn.draining,
             pending: conn.io.pending(),
             protocol,

@@ -4,7 +4,8 @@
 //! [`Upstreams`] owns the pools. The modules beside it find a connection for a request ([`pick`]),
 //! decide how many there are ([`scale`]), dial ([`dial`]), ask silent peers for an answer
 //! ([`keepalive`]) bound what waits at the runtime
-//! ([`runtime_backlog`]), and keep what traffic policies have a caller do ([`replicas`]). What follows for
+//! ([`runtime_backlog`]), and keep what traffic policies have a caller do ([`replicas`]), and which replicas
+//! are near ([`near`]). What follows for
 //! requests is an [`Effect`](crate::cx::Effect).
 
 #![expect(
@@ -16,6 +17,7 @@ pub(crate) mod dial;
 pub(crate) mod discover;
 pub(crate) mod keepalive;
 mod links;
+mod near;
 pub(crate) mod networks;
 pub(crate) mod pick;
 pub(crate) mod pools;

@@ -1,14 +1,17 @@
 //! Which upstream connection takes a request: an idle one of HTTP/1.1, the less loaded of two of
 //! HTTP/2. Never dials.
 
-use tollway_model::{AppProtocol, Instance, ServiceState};
-use tollway_routing::{Candidate, ReplicaId, Share, choose, pick_of_two};
+use tollway_model::{AppProtocol, Instance, Level, ServiceState};
+use tollway_routing::{
+    Candidate, NearBy, NearReplica, ReplicaId, Share, choose, choose_near, pick_of_two,
+};
 
 use crate::conn::ConnKey;
 use crate::cx::{Cx, Effect};
 use crate::event_loop::MeshProtocol;
 use crate::exchange::{Destination, FailedReplica};
 use crate::upstream::links::{LinkProtocol, Links};
+use crate::upstream::near::Near;
 use crate::upstream::{Pool, PoolKey, Upstreams, runtime_backlog};
 
 /// Whether to pick connections that did not answer a PING in time, or whose replica could not reach its
@@ -155,8 +158,8 @@ fn pick_idle_replica(
         match found.iter_mut().find(|idle| idle.instance == link.instance) {
             Some(idle) => idle.under_way += 1,
             None => {
-                let (instance, replica) = (link.instance, link.replica);
-                found.push(Idle { instance, replica, under_way: 1, place: None });
+                let (instance, replica, level) = (link.instance, link.replica, link.level);
+                found.push(Idle { instance, replica, level, under_way: 1, place: None });
             }
         }
     }
@@ -170,18 +173,29 @@ fn pick_idle_replica(
             idle.place = Some(place);
         }
     }
-    let now = cx.now;
+    let (now, near) = (cx.now, pool.near());
+    if near.is_some() {
+        found.sort_by_key(|idle| idle.level);
+    }
     let candidate = |at: usize| {
         let Idle { replica, under_way, place, .. } = &found[at];
         place.is_some().then(|| replicas.candidate(*replica, *under_way, now))
     };
-    found[choose(found.len(), random, candidate)?].place
+    let index = match near {
+        Some(near) => {
+            let levels = Found { count: found.len(), level: |at: usize| found[at].level };
+            pick_near(cx, near, random, levels, |at| Some((candidate(at)?, found[at].under_way)))?
+        }
+        None => choose(found.len(), random, candidate)?,
+    };
+    found[index].place
 }
 
 /// A replica with connections of one request at a time.
 struct Idle<'l> {
     instance: Option<&'l Instance>,
     replica: Option<ReplicaId>,
+    level: Level,
     under_way: u32,
     /// Of one of its idle connections.
     place: Option<usize>,
@@ -280,31 +294,71 @@ fn pick_replica(
                 }
             }
             None => {
-                let (instance, replica) = (link.instance, link.replica);
+                let (instance, replica, level) = (link.instance, link.replica, link.level);
                 let under_way = load.streams;
-                found.push(Connected { instance, replica, under_way, conn: *key, load });
+                found.push(Connected { instance, replica, level, under_way, conn: *key, load });
             }
         }
     }
-    let replicas = pool.replicas();
+    let (replicas, near) = (pool.replicas(), pool.near());
+    if near.is_some() {
+        found.sort_by_key(|connected| connected.level);
+    }
     // A replica is as busy as its streams say, and out of the way only if all that leads to
     // it carries bulk.
+    let weight = |at: usize| {
+        let Connected { under_way, load, .. } = &found[at];
+        Load { streams: *under_way, is_bulk: load.is_bulk }.weight()
+    };
     let candidate = |at: usize| {
-        let Connected { replica, under_way, load, .. } = &found[at];
-        let weight = Load { streams: *under_way, is_bulk: load.is_bulk }.weight();
+        let cost = weight(at);
         Some(match replicas {
-            Some(replicas) => replicas.candidate(*replica, weight, cx.now),
-            None => Candidate { cost: weight, share: Share::WHOLE },
+            Some(replicas) => replicas.candidate(found[at].replica, cost, cx.now),
+            None => Candidate { cost, share: Share::WHOLE },
         })
     };
-    let index = choose(found.len(), random, candidate)?;
+    let index = match near {
+        Some(near) => {
+            let levels = Found { count: found.len(), level: |at: usize| found[at].level };
+            pick_near(cx, near, random, levels, |at| Some((candidate(at)?, weight(at))))?
+        }
+        None => choose(found.len(), random, candidate)?,
+    };
     Some(found[index].conn)
+}
+
+/// Replicas that were found, the nearest first.
+struct Found<L> {
+    count: usize,
+    level: L,
+}
+
+/// The place of the replica that takes a request where near ones are preferred. It is counted by its level.
+/// `replica` gives what one more request costs and how many are under way there.
+fn pick_near(
+    cx: &Cx,
+    near: &Near,
+    random: u64,
+    found: Found<impl Fn(usize) -> Level>,
+    replica: impl Fn(usize) -> Option<(Candidate, u32)>,
+) -> Option<usize> {
+    let replica =
+        |at: usize| replica(at).map(|(candidate, under_way)| NearReplica { candidate, under_way });
+    let chosen = choose_near(near.levels(), found.count, random, found.level, replica)?;
+    let by_reason = match chosen.by {
+        NearBy::Nearest => &cx.metrics.locality.nearest,
+        NearBy::Health => &cx.metrics.locality.health,
+        NearBy::Load => &cx.metrics.locality.load,
+    };
+    by_reason[chosen.level.index()].add(1);
+    Some(chosen.index)
 }
 
 /// A replica to which multiplexed connections lead.
 struct Connected<'l> {
     instance: Option<&'l Instance>,
     replica: Option<ReplicaId>,
+    level: Level,
     under_way: u32,
     /// The least loaded of them.
     conn: ConnKey,

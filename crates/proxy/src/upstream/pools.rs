@@ -19,9 +19,8 @@ use super::replicas::{self, ServiceTraffic};
 use super::workload;
 use crate::conn::{ConnKey, Connection, Connections, Role, SLOW_DIAL};
 use crate::cx::{Cx, Effect, EjectedReplica};
-use crate::exchange::ExchangeKey;
-use crate::exchange::{Destination, WorkloadName};
-use crate::mesh::{RoutesUpdate, ServiceRoutes};
+use crate::exchange::{Destination, ExchangeKey, ThreadRoutes, WorkloadName};
+use crate::mesh::RoutesUpdate;
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
 use crate::upstream::networks::Networks;
@@ -112,7 +111,7 @@ pub(crate) struct Pool {
     /// that leads there.
     pub(crate) state: Option<ServiceState>,
     /// What is done with requests for the service; `None` where no route holds.
-    pub(crate) routes: Option<Arc<ServiceRoutes>>,
+    pub(crate) routes: Option<Arc<ThreadRoutes>>,
     /// The networks of a service that is called in any.
     pub(crate) networks: Option<Box<Networks>>,
     /// Requests for a service in any network use it, so failed addresses are dialled again.
@@ -132,6 +131,8 @@ pub(crate) struct Pool {
     pub(crate) flight: Flight,
     /// Where calls of the service are counted.
     pub(crate) series: SeriesId,
+    /// Gives the order in which this thread takes replicas where it does not connect to all.
+    pub(crate) seed: u64,
 }
 
 impl Pool {
@@ -140,7 +141,8 @@ impl Pool {
         self.backoff.get(&address).is_some_and(|until| *until > now) || self.is_ejected(address)
     }
 
-    pub(crate) fn new(destination: Destination, now: Instant) -> Self {
+    /// `seed` is any number.
+    pub(crate) fn new(destination: Destination, now: Instant, seed: u64) -> Self {
         Self {
             destination,
             conns: Vec::new(),
@@ -162,6 +164,7 @@ impl Pool {
             next_address: 0,
             flight: Flight::default(),
             series: SeriesId::OTHER,
+            seed,
         }
     }
 
@@ -225,7 +228,7 @@ fn find_or_make(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destinatio
     if let Some(key) = upstreams.pools.key(destination) {
         return key;
     }
-    let mut pool = Pool::new(destination.clone(), cx.now);
+    let mut pool = Pool::new(destination.clone(), cx.now, cx.next_random());
     match destination {
         Destination::Service(service) => upstreams.services.subscribe(service),
         Destination::Workload(workload) => pool.state = add_workload(cx, upstreams, workload),
@@ -295,7 +298,10 @@ pub(crate) fn back_off(
     if let Some(address) = address
         && !matches!(destination, Destination::Workload(_))
     {
-        pool(cx, upstreams, destination).backoff.insert(address, until);
+        let now = cx.now;
+        let pool = pool(cx, upstreams, destination);
+        pool.backoff.insert(address, until);
+        pool.refresh_near(now);
     }
 }
 
@@ -442,7 +448,8 @@ pub(crate) fn on_service(
 pub(crate) fn on_routes(cx: &mut Cx, upstreams: &mut Upstreams, update: RoutesUpdate) {
     let destination = Destination::Service(update.service.clone());
     let Some(pool) = upstreams.pools.get_mut(&destination) else { return };
-    pool.routes.clone_from(&update.routes);
+    let of_thread = |routes| Arc::new(ThreadRoutes::new(routes, &cx.metrics));
+    pool.routes = update.routes.map(of_thread);
     for key in std::mem::take(&mut pool.waiting) {
         cx.effects.push(Effect::Dispatch(key));
     }
@@ -513,6 +520,9 @@ pub(crate) fn sweep_pools(
         let Some(pool) = slab.get_mut(*key) else { continue };
         let passed_over = pool.backoff.len();
         pool.backoff.retain(|_, until| *until > now);
+        if pool.backoff.len() < passed_over {
+            pool.refresh_near(now);
+        }
         let is_backoff_over = pool.backoff.len() < passed_over && !pool.is_unused();
         let is_awaited =
             pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();

@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollway_model::traffic_policy::{Fault, TrafficParts};
-use tollway_model::{Caller, Endpoint, Instance, ServiceName, ServiceState, SpiffeId};
+use tollway_model::{
+    Caller, Endpoint, Instance, Level, Locality, ServiceName, ServiceState, SpiffeId,
+};
 use tollway_routing::{
     EjectionReason, Mishap, ReplicaId, ReplicaOutcome, ReplicaRules, Replicas, fault_of, mishap,
 };
 use tollway_telemetry::DataPlaneMetrics;
 
+use super::near::Near;
 use super::{Pool, PoolKey, Upstreams};
 use crate::conn::{ConnKey, Connections};
 use crate::cx::{Cx, Effect};
@@ -27,6 +30,21 @@ pub(crate) struct ReplicaRef {
     /// The pool of the service.
     pool: PoolKey,
     pub(crate) id: ReplicaId,
+    /// How near it is, where near replicas are preferred.
+    pub(crate) level: Option<Level>,
+}
+
+/// What a replica is known by: one that moves is another one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ReplicaAt {
+    instance: Instance,
+    address: SocketAddr,
+}
+
+impl From<&Endpoint> for ReplicaAt {
+    fn from(endpoint: &Endpoint) -> Self {
+        Self { instance: endpoint.instance.clone(), address: endpoint.address }
+    }
 }
 
 /// How a request to a replica has ended.
@@ -44,9 +62,13 @@ pub(crate) struct ServiceTraffic {
     /// What goes wrong with requests of this caller.
     fault: Option<Fault>,
     /// `None` if the policies treat all replicas alike.
-    pub(super) replicas: Option<Replicas<Endpoint>>,
+    pub(super) replicas: Option<Replicas<ReplicaAt>>,
     /// Where those are that get no requests.
     ejected: Vec<SocketAddr>,
+    /// `None` where none is preferred for being near.
+    near: Option<Near>,
+    /// What is near is to be counted again: others are ejected than before.
+    is_near_stale: bool,
 }
 
 impl ServiceTraffic {
@@ -64,6 +86,8 @@ impl ServiceTraffic {
             fault,
             replicas: rules.map(|rules| Replicas::new(rules, now)),
             ejected: Vec::new(),
+            near: None,
+            is_near_stale: false,
         })
     }
 
@@ -78,17 +102,44 @@ impl ServiceTraffic {
             }
             (_, next) => next,
         };
-        Self { replicas, ..next }
+        Self { replicas, near: self.near, ..next }
     }
 
     /// The replicas that the policies distinguish.
-    pub(crate) fn replicas(&self) -> Option<&Replicas<Endpoint>> {
+    pub(super) fn replicas(&self) -> Option<&Replicas<ReplicaAt>> {
         self.replicas.as_ref()
     }
 
     /// How many replicas get no requests now.
     pub(crate) fn ejected(&self) -> usize {
         self.ejected.len()
+    }
+
+    /// The service is in this state from now on. `own` is where this sidecar runs; `seed` gives its order
+    /// of replicas that are equally near.
+    pub(super) fn update(
+        &mut self,
+        state: Option<&ServiceState>,
+        own: &Locality,
+        seed: u64,
+        now: Instant,
+    ) {
+        let Some(replicas) = &mut self.replicas else {
+            self.near = None;
+            return;
+        };
+        let endpoints: &[Endpoint] = match state {
+            Some(ServiceState::Local { endpoints, .. }) => endpoints,
+            Some(
+                ServiceState::Remote { .. }
+                | ServiceState::Failover { .. }
+                | ServiceState::Unavailable(_),
+            )
+            | None => &[],
+        };
+        replicas.update(endpoints.iter().map(ReplicaAt::from), now);
+        self.note_ejected();
+        self.near = Near::new(self.parts.locality, own, state, seed);
     }
 
     /// Draws what goes wrong with a request; `None` where nothing is to.
@@ -98,13 +149,13 @@ impl ServiceTraffic {
     }
 
     fn find(&self, instance: &Instance, address: SocketAddr) -> Option<ReplicaId> {
-        self.replicas.as_ref()?.find(&Endpoint { instance: instance.clone(), address })
+        self.replicas.as_ref()?.find(&ReplicaAt { instance: instance.clone(), address })
     }
 
     /// Lets those come back whose time is over. Returns whether there were any.
     fn advance(&mut self, service: &ServiceName, now: Instant) -> bool {
         let Some(replicas) = &mut self.replicas else { return false };
-        let returned = replicas.advance(now, |Endpoint { instance, address }| {
+        let returned = replicas.advance(now, |ReplicaAt { instance, address }| {
             tracing::info!(%service, %instance, %address, "a replica is tried again");
         });
         if returned > 0 {
@@ -125,7 +176,7 @@ impl ServiceTraffic {
         self.advance(service, now);
         let Some(replicas) = &mut self.replicas else { return false };
         let (was_panic, mut is_ejected) = (replicas.is_panic(), false);
-        replicas.note(id, outcome, now, |Endpoint { instance, address }, reason, time| {
+        replicas.note(id, outcome, now, |ReplicaAt { instance, address }, reason, time| {
             is_ejected = true;
             let (counter, reason) = match reason {
                 EjectionReason::ConsecutiveFailures => {
@@ -148,9 +199,10 @@ impl ServiceTraffic {
     }
 
     fn note_ejected(&mut self) {
+        self.is_near_stale = true;
         self.ejected.clear();
         if let Some(replicas) = self.replicas.as_ref().filter(|replicas| !replicas.is_panic()) {
-            self.ejected.extend(replicas.ejected_keys().map(|endpoint| endpoint.address));
+            self.ejected.extend(replicas.ejected_keys().map(|replica| replica.address));
         }
     }
 }
@@ -158,7 +210,10 @@ impl ServiceTraffic {
 /// What policies have a caller do about replicas; `None` if they have nothing about them.
 fn rules_of(parts: &TrafficParts) -> Option<ReplicaRules> {
     let slow_start = parts.slow_start.unwrap_or_default();
-    let is_stated = parts.balancing.is_some() || parts.outlier.is_some() || !slow_start.is_zero();
+    let is_stated = parts.balancing.is_some()
+        || parts.locality.is_some()
+        || parts.outlier.is_some()
+        || !slow_start.is_zero();
     is_stated.then(|| ReplicaRules {
         balancing: parts.balancing.unwrap_or_default(),
         outlier: parts.outlier,
@@ -169,8 +224,30 @@ fn rules_of(parts: &TrafficParts) -> Option<ReplicaRules> {
 
 impl Pool {
     /// The replicas of its service, where traffic policies distinguish them.
-    pub(crate) fn replicas(&self) -> Option<&Replicas<Endpoint>> {
+    pub(super) fn replicas(&self) -> Option<&Replicas<ReplicaAt>> {
         self.traffic.as_ref()?.replicas()
+    }
+
+    /// Which replicas of its service are near, where those are preferred.
+    pub(crate) fn near(&self) -> Option<&Near> {
+        self.traffic.as_ref()?.near.as_ref()
+    }
+
+    /// Counts again what is near and can be sent requests, if it is preferred.
+    pub(super) fn refresh_near(&mut self, now: Instant) {
+        let Some(mut near) = self.traffic.as_mut().and_then(|traffic| traffic.near.take()) else {
+            return;
+        };
+        near.refresh(|address| !self.is_passed_over(address, now));
+        if let Some(traffic) = &mut self.traffic {
+            (traffic.near, traffic.is_near_stale) = (Some(near), false);
+        }
+    }
+
+    fn refresh_stale_near(&mut self, now: Instant) {
+        if self.traffic.as_ref().is_some_and(|traffic| traffic.is_near_stale) {
+            self.refresh_near(now);
+        }
     }
 
     /// Whether the replica at an address is ejected.
@@ -208,20 +285,9 @@ pub(super) fn on_service(
             None => Box::new(next),
         });
     }
-    if let Some(traffic) = &mut pool.traffic
-        && let Some(replicas) = &mut traffic.replicas
-    {
-        let endpoints: &[Endpoint] = match &pool.state {
-            Some(ServiceState::Local { endpoints, .. }) => endpoints,
-            Some(
-                ServiceState::Remote { .. }
-                | ServiceState::Failover { .. }
-                | ServiceState::Unavailable(_),
-            )
-            | None => &[],
-        };
-        replicas.update(endpoints.iter().cloned(), now);
-        traffic.note_ejected();
+    if let Some(traffic) = &mut pool.traffic {
+        traffic.update(pool.state.as_ref(), &cx.config.locality, pool.seed, now);
+        pool.refresh_near(now);
     }
     let workloads = pool.workloads.clone().into_iter();
     let pools = workloads.map(|instance| Destination::workload(service.clone(), instance));
@@ -245,14 +311,16 @@ pub(crate) fn attach(
     let Some(conn) = conns.get_mut(key) else { return };
     conn.replica = conn.instance().zip(conn.remote).and_then(|(instance, address)| {
         let pool = upstreams.pools.key(&Destination::Service(service.clone()))?;
-        let id = upstreams.pools.at(pool)?.traffic.as_ref()?.find(instance, address)?;
-        Some(ReplicaRef { pool, id })
+        let traffic = upstreams.pools.at(pool)?.traffic.as_ref()?;
+        let id = traffic.find(instance, address)?;
+        let level = traffic.near.as_ref().map(|near| near.level(address));
+        Some(ReplicaRef { pool, id, level })
     });
 }
 
 /// A request to a replica has ended.
 pub(crate) fn note(cx: &mut Cx, upstreams: &mut Upstreams, noted: &NotedOutcome) {
-    let NotedOutcome { replica: ReplicaRef { pool, id }, outcome, took } = *noted;
+    let NotedOutcome { replica: ReplicaRef { pool, id, .. }, outcome, took } = *noted;
     let now = cx.now;
     let Some(pool) = upstreams.pools.at_mut(pool) else { return };
     let Destination::Service(service) = &pool.destination else { return };
@@ -267,6 +335,7 @@ pub(crate) fn note(cx: &mut Cx, upstreams: &mut Upstreams, noted: &NotedOutcome)
     if traffic.note(service, &cx.metrics, id, outcome, now) {
         cx.effects.push(Effect::Scale(pool.destination.clone()));
     }
+    pool.refresh_stale_near(now);
 }
 
 /// A connection for bytes leads to a replica: that is all that is asked of it.
@@ -298,10 +367,10 @@ pub(crate) fn note_dial_failed(
     let found = upstreams.pools.at(pool).and_then(|of| {
         let Some(ServiceState::Local { endpoints, .. }) = &of.state else { return None };
         let endpoint = endpoints.iter().find(|endpoint| endpoint.address == address)?;
-        of.replicas()?.find(endpoint)
+        of.replicas()?.find(&endpoint.into())
     });
     if let Some(id) = found {
-        let replica = ReplicaRef { pool, id };
+        let replica = ReplicaRef { pool, id, level: None };
         let outcome = ReplicaOutcome::Failure;
         note(cx, upstreams, &NotedOutcome { replica, outcome, took: Duration::ZERO });
     }
@@ -317,6 +386,7 @@ pub(super) fn sweep(cx: &mut Cx, upstreams: &mut Upstreams) {
             cx.effects.push(Effect::Scale(pool.destination.clone()));
         }
         ejected += traffic.replicas().map_or(0, Replicas::ejected);
+        pool.refresh_stale_near(cx.now);
     }
     cx.metrics.ejected_replicas.set(u64::try_from(ejected).unwrap_or(u64::MAX));
 }

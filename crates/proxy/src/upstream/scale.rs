@@ -1,10 +1,13 @@
 //! How many upstream connections a destination has: what is missing is dialled, what is too much
 //! retired.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher as _;
 use std::iter::repeat_n;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use foldhash::fast::FixedState;
 use tollway_http::h2;
 use tollway_model::{AppProtocol, Instance};
 use tollway_net::{Conn, local_pair};
@@ -329,15 +332,32 @@ fn surplus(
 ) -> Vec<ConnKey> {
     let each = wanted_each(cx, links, upstreams, pool, candidates);
     let mut served: HashMap<Option<SocketAddr>, usize> = HashMap::new();
+    let beyond = beyond_wanted(cx, links, pool);
     let is_surplus = |key: &ConnKey| {
-        let count = served.entry(address_of(links, *key)).or_default();
+        let address = address_of(links, *key);
+        let count = served.entry(address).or_default();
         *count += 1;
-        *count > each
+        *count > each || address.is_some_and(|address| beyond.contains(&address))
     };
     usable(links, pool)
         .filter(|key| !is_unfit_for_small(cx, links, upstreams, *key))
         .filter(is_surplus)
         .collect()
+}
+
+/// Where near replicas are preferred: those of the others to which no connection is wanted, once each
+/// wanted replica has one.
+fn beyond_wanted(cx: &Cx, links: &impl Links, pool: &Pool) -> Vec<SocketAddr> {
+    let Some(near) = pool.near() else { return Vec::new() };
+    let is_usable = |address: SocketAddr| !pool.is_passed_over(address, cx.now);
+    let wanted = near.wanted(LOCAL_ENDPOINTS, is_usable);
+    let connected: HashSet<SocketAddr> =
+        usable(links, pool).filter_map(|key| address_of(links, key)).collect();
+    if !wanted.iter().all(|address| connected.contains(address)) {
+        return Vec::new();
+    }
+    let is_beyond = |address: &SocketAddr| is_usable(*address) && !wanted.contains(address);
+    connected.into_iter().filter(is_beyond).collect()
 }
 
 /// Whether a connection has as many streams as it takes: what comes needs another one.
@@ -372,17 +392,39 @@ pub(crate) fn missing(
             *connected.entry(address).or_default() += count - most;
         }
     }
-    let mut room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
-    let mut missing = Vec::new();
-    for address in &candidates.addresses {
-        let has = connected.get(address).copied();
-        if pool.is_passed_over(*address, cx.now) || (has.is_none() && room == 0) {
-            continue;
+    let is_usable = |address: SocketAddr| !pool.is_passed_over(address, cx.now);
+    let wanted = match pool.near() {
+        // Those that are not among them leave when these are there.
+        Some(near) => near.wanted(LOCAL_ENDPOINTS, is_usable),
+        None => {
+            let usable = candidates.addresses.iter().copied().filter(|of| is_usable(*of));
+            let others = connected.keys().filter(|address| !is_usable(**address)).count();
+            let most = LOCAL_ENDPOINTS.saturating_sub(others);
+            some_of(usable.collect(), most, pool.seed, |address| connected.contains_key(&address))
         }
-        room -= usize::from(has.is_none());
-        missing.extend(repeat_n(*address, each.saturating_sub(has.unwrap_or(0))));
+    };
+    let short = |address: &SocketAddr| {
+        each.saturating_sub(connected.get(address).copied().unwrap_or_default())
+    };
+    wanted.iter().flat_map(|address| repeat_n(*address, short(address))).collect()
+}
+
+/// The replicas to which this thread connects, of those that are usable: all, or the connected ones and
+/// others, `most` at most. Which ones depends on the seed, so that the threads of all callers together use
+/// every replica.
+fn some_of(
+    mut usable: Vec<SocketAddr>,
+    most: usize,
+    seed: u64,
+    is_connected: impl Fn(SocketAddr) -> bool,
+) -> Vec<SocketAddr> {
+    if usable.len() > most {
+        let order = FixedState::with_seed(seed);
+        let rank = |address: &SocketAddr| (!is_connected(*address), order.hash_one(address));
+        usable.select_nth_unstable_by_key(most, rank);
+        usable.truncate(most);
     }
-    missing
+    usable
 }
 
 fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tollway_model::traffic_policy::{Balancing, TrafficParts};
 use tollway_model::{
-    AppProtocol, Caller, Endpoint, Instance, Label, Remote, ServiceName, ServiceState, SpiffeId,
-    TrustDomain,
+    AppProtocol, Caller, Endpoint, Instance, Label, Level, Remote, ServiceName, ServiceState,
+    SpiffeId, TrustDomain,
 };
 use tollway_net::Key;
 use tollway_routing::ReplicaId;
@@ -22,12 +22,22 @@ use crate::event_loop::{LoopConfig, NoServices};
 use crate::exchange::Destination;
 use crate::limits::{Limits, Timeouts};
 
+mod near;
+
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
 }
 
 fn service(name: &str) -> ServiceName {
     ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
+}
+
+/// The last number of an address.
+fn host(address: SocketAddr) -> u8 {
+    match address.ip() {
+        std::net::IpAddr::V4(ip) => ip.octets()[3],
+        std::net::IpAddr::V6(_) => unreachable!("the script has IPv4 alone"),
+    }
 }
 
 fn address(host: u8) -> SocketAddr {
@@ -40,6 +50,7 @@ struct Fake {
     host: u8,
     instance: Option<Instance>,
     replica: Option<ReplicaId>,
+    level: Level,
     is_draining: bool,
     pending: usize,
     state: Http2State,
@@ -58,7 +69,8 @@ impl Fake {
             leads_to_runtime: false,
             round_trip: Some(Duration::from_micros(500)),
         };
-        Self { host, instance: None, replica: None, is_draining: false, pending: 0, state }
+        let level = Level::Network;
+        Self { host, instance: None, replica: None, level, is_draining: false, pending: 0, state }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -82,6 +94,7 @@ impl Links for HashMap<ConnKey, Fake> {
             remote: Some(address(fake.host)),
             instance: fake.instance.as_ref(),
             replica: fake.replica,
+            level: fake.level,
             is_draining: fake.is_draining,
             pending: fake.pending,
             protocol: LinkProtocol::Http2(fake.state),
@@ -115,9 +128,9 @@ impl Script {
 
     /// Of replicas with these last numbers of an address, in the own network.
     fn local(hosts: &[u8]) -> Self {
-        let endpoint =
-            |host: &u8| Endpoint { instance: label(&format!("s-{host}")), address: address(*host) };
+        let endpoint = |host: &u8| Endpoint::new(label(&format!("s-{host}")), address(*host));
         Self::new(ServiceState::Local {
+            unready: [].into(),
             endpoints: hosts.iter().map(endpoint).collect(),
             protocol: AppProtocol::Http,
             trust_domain: TrustDomain::default_for(&label("west")),
@@ -164,6 +177,14 @@ impl Script {
         pools::back_off(cx, upstreams, &self.stock, Some(address(host)), until);
     }
 
+    /// The hosts to which connections are missing, as often as one is.
+    fn missing(&self) -> Vec<u8> {
+        let pool = self.upstreams.pools.get(&self.stock).unwrap();
+        let candidates = Candidates::of(pool.state.as_ref().unwrap());
+        let missing = scale::missing(&self.cx, &self.links, &self.upstreams, pool, &candidates);
+        missing.into_iter().map(host).collect()
+    }
+
     /// What the pool is short of and has too much of, as "dial 2 retire 1".
     fn plan(&self) -> String {
         let pool = self.upstreams.pools.get(&self.stock).unwrap();
@@ -190,15 +211,15 @@ impl Script {
     fn update_replicas(&mut self) {
         let now = self.cx.now;
         let pool = pools::pool(&mut self.cx, &mut self.upstreams, &self.stock);
-        let Some(ServiceState::Local { endpoints, .. }) = &pool.state else { return };
-        let replicas = pool.traffic.as_mut().unwrap().replicas.as_mut().unwrap();
-        replicas.update(endpoints.iter().cloned(), now);
+        let own = self.cx.config.locality.clone();
+        pool.traffic.as_mut().unwrap().update(pool.state.as_ref(), &own, 7, now);
+        pool.refresh_near(now);
     }
 
     fn replica(&self, host: u8) -> ReplicaId {
-        let endpoint = Endpoint { instance: label(&format!("s-{host}")), address: address(host) };
+        let endpoint = Endpoint::new(label(&format!("s-{host}")), address(host));
         let pool = self.upstreams.pools.get(&self.stock).unwrap();
-        pool.replicas().unwrap().find(&endpoint).unwrap()
+        pool.replicas().unwrap().find(&(&endpoint).into()).unwrap()
     }
 
     /// A connection to a replica that policies distinguish.
@@ -239,6 +260,30 @@ fn a_local_service_has_a_connection_to_each_endpoint() {
     assert_eq!(script.plan(), "dial 0 retire 0");
     script.join(Fake::to(3));
     assert_eq!(script.plan(), "dial 0 retire 1");
+}
+
+#[test]
+fn callers_of_many_replicas_use_all_of_them_together() {
+    let hosts: Vec<u8> = (1..=40).collect();
+    let mut callers: HashMap<u8, usize> = HashMap::new();
+    for seed in 0..200 {
+        let mut script = Script::local(&hosts);
+        pools::pool(&mut script.cx, &mut script.upstreams, &script.stock).seed = seed;
+        let chosen = script.missing();
+        assert_eq!(chosen.len(), 16);
+        chosen.iter().for_each(|host| *callers.entry(*host).or_default() += 1);
+        // What stands stays, and the order does: one takes the turn of one that fails.
+        chosen.iter().for_each(|host| _ = script.join(Fake::to(*host)));
+        assert_eq!(script.missing(), Vec::<u8>::new());
+        script.back_off(chosen[0], Duration::from_secs(1));
+        pools::pool(&mut script.cx, &mut script.upstreams, &script.stock).conns.clear();
+        let then = script.missing();
+        assert_eq!(then.iter().filter(|host| chosen[1..].contains(host)).count(), 15, "{then:?}");
+        assert!(then.len() == 16 && !then.contains(&chosen[0]), "{then:?}");
+    }
+    // Each has 80 of the 3,200 connections, give or take.
+    assert_eq!(callers.len(), hosts.len());
+    assert!(callers.values().all(|count| count.abs_diff(80) < 40), "{callers:?}");
 }
 
 #[test]

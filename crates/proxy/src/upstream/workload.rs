@@ -9,6 +9,7 @@ pub(super) fn only(state: &ServiceState, instance: &Instance) -> ServiceState {
     match (state, endpoint(state, instance)) {
         (ServiceState::Local { protocol, trust_domain, .. }, Some(endpoint)) => {
             ServiceState::Local {
+                unready: [].into(),
                 endpoints: [endpoint.clone()].into(),
                 protocol: *protocol,
                 trust_domain: trust_domain.clone(),

@@ -55,6 +55,7 @@ pub enum RuleAction {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     name: RuleName,
+    place: usize,
     action: RuleAction,
     /// The sum of the weights.
     weight: u64,
@@ -72,6 +73,7 @@ impl Rule {
     pub(super) fn new(
         route: &Route,
         number: usize,
+        place: usize,
         rule: &RouteRule,
         network: &NetworkName,
     ) -> Self {
@@ -96,6 +98,7 @@ impl Rule {
         };
         Self {
             name: RuleName { route: route.name.clone(), rule: label.into() },
+            place,
             action,
             weight,
             host: rule.rewrite.host.as_ref().map(|host| host.as_bytes().into()),
@@ -111,6 +114,12 @@ impl Rule {
     #[must_use]
     pub fn name(&self) -> &RuleName {
         &self.name
+    }
+
+    /// Its place among the rules of the service that are for the caller.
+    #[must_use]
+    pub fn place(&self) -> usize {
+        self.place
     }
 
     #[must_use]

@@ -7,7 +7,7 @@ use tollway_model::{AppId, Instance, Label};
 use tollway_proxy::mesh::Targets;
 use tollway_routing::intercept::{Alias, Spared};
 
-use super::{ApiTokens, App, DaprFiles, Telemetry, WebAccess};
+use super::{ApiTokens, App, DaprFiles, Location, Telemetry, WebAccess};
 use crate::serial::part;
 use crate::{Millis, Settings, Upstream};
 
@@ -41,6 +41,8 @@ pub struct Run {
     /// Address at which the network reaches the inbound listener, if not the one it listens on.
     #[setting(form = "IP:PORT")]
     pub advertise: Option<SocketAddr>,
+    #[setting(flatten)]
+    pub location: Location,
     /// Metrics and health.
     #[setting(form = "IP:PORT", default = "127.0.0.1:0")]
     pub admin_listen: SocketAddr,

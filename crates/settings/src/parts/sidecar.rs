@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tollway_model::{AppId, Label};
 use tollway_proxy::MeshProtocol;
 
-use super::{ApiTokens, App, DaprFiles, Member, Telemetry, WebAccess};
+use super::{ApiTokens, App, DaprFiles, Location, Member, Telemetry, WebAccess};
 use crate::serial::part;
 use crate::{Settings, Upstream};
 
@@ -38,6 +38,8 @@ pub struct Sidecar {
     /// Address at which the network reaches the inbound listener, if not the one it listens on.
     #[setting(form = "IP:PORT")]
     pub advertise: Option<SocketAddr>,
+    #[setting(flatten)]
+    pub location: Location,
     /// What carries requests to services of HTTP/1.1: http2 (many at once on a connection) or http1
     /// (a pool of connections, one at a time on each).
     #[setting(form = "PROTOCOL", default = "http2")]

@@ -78,6 +78,8 @@ metrics! {
             "Replicas of called services that are ejected now; one that two data threads have ejected counts twice.";
         REPLICA_PANICS: Counter "tollway_replica_panics_total" [],
             "Ejections that left so few replicas of a service that all are used.";
+        LOCALITY: Counter "tollway_locality_requests_total" ["level", "reason"],
+            "Requests to services of which a traffic policy prefers near replicas, by the level of the replica and why it is of that level.";
         FAULTS: Counter "tollway_faults_total" ["kind"],
             "Requests that a traffic policy has had delayed or aborted on purpose, by kind.";
         RATE_SHADOW_LIMITED: Counter "tollway_rate_shadow_limited_total" [],
@@ -88,6 +90,20 @@ metrics! {
             "Copies of requests that were sent to the mirrors of routes.";
         MIRRORS_SKIPPED: Counter "tollway_mirrors_skipped_total" [],
             "Copies of requests that were not made, because the body is larger than the replay buffer or too many requests are under way.";
+        MIRRORS_FAILED: Counter "tollway_mirrors_failed_total" [],
+            "Copies of requests that were begun and had no response of the mirror.";
+        ROUTE_REQUESTS: Counter "tollway_route_requests_total" ["route", "rule"],
+            "Requests of the app by the rule of a route that decided what became of them.";
+        ROUTE_REDIRECTS: Counter "tollway_route_redirects_total" ["route", "rule"],
+            "Requests that a rule had answered with a redirect.";
+        ROUTE_UNMATCHED: Counter "tollway_route_unmatched_requests_total" [],
+            "Requests refused because their service has routes, and no rule is for them.";
+        ROUTE_RETRIES: Counter "tollway_route_retries_total" ["route", "rule", "result"],
+            "Retries that a rule asks for, by result: made, or refused since the budget of the service is used up.";
+        ROUTE_AFFINITY: Counter "tollway_route_affinity_total" ["route", "rule", "result"],
+            "Requests with a key of affinity, by result: kept at the replica of the key, or moved to another one, since that could not be used.";
+        TIMEOUTS: Counter "tollway_timeouts_total" ["kind"],
+            "Requests and attempts that were ended because their time was over, by kind: the caller's deadline, the time of a route for a request or an attempt, the usual time for a response, or no byte for too long.";
         REQUEST_FAILURES: Counter "tollway_request_failures_total" [],
             "Requests that failed in the data plane.";
         REQUESTS_CANCELLED: Counter "tollway_requests_cancelled_total" [],

@@ -9,6 +9,7 @@ use super::catalogue::names;
 use super::count::{Counter, Gauge};
 use super::durations::Durations;
 use super::page::{Metric, Page};
+use super::rules::Rules;
 use super::services::Services;
 
 /// Requests by class of status.
@@ -43,11 +44,13 @@ pub struct DataPlaneMetrics {
     pub ejections: Ejections,
     pub ejected_replicas: Gauge,
     pub replica_panics: Counter,
+    pub locality: Locality,
     pub faults: Faults,
     pub rate_shadow_limited: Counter,
     pub retries: Counter,
     pub mirrored_requests: Counter,
     pub mirrors_skipped: Counter,
+    pub mirrors_failed: Counter,
     pub request_failures: Counter,
     pub requests_cancelled: Counter,
     pub relayed_bytes: Counter,
@@ -67,6 +70,11 @@ pub struct DataPlaneMetrics {
     pub access_log_lines_dropped: Counter,
     /// By service called.
     pub services: Services,
+    /// By rule of a route.
+    pub rules: Rules,
+    /// Requests for a service that has routes, none of whose rules is for them.
+    pub route_unmatched: Counter,
+    pub timeouts: TimedOut,
     inbound_status: ByStatus,
     outbound_status: ByStatus,
     inbound_duration: Durations,
@@ -104,6 +112,35 @@ pub struct Intercepted {
     pub refused: Counter,
 }
 
+/// Requests where near replicas are preferred: by why the replica is of its level, and by level, the nearest
+/// first.
+#[derive(Default, Debug)]
+pub struct Locality {
+    /// No other is nearer.
+    pub nearest: [Counter; LEVELS.len()],
+    /// Too few of those that are nearer are healthy.
+    pub health: [Counter; LEVELS.len()],
+    /// Those that are nearer have too many requests under way.
+    pub load: [Counter; LEVELS.len()],
+}
+
+const LEVELS: [&str; 3] = ["zone", "region", "network"];
+
+/// Requests and attempts whose time was over, by which time.
+#[derive(Default, Debug)]
+pub struct TimedOut {
+    /// The caller's own.
+    pub deadline: Counter,
+    /// What a route gives a request.
+    pub request: Counter,
+    /// What a route gives an attempt.
+    pub attempt: Counter,
+    /// What a response may take where no route has another time.
+    pub response: Counter,
+    /// Without a byte in either direction.
+    pub idle: Counter,
+}
+
 /// Ejections of replicas, by reason.
 #[derive(Default, Debug)]
 pub struct Ejections {
@@ -121,7 +158,7 @@ pub struct Faults {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 33] = [
+static COUNTERS: [(&Metric, CounterOf); 35] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -135,6 +172,8 @@ static COUNTERS: [(&Metric, CounterOf); 33] = [
     (&names::RETRIES, |m| &m.retries),
     (&names::MIRRORED_REQUESTS, |m| &m.mirrored_requests),
     (&names::MIRRORS_SKIPPED, |m| &m.mirrors_skipped),
+    (&names::MIRRORS_FAILED, |m| &m.mirrors_failed),
+    (&names::ROUTE_UNMATCHED, |m| &m.route_unmatched),
     (&names::REQUEST_FAILURES, |m| &m.request_failures),
     (&names::REQUESTS_CANCELLED, |m| &m.requests_cancelled),
     (&names::CONNECTIONS_REFUSED, |m| &m.connections_refused),
@@ -199,6 +238,7 @@ impl DataPlaneMetrics {
             ("retry", |m| &m.failover.retry),
         ];
         add_labelled(page, threads, &names::FAILOVER, "reason", &failovers);
+        add_locality(page, threads);
         let ejections: [(&str, CounterOf); 2] = [
             ("consecutive", |m| &m.ejections.consecutive),
             ("success_rate", |m| &m.ejections.success_rate),
@@ -209,6 +249,16 @@ impl DataPlaneMetrics {
         add_labelled(page, threads, &names::FAULTS, "kind", &faults);
         let services: Vec<_> = threads.iter().map(|thread| &thread.services).collect();
         Services::add_to(page, &services);
+        let rules: Vec<_> = threads.iter().map(|thread| &thread.rules).collect();
+        Rules::add_to(page, &rules);
+        let timeouts: [(&str, CounterOf); 5] = [
+            ("deadline", |m| &m.timeouts.deadline),
+            ("request", |m| &m.timeouts.request),
+            ("attempt", |m| &m.timeouts.attempt),
+            ("response", |m| &m.timeouts.response),
+            ("idle", |m| &m.timeouts.idle),
+        ];
+        add_labelled(page, threads, &names::TIMEOUTS, "kind", &timeouts);
         let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
         for (metric, of) in &COUNTERS {
             page.single(metric, sum(*of));
@@ -225,6 +275,18 @@ fn add_status(page: &mut Page, threads: &[&DataPlaneMetrics]) {
             let value: u64 = threads.iter().map(|thread| of(thread).0.0[at].value()).sum();
             let labels = [("direction", direction), ("status", *class)];
             page.family(&names::RESPONSES).sample(&labels, value);
+        }
+    }
+}
+
+fn add_locality(page: &mut Page, threads: &[&DataPlaneMetrics]) {
+    type Of = fn(&Locality) -> &[Counter; LEVELS.len()];
+    let reasons: [(&str, Of); 3] =
+        [("nearest", |of| &of.nearest), ("health", |of| &of.health), ("load", |of| &of.load)];
+    for (at, level) in LEVELS.into_iter().enumerate() {
+        for (reason, of) in reasons {
+            let value: u64 = threads.iter().map(|thread| of(&thread.locality)[at].value()).sum();
+            page.family(&names::LOCALITY).sample(&[("level", level), ("reason", reason)], value);
         }
     }
 }

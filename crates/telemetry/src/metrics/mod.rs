@@ -13,6 +13,7 @@ mod exports;
 mod page;
 mod part;
 mod process;
+mod rules;
 mod services;
 
 pub use build::add_build;
@@ -25,4 +26,5 @@ pub use exports::add_exports;
 pub use page::{Family, Kind, Metric, Page};
 pub use part::Part;
 pub use process::add_process;
+pub use rules::{NAMED_RULES_LIMIT, RuleCounts, RuleSeries};
 pub use services::{CallEnd, NAMED_SERVICES_LIMIT, SeriesId};

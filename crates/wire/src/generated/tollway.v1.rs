@@ -18,6 +18,15 @@ pub struct Address {
     #[prost(uint32, tag = "2")]
     pub port: u32,
 }
+/// Where a data plane runs. A name is empty where none is stated, otherwise 1 to 63 letters, digits, `-`,
+/// `_` and `.`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Locality {
+    #[prost(string, tag = "1")]
+    pub region: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub zone: ::prost::alloc::string::String,
+}
 /// The roots that may vouch for the names of one trust domain, and for no others.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TrustBundle {
@@ -568,6 +577,66 @@ pub struct TrafficParts {
     /// Limits of policies in shadow mode: what exceeds them is counted and logged, and not refused.
     #[prost(message, optional, tag = "9")]
     pub shadow: ::core::option::Option<ShadowLimits>,
+    #[prost(message, optional, tag = "10")]
+    pub locality: ::core::option::Option<LocalityRules>,
+}
+/// Near replicas come first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalityRules {
+    #[prost(enumeration = "locality_rules::Level", tag = "1")]
+    pub prefer: i32,
+    /// 1 to 100.
+    #[prost(uint32, tag = "2")]
+    pub threshold_percent: u32,
+    /// 1 to 1000000.
+    #[prost(uint32, tag = "3")]
+    pub spill_over_requests: u32,
+}
+/// Nested message and enum types in `LocalityRules`.
+pub mod locality_rules {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Level {
+        Unspecified = 0,
+        Zone = 1,
+        Region = 2,
+        /// None is preferred.
+        Network = 3,
+    }
+    impl Level {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "LEVEL_UNSPECIFIED",
+                Self::Zone => "LEVEL_ZONE",
+                Self::Region => "LEVEL_REGION",
+                Self::Network => "LEVEL_NETWORK",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "LEVEL_UNSPECIFIED" => Some(Self::Unspecified),
+                "LEVEL_ZONE" => Some(Self::Zone),
+                "LEVEL_REGION" => Some(Self::Region),
+                "LEVEL_NETWORK" => Some(Self::Network),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShadowLimits {
@@ -1015,7 +1084,7 @@ pub struct ListServicesResponse {
     #[prost(message, repeated, tag = "2")]
     pub services: ::prost::alloc::vec::Vec<ServiceStatus>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceStatus {
     #[prost(message, optional, tag = "1")]
     pub service: ::core::option::Option<ServiceName>,
@@ -1029,6 +1098,22 @@ pub struct ServiceStatus {
     /// Whether the network of the service can be reached; true for the own.
     #[prost(bool, tag = "5")]
     pub reachable: bool,
+    /// Where its workloads are; empty for another network's service, and where none states it.
+    #[prost(message, repeated, tag = "6")]
+    pub localities: ::prost::alloc::vec::Vec<LocalityStatus>,
+    /// What its traffic policies have about near replicas.
+    #[prost(message, optional, tag = "7")]
+    pub locality_rules: ::core::option::Option<LocalityRules>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalityStatus {
+    /// Missing for workloads that state none.
+    #[prost(message, optional, tag = "1")]
+    pub locality: ::core::option::Option<Locality>,
+    #[prost(uint32, tag = "2")]
+    pub ready: u32,
+    #[prost(uint32, tag = "3")]
+    pub workloads: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGatewaysRequest {}
@@ -3719,6 +3804,12 @@ pub struct Local {
     pub protocol: i32,
     #[prost(string, tag = "3")]
     pub trust_domain: ::prost::alloc::string::String,
+    /// Where replicas are, each once, 256 at most.
+    #[prost(message, repeated, tag = "4")]
+    pub localities: ::prost::alloc::vec::Vec<Locality>,
+    /// Registered replicas that are not ready, if some replica states where it is.
+    #[prost(message, repeated, tag = "5")]
+    pub unready: ::prost::alloc::vec::Vec<UnreadyReplicas>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {
@@ -3726,6 +3817,17 @@ pub struct Endpoint {
     pub instance: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub address: ::core::option::Option<Address>,
+    /// Its place in `localities`, from 1; 0 where none is stated.
+    #[prost(uint32, tag = "3")]
+    pub locality: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnreadyReplicas {
+    /// As of an endpoint.
+    #[prost(uint32, tag = "1")]
+    pub locality: u32,
+    #[prost(uint32, tag = "2")]
+    pub replicas: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Remote {
@@ -6642,6 +6744,9 @@ pub struct Workload {
     /// Whether it should be sent requests.
     #[prost(bool, tag = "5")]
     pub ready: bool,
+    /// Missing where none is stated.
+    #[prost(message, optional, tag = "6")]
+    pub locality: ::core::option::Option<Locality>,
 }
 /// One running gateway of the network.
 #[derive(Clone, PartialEq, ::prost::Message)]

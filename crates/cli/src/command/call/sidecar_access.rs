@@ -44,7 +44,7 @@ impl SidecarAccess {
         if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
             eprintln!("{skew}");
         }
-        let own = Sidecar::start(options(access, app, namespace, timeout)?, None).await?;
+        let own = Box::pin(Sidecar::start(options(access, app, namespace, timeout)?, None)).await?;
         let address = own.port("http").context("the sidecar has no HTTP API")?.to_string();
         Ok(Self { address, own: Some(own) })
     }

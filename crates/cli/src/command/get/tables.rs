@@ -97,6 +97,7 @@ fn services(scope: PolicyScope) -> String {
 fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
     let TrafficParts {
         balancing,
+        locality,
         slow_start,
         outlier,
         panic_percent,
@@ -108,6 +109,7 @@ fn traffic_row(policy: &TrafficPolicy) -> Vec<String> {
     } = &policy.parts;
     let parts = [
         (balancing.is_some(), "balancing"),
+        (locality.is_some(), "locality"),
         (slow_start.is_some(), "slowStart"),
         (outlier.is_some(), "outlier"),
         (panic_percent.is_some(), "panicPercent"),

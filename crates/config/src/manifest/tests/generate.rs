@@ -9,7 +9,7 @@ use tollway_model::egress::{AppPattern, BeginTls, EgressHost};
 use tollway_model::route::*;
 use tollway_model::traffic_policy::*;
 use tollway_model::{
-    CallerPattern, Egress, Label, Mode, ObjectName, Route, ServiceRef, TrafficPolicy,
+    CallerPattern, Egress, Label, Level, Mode, ObjectName, Route, ServiceRef, TrafficPolicy,
 };
 
 fn label() -> impl Strategy<Value = Label> {
@@ -290,6 +290,12 @@ fn outlier() -> impl Strategy<Value = Outlier> {
     )
 }
 
+fn locality() -> impl Strategy<Value = LocalityRules> {
+    let prefer = proptest::sample::select(&Level::ALL[..]);
+    (prefer, 1_u32..=100, 1_u32..=1_000_000)
+        .prop_map(|(prefer, threshold, spill_over)| LocalityRules { prefer, threshold, spill_over })
+}
+
 fn fault() -> impl Strategy<Value = Fault> {
     let delay = (seconds(300), 0..=WHOLE_SHARE);
     let delay = delay.prop_map(|(time, share)| DelayFault { time, share });
@@ -312,6 +318,7 @@ fn rate() -> impl Strategy<Value = Rate> {
 pub(super) fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
     let at_callers = (
         option::of(balancing()),
+        option::of(locality()),
         option::of(seconds(3600)),
         option::of(outlier()),
         option::of(0_u32..=100),
@@ -321,10 +328,11 @@ pub(super) fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
     let shedding = shedding.prop_map(|(target, interval)| Shedding { target, interval });
     let at_replicas = (option::of(rate()), option::of(1_u32..1000), option::of(shedding));
     let parts = (at_callers, at_replicas).prop_map(|(callers, replicas)| {
-        let (balancing, slow_start, outlier, panic_percent, faults) = callers;
+        let (balancing, locality, slow_start, outlier, panic_percent, faults) = callers;
         let (rate, concurrency_per_caller, shedding) = replicas;
         TrafficParts {
             balancing,
+            locality,
             slow_start,
             outlier,
             panic_percent: panic_percent.or(Some(50)),

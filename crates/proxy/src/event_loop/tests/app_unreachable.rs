@@ -53,11 +53,11 @@ impl Fleet {
     }
 
     pub(super) fn local(&self, addresses: &[SocketAddr]) -> ServiceState {
-        let endpoint = |(index, address): (usize, &SocketAddr)| Endpoint {
-            instance: label(&format!("s-{index}")),
-            address: *address,
+        let endpoint = |(index, address): (usize, &SocketAddr)| {
+            Endpoint::new(label(&format!("s-{index}")), *address)
         };
         ServiceState::Local {
+            unready: [].into(),
             endpoints: addresses.iter().enumerate().map(endpoint).collect(),
             protocol: self.protocol,
             trust_domain: self.network.trust_domain.clone(),

@@ -23,7 +23,8 @@ fn a_transfer_that_is_held_up_holds_up_no_small_request() {
     caller.send_state(
         &stock,
         ServiceState::Local {
-            endpoints: [Endpoint { instance: label("s-1"), address }].into(),
+            unready: [].into(),
+            endpoints: [Endpoint::new(label("s-1"), address)].into(),
             protocol: AppProtocol::Http,
             trust_domain: network.trust_domain,
         },

@@ -68,8 +68,9 @@ impl Site {
     /// As sidecars in west see it, with so many replicas.
     fn state(&self, replicas: u32) -> ServiceState {
         if self.stock.network == label("west") {
-            let endpoint = Endpoint { instance: label("s-1"), address: self.address };
+            let endpoint = Endpoint::new(label("s-1"), self.address);
             return ServiceState::Local {
+                unready: [].into(),
                 endpoints: [endpoint].into(),
                 protocol: self.protocol,
                 trust_domain: self.network.trust_domain.clone(),

@@ -76,9 +76,14 @@ impl Shared {
             target,
             None,
         );
-        let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+        let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
         let trust_domain = network.trust_domain.clone();
-        let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
+        let state = ServiceState::Local {
+            unready: [].into(),
+            endpoints,
+            protocol: AppProtocol::Http,
+            trust_domain,
+        };
         Self { app, callee, network, state }
     }
 

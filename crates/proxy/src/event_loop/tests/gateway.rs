@@ -55,7 +55,8 @@ impl Site {
             service: service("stock"),
             revision: Revision(1),
             state: ServiceState::Local {
-                endpoints: [Endpoint { instance: label("s-1"), address: stock.address }].into(),
+                unready: [].into(),
+                endpoints: [Endpoint::new(label("s-1"), stock.address)].into(),
                 protocol: AppProtocol::Http,
                 trust_domain: west.trust_domain,
             },
@@ -256,12 +257,13 @@ fn an_address_without_tls_is_passed_over() {
     let site = Site::start();
     let honest = listen();
     let endpoints = [&site.stock, &honest].map(|at| at.address);
-    let endpoints = endpoints
-        .map(|address| Endpoint { instance: label(&format!("s-{}", address.port())), address });
+    let endpoints =
+        endpoints.map(|address| Endpoint::new(label(&format!("s-{}", address.port())), address));
     site.gateway.commands.send(Command::Services(vec![ServiceUpdate {
         service: service("stock"),
         revision: Revision(2),
         state: ServiceState::Local {
+            unready: [].into(),
             endpoints: endpoints.into(),
             protocol: AppProtocol::Http,
             trust_domain: TrustDomain::default_for(&label("west")),

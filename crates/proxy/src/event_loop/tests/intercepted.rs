@@ -69,11 +69,13 @@ impl Site {
     }
 
     fn send_stock(&self, protocol: AppProtocol) {
-        let endpoint = Endpoint { instance: label("s-1"), address: self.callee.addresses[0] };
+        let endpoint = Endpoint::new(label("s-1"), self.callee.addresses[0]);
         let trust_domain = self.network.trust_domain.clone();
         let endpoints = [endpoint].into();
-        self.caller
-            .send_state(&self.stock, ServiceState::Local { endpoints, protocol, trust_domain });
+        self.caller.send_state(
+            &self.stock,
+            ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
+        );
     }
 
     fn send_away(&self) {

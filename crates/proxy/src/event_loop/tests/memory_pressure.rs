@@ -267,9 +267,14 @@ fn a_request_that_the_app_does_not_read_fails_as_overloaded() {
     let web = service("web");
     let credentials = network.credentials(&web, "w-1", &[]);
     let caller = Running::start(web, credentials, &[ListenerKind::HttpApi], None, None);
-    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
     let trust_domain = network.trust_domain;
-    let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
+    let state = ServiceState::Local {
+        unready: [].into(),
+        endpoints,
+        protocol: AppProtocol::Http,
+        trust_domain,
+    };
     caller.send_state(&stock, state);
 
     let mut stream = send_unread(caller.addresses[0]);

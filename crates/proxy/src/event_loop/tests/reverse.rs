@@ -173,9 +173,12 @@ impl World {
         let openers: Vec<Running> =
             ["g-1", "g-2"].into_iter().map(|instance| cloud.gateway_of_plant(instance)).collect();
         for opener in &openers {
-            let endpoint = Endpoint { instance: label("p-1"), address: callee.addresses[0] };
+            let endpoint = Endpoint::new(label("p-1"), callee.addresses[0]);
             let (endpoints, trust_domain) = ([endpoint].into(), trust_domain.clone());
-            opener.send_state(&press, ServiceState::Local { endpoints, protocol, trust_domain });
+            opener.send_state(
+                &press,
+                ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
+            );
         }
         let caller = Running::start(
             web.clone(),

@@ -73,8 +73,9 @@ impl Shop {
             Some(AppTarget::at(app, AppProtocol::Http)),
             None,
         );
-        let endpoint = Endpoint { instance: label("s-1"), address: callee.addresses[0] };
+        let endpoint = Endpoint::new(label("s-1"), callee.addresses[0]);
         let state = ServiceState::Local {
+            unready: [].into(),
             endpoints: [endpoint].into(),
             protocol: AppProtocol::Http,
             trust_domain: self.network.trust_domain.clone(),
@@ -100,11 +101,12 @@ impl Shop {
         );
         let address = callee.addresses[0];
         self.callees.push(callee);
-        Endpoint { instance: label(name), address }
+        Endpoint::new(label(name), address)
     }
 
     fn send_replicas(&self, endpoints: &[Endpoint]) {
         let state = ServiceState::Local {
+            unready: [].into(),
             endpoints: endpoints.into(),
             protocol: AppProtocol::Http,
             trust_domain: self.network.trust_domain.clone(),
@@ -552,7 +554,7 @@ fn a_client_without_the_cookie_of_a_rule_gets_it_and_keeps_its_replica() {
 #[test]
 fn a_key_whose_replica_cannot_be_reached_is_served_by_another() {
     let mut shop = Shop::new();
-    let gone = Endpoint { instance: label("gone"), address: unused_address() };
+    let gone = Endpoint::new(label("gone"), unused_address());
     let endpoints = [shop.replica("a"), gone];
     shop.send_replicas(&endpoints);
     let by_header = Affinity::Header("x-user".to_owned());

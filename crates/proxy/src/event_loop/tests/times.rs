@@ -155,7 +155,8 @@ fn a_gateway_keeps_services_without_calls() {
         service: stock,
         revision: Revision(1),
         state: ServiceState::Local {
-            endpoints: [Endpoint { instance: label("s-1"), address: endpoint.address }].into(),
+            unready: [].into(),
+            endpoints: [Endpoint::new(label("s-1"), endpoint.address)].into(),
             protocol: AppProtocol::Http,
             trust_domain: network.trust_domain,
         },

@@ -122,10 +122,13 @@ fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
     let callee = Running::start(stock.clone(), of_stock, &[ListenerKind::Inbound], Some(app), None);
     let own = west.credentials(&web, "w-1", &[]);
     let caller = Running::start(web, own.clone(), &[ListenerKind::HttpApi], None, None);
-    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
     let trust_domain = west.trust_domain;
     let protocol = AppProtocol::Http;
-    caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
+    caller.send_state(
+        &stock,
+        ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
+    );
     let call = || {
         let mut api = connect(caller.addresses[0]);
         let request =
@@ -238,10 +241,13 @@ fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
     let credentials = network.credentials_for(LIFE, &web, "w-1", &[]);
     let listeners = [ListenerKind::Tcp(stock.clone())];
     let caller = Running::start(web, credentials, &listeners, None, None);
-    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
     let trust_domain = network.trust_domain;
     let protocol = AppProtocol::Tcp;
-    caller.send_state(&stock, ServiceState::Local { endpoints, protocol, trust_domain });
+    caller.send_state(
+        &stock,
+        ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
+    );
     let mut stream = connect(caller.addresses[0]);
     let begun = now();
     while stream.write_all(b"still here").is_ok() && !stream.has_arrived() {

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use hyper::StatusCode;
+use tollway_model::Level;
 use tollway_model::call_trace::{
-    Admission, CallTrace, Connection, FailedAttempt, Failure, Fault, NetworkTaken, RouteTaken,
-    Service, ServiceWord, Stage, Times,
+    Admission, CallTrace, Connection, EgressTaken, EgressWord, FailedAttempt, Failure, Fault,
+    LevelShown, LimitWord, NetworkTaken, OverLimit, RouteTaken, Service, ServiceWord, Stage, Times,
 };
 
 use super::explanation::Explanation;
@@ -48,6 +49,9 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
     }
     if let Some(service) = &trace.service {
         page.hop("service", &service_text(service));
+        if !service.levels.is_empty() {
+            page.hop("levels", &levels_text(&service.levels));
+        }
     }
     if let Some(fault) = &trace.fault {
         page.hop("fault", &fault_text(*fault));
@@ -67,6 +71,21 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
         Some(Admission::Refused(policy)) => page.hop("policy", &format!("refused by {policy}")),
         None => {}
     }
+    if let Some(OverLimit { limit, is_shadow }) = trace.limit {
+        let what = match limit {
+            LimitWord::Caller => "requests of this caller",
+            LimitWord::Service => "requests of all callers together",
+            LimitWord::Concurrency => "requests of this caller at one time",
+        };
+        let effect = match is_shadow {
+            true => "admitted; a limit in shadow mode would refuse it",
+            false => "refused by a limit",
+        };
+        page.hop("limit", &format!("{effect}: {what}"));
+    }
+    if let Some(egress) = &trace.egress {
+        page.hop("egress", &egress_text(egress));
+    }
     for FailedAttempt { code, address, instance } in &trace.failed_attempts {
         let at = address.as_ref().map(|address| format!(" at {address}")).unwrap_or_default();
         let of = instance.as_ref().map(|instance| format!(", {instance}")).unwrap_or_default();
@@ -81,13 +100,19 @@ fn write_hops(page: &mut Page, trace: &CallTrace) {
 }
 
 fn write_connection(page: &mut Page, trace: &CallTrace, connection: &Connection) {
-    let Connection { address, through_gateway, instance, callee, is_new, tls } = connection;
+    let Connection { address, through_gateway, instance, level, callee, is_new, tls } = connection;
     let replica = instance.as_deref().unwrap_or("one without a name");
     if *through_gateway {
         write_gateways(page, trace, address);
         page.hop("replica", replica);
     } else {
-        page.hop("replica", &format!("{replica} at {address}"));
+        let how_near = match level {
+            Some(Level::Zone) => ", in the caller's zone",
+            Some(Level::Region) => ", in the caller's region",
+            Some(Level::Network) => ", elsewhere in the network",
+            None => "",
+        };
+        page.hop("replica", &format!("{replica} at {address}{how_near}"));
     }
     page.hop("caller", &trace.caller);
     page.hop("callee", callee);
@@ -141,6 +166,27 @@ fn service_text(service: &Service) -> String {
         ServiceWord::NoReadyEndpoint => "no replica is ready".to_owned(),
         ServiceWord::NoFailover => "no network may serve it".to_owned(),
     }
+}
+
+/// What each level takes: `zone 71%, 5 of 10 healthy; region 29%, 3 of 3 healthy`.
+fn levels_text(levels: &[LevelShown]) -> String {
+    let one = |LevelShown { level, healthy, registered, percent }: &LevelShown| {
+        format!("{level} {percent}%, {healthy} of {registered} healthy")
+    };
+    levels.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn egress_text(EgressTaken { host, decision, egress }: &EgressTaken) -> String {
+    let decided = match (decision, egress) {
+        (EgressWord::Allowed, Some(name)) => format!("allowed by {name}"),
+        (EgressWord::Allowed, None) => "allowed".to_owned(),
+        (EgressWord::Default, _) => "passes by default".to_owned(),
+        (EgressWord::Refused, _) => "refused: no Egress allows it".to_owned(),
+        (EgressWord::ShadowRefused, _) => {
+            "passes; no Egress allows it, so that it would be refused".to_owned()
+        }
+    };
+    format!("{host}: {decided}")
 }
 
 fn fault_text(Fault { delay_us, is_aborted }: Fault) -> String {
