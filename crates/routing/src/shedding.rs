@@ -30,8 +30,8 @@ impl LoadShedding {
     /// Whether a request that is next for the app, and has waited for `wait`, is refused.
     pub fn refuses(&mut self, wait: Duration, rule: Shedding, now: Instant) -> bool {
         if now >= self.until {
-            // An interval without a request is one without a queue.
-            let is_next = now < self.until + rule.interval;
+            // Intervals without a request were without a queue, unless this one has waited through them.
+            let is_next = now < self.until + rule.interval.max(wait);
             let shortest = self.shortest.take().filter(|_| is_next);
             self.is_overloaded = shortest.is_some_and(|shortest| shortest > rule.target);
             self.until = now + rule.interval;
@@ -121,6 +121,21 @@ mod tests {
         let later = start + Duration::from_secs(60);
         assert!(!shedding.refuses(99 * MILLI, RULE, later));
         assert!(!shedding.is_overloaded());
+    }
+
+    #[test]
+    fn an_app_that_takes_longer_for_a_request_than_an_interval_has_a_queue_too() {
+        let ms = |millis| Duration::from_millis(millis);
+        let rule = Shedding { target: ms(5), interval: ms(50) };
+        let start = Instant::now();
+        let mut shedding = LoadShedding::new(rule, start);
+        // One in 100 ms is next, and has waited since the first one came.
+        let refused =
+            (0..5).map(|turn| shedding.refuses(ms(100 * turn), rule, start + ms(100 * turn)));
+        assert_eq!(refused.collect::<Vec<_>>(), [false, false, true, true, true]);
+        // As slow, and without a queue.
+        let mut shedding = LoadShedding::new(rule, start);
+        assert!(!(0..5).any(|turn| shedding.refuses(ms(20), rule, start + ms(100 * turn))));
     }
 
     #[test]
