@@ -1,5 +1,6 @@
 //! Two networks in a network namespace each, with an emulated link between them: `west` has a control
-//! plane, a gateway and a caller; `east` has a control plane, two gateways and an app.
+//! plane, a gateway and a caller; `east` has a control plane, two gateways and an app, and may only dial
+//! out.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -25,6 +26,16 @@ const DELAY: Duration = Duration::from_millis(10);
 /// From one call to the next while an answer is awaited.
 const CALL_EVERY: Duration = Duration::from_millis(25);
 const ADMIN: [&str; 2] = ["--admin-listen", "127.0.0.1:0"];
+/// Reverse connections that a gateway keeps open to another one at least.
+const REVERSE_LEAST: u64 = 4;
+
+/// How east is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum East {
+    Dialled,
+    /// By reverse connections alone.
+    DialsOut,
+}
 
 pub(crate) struct World {
     mesh: Arc<Mutex<Mesh>>,
@@ -36,11 +47,12 @@ pub(crate) struct World {
     _east: Site,
     link: Link,
     seed: u64,
+    pub(crate) kind: East,
 }
 
 impl World {
     /// An error where this machine gives no namespaces or links.
-    pub(crate) fn start(seed: u64) -> Result<Self, String> {
+    pub(crate) fn start(seed: u64, kind: East) -> Result<Self, String> {
         let (west, east) = (Site::new("west")?, Site::new("east")?);
         let open = |site: &Site, local, peer| {
             let opened = site.within(|| Tun::open(&end(local, peer)));
@@ -52,17 +64,26 @@ impl World {
         let link = link.map_err(|error| chain(&error))?;
         let mesh = Arc::new(Mutex::new(Mesh {
             west: west.start(|| Network::start("west", WEST, &ADMIN)),
-            east: east.start(|| Network::start("east", EAST, &ADMIN)),
+            east: east.start(move || match kind {
+                East::Dialled => Network::start("east", EAST, &ADMIN),
+                East::DialsOut => Network::start_dialling_out("east", EAST),
+            }),
         }));
         let started = Arc::clone(&mesh);
         let second = east.start(move || started.lock().unwrap().east.another_gateway(&[]));
-        mesh.lock().unwrap().join();
+        {
+            let mesh = mesh.lock().unwrap();
+            match kind {
+                East::Dialled => mesh.west.accept(&mesh.east),
+                East::DialsOut => mesh.east.accept(&mesh.west),
+            }
+        }
         let started = Arc::clone(&mesh);
         let app =
             east.start(move || started.lock().unwrap().east.app("echo", "e-1", AppProtocol::Http));
         let started = Arc::clone(&mesh);
         let caller = west.start(move || started.lock().unwrap().west.caller(&[]));
-        let world = Self { mesh, second, caller, _app: app, west, _east: east, link, seed };
+        let world = Self { mesh, second, caller, _app: app, west, _east: east, link, seed, kind };
         world.until_both_gateways();
         world.until_served();
         Ok(world)
@@ -72,8 +93,16 @@ impl World {
         self.mesh.lock().unwrap()
     }
 
-    /// Waits until west has both gateways of east in its list.
+    /// Waits until west has both gateways of east in its list, or reverse connections of both.
     fn until_both_gateways(&self) {
+        let held = || {
+            let held = counter(&self.mesh().west.gateway, "tollway_gateway_reverse_connections");
+            (held >= 2 * REVERSE_LEAST).then_some(())
+        };
+        if self.kind == East::DialsOut {
+            let waited = || retry_until(PATIENCE, "reverse connections of both gateways", held);
+            return self.west.within(waited).unwrap();
+        }
         let listed = || {
             let listed = self.mesh().west.done(&["join", "list", "--json"], "");
             let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();

@@ -62,12 +62,13 @@ fn page(record: &Value) -> String {
 
 fn table(rows: &Value) -> String {
     let mut text = String::from(
-        "| what befalls it | rounds | withdrawn in | found after (median, longest) | back after (median, longest) | verdict |\n|---|---|---|---|---|---|\n",
+        "| network | what befalls it | rounds | withdrawn in | found after (median, longest) | back after (median, longest) | verdict |\n|---|---|---|---|---|---|---|\n",
     );
     for row in rows.as_array().into_iter().flatten() {
         let fault = word(&row["fault"]);
         let words =
             FAULTS.iter().find(|(name, _)| *name == fault).map_or(fault, |(_, words)| words);
+        let network = if row["east"] == "DialsOut" { "only dials out" } else { "dialled" };
         let rounds: Vec<&Value> = row["rounds"].as_array().into_iter().flatten().collect();
         let withdrawn = rounds.iter().filter(|round| round["withdrawn"] != 0).count();
         let passed = rounds.iter().filter(|round| round["passed"] == true).count();
@@ -78,7 +79,7 @@ fn table(rows: &Value) -> String {
         };
         let _ = writeln!(
             text,
-            "| {words} | {} | {withdrawn} | {} | {} | {verdict} |",
+            "| {network} | {words} | {} | {withdrawn} | {} | {} | {verdict} |",
             rounds.len(),
             times(&rounds, "found_after_ms"),
             times(&rounds, "back_after_ms"),
@@ -111,14 +112,13 @@ mod tests {
             "run": { "date": "2026-11-28", "commit": "1234567", "build": "debug",
                      "kernel": "Linux", "cores": 2, "cpu": "a processor" },
             "rows": [
-                { "fault": "Cut", "rounds": [round(Some(1_800), 1, true), round(Some(1_700), 1, true),
+                { "fault": "Cut", "east": "Dialled", "rounds": [round(Some(1_800), 1, true), round(Some(1_700), 1, true),
                                              round(Some(1_900), 1, true)] },
-                { "fault": "Lossy", "rounds": [round(None, 0, true), round(None, 1, false)] },
+                { "fault": "Lossy", "east": "DialsOut", "rounds": [round(None, 0, true), round(None, 1, false)] },
             ],
         });
         let page = page(&record);
-        let cut =
-            "| the link loses everything | 3 | 3 | 1800 ms, 1900 ms | 180 ms, 190 ms | pass |";
+        let cut = "| dialled | the link loses everything | 3 | 3 | 1800 ms, 1900 ms | 180 ms, 190 ms | pass |";
         assert!(page.contains(cut), "{page}");
         let lossy = "for 10 s | 2 | 1 |  |  | 1 of 2 broke the promise |";
         assert!(page.contains(lossy), "{page}");

@@ -152,7 +152,6 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "proxy::mesh::session::REQUESTS_LIMIT",
             "proxy::mesh::session::SILENCE_LIMIT",
             "runtime::actors::reminder_store::TIMEOUT",
-            "proxy::dataplane::CONTROL_WITHIN",
             "proxy::front::target::FIND_WITHIN",
             "runtime::actors::reminders::READ_WITHIN",
             "runtime::actors::session::REGISTERED_WITHIN",

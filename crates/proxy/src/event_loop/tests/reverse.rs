@@ -417,6 +417,58 @@ fn one_that_does_not_answer_keepalives_is_replaced() {
 }
 
 #[test]
+fn a_network_that_is_silent_for_two_seconds_is_not_held_and_one_that_pauses_for_one_is() {
+    let site = Cloud::start();
+    let holds = Rc::new(RefCell::new(Vec::new()));
+    let taken = Rc::clone(&holds);
+    let far = Duration::from_millis(1);
+    let via = sim::forward(site.outside(), far, move |hold| taken.borrow_mut().push(hold));
+    let opener = gateway(&site.plant, "g-1", &[&site.cloud], &[], &Board::default());
+    opener.commands.send(joined("cloud", false, &[via]));
+    until("all of them", || site.waiting() == LEAST);
+    let cut = |is_cut| holds.borrow().iter().for_each(|hold| hold.hold(is_cut));
+    let is_held = || !site.reached().is_empty();
+    let stays_held = |time: Duration| {
+        let until = now() + time;
+        while now() < until {
+            advance(SWEEP);
+            assert!(is_held());
+        }
+    };
+    for _ in 0..3 {
+        stays_held(Duration::from_secs(3));
+        cut(true);
+        stays_held(Duration::from_secs(1));
+        cut(false);
+    }
+    stays_held(Duration::from_secs(3));
+    cut(true);
+    advance(Duration::from_millis(1_900));
+    assert!(!is_held(), "nothing has come for so long");
+    assert_eq!(site.waiting(), LEAST, "they are not closed for it");
+    cut(false);
+    advance(2 * SWEEP);
+    assert!(is_held(), "what was sent has come");
+}
+
+/// A call that is not confirmed closes what waits beside it, and what is carried goes on.
+#[test]
+fn a_silent_network_is_not_held_for_what_it_carries() {
+    let site = Cloud::start();
+    let mut carrying = site.open_one_of_plant("g-1");
+    let (mut caller, hello) = site.call();
+    expect(&mut carrying, &[&[TAKE], &hello[..]].concat());
+    carrying.write_all(&[&[TAKE], SERVER_HELLO].concat()).unwrap();
+    expect(&mut caller, SERVER_HELLO);
+    advance(Duration::from_secs(5));
+    assert!(!site.reached().is_empty(), "none waits, and what is carried may go on for long");
+    let _waits = [site.open_one_of_plant("g-1"), site.open_one_of_plant("g-1")];
+    let (_other, _) = site.call();
+    advance(Duration::from_secs(2));
+    assert_eq!(site.reached(), []);
+}
+
+#[test]
 fn a_revoked_gateway_loses_its_reverse_connections_and_what_they_carry() {
     let site = Cloud::start();
     let mut idle = site.open_one_of_plant("g-1");

@@ -39,10 +39,19 @@ const REVERSE_UNREAD_BYTES: usize = 16 << 10;
 /// A network is reported as held for so long after its last reverse connection has gone: those that
 /// are taken are replaced at once.
 const LINGER: Duration = Duration::from_secs(1);
+/// A network is not reported as held any more where nothing has come for so long by connections that
+/// wait. It is within two seconds with all that follows, and leaves half a second after a pause of one.
+const SILENT_AFTER: Duration = Duration::from_millis(1_700);
+/// The longest time from one sweep to the next that counts: a process that stood still has received
+/// nothing, and draws no conclusion.
+const LATE: Duration = Duration::from_millis(150);
 
-/// The reverse connections that others have opened, by network.
+/// The reverse connections that others have opened.
 #[derive(Default)]
-pub(super) struct Held(HashMap<NetworkName, OfNetwork>);
+pub(super) struct Held {
+    networks: HashMap<NetworkName, OfNetwork>,
+    swept: Option<Instant>,
+}
 
 /// The ways to one network.
 #[derive(Default)]
@@ -56,6 +65,10 @@ struct OfNetwork {
     /// When there was one last.
     held_at: Option<Instant>,
     is_reported: bool,
+    /// Time in which nothing has come by those that carry nothing.
+    silent_for: Duration,
+    /// Some were closed since they did not answer, and nothing has come since.
+    is_given_up: bool,
 }
 
 impl OfNetwork {
@@ -69,6 +82,12 @@ impl OfNetwork {
         }
     }
 
+    /// A sign of life has come.
+    fn note_life(&mut self) {
+        self.silent_for = Duration::ZERO;
+        self.is_given_up = false;
+    }
+
     /// Whether another one may come in a moment.
     fn may_come(&self, now: Instant) -> bool {
         self.held_at.is_some_and(|at| now.saturating_duration_since(at) < LINGER)
@@ -78,7 +97,7 @@ impl OfNetwork {
 impl Held {
     /// How many connections wait here for another one to carry.
     pub(super) fn count(&self) -> usize {
-        self.0.values().map(|ways| ways.idle.len()).sum()
+        self.networks.values().map(|ways| ways.idle.len()).sum()
     }
 }
 
@@ -153,7 +172,7 @@ pub(crate) fn on_accepted(
     let joined = joined.map(|(network, dials_out)| Joined {
         network,
         dials_out,
-        waiting: reverse.held.0.get(network).map_or(0, |ways| ways.idle.len()),
+        waiting: reverse.held.networks.get(network).map_or(0, |ways| ways.idle.len()),
     });
     match decide(&identity, joined) {
         Ok(network) => hold(cx, conns, gateway, key, network, identity),
@@ -204,8 +223,9 @@ fn hold(
     let side = ReverseSide::Held;
     conn.role = Role::Reverse(Box::new(Reverse { network: network.clone(), heard: now, side }));
     conns.schedule(cx, key);
-    let ways = gateway.reverse.held.0.entry(network.clone()).or_default();
+    let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     ways.held_at = Some(now);
+    ways.note_life();
     ways.idle.push_back(key);
     while let Some((down, _)) = ways.waiting.pop_front() {
         if is_waiting(conns, down) {
@@ -229,7 +249,7 @@ pub(crate) fn offer(
     down: ConnKey,
     network: &NetworkName,
 ) {
-    let ways = gateway.reverse.held.0.entry(network.clone()).or_default();
+    let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     let Some(up) = ways.next(conns) else {
         if !hand_over(cx, conns, gateway, down, network) {
             wait(cx, conns, gateway, down, network);
@@ -249,7 +269,7 @@ fn send(
     network: &NetworkName,
 ) {
     let now = cx.now;
-    let ways = gateway.reverse.held.0.entry(network.clone()).or_default();
+    let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     let Some(relay) = relay::relay(conns, down) else { return ways.idle.push_front(up) };
     let hello = std::mem::take(&mut relay.early);
     relay.other = Some(up);
@@ -284,7 +304,7 @@ pub(crate) fn take_over(
     // Without a descriptor left it is closed, which the caller sees.
     let Some(down) = conns.insert(cx, conn) else { return };
     conns.queue_read(down);
-    match gateway.reverse.held.0.entry(network.clone()).or_default().next(conns) {
+    match gateway.reverse.held.networks.entry(network.clone()).or_default().next(conns) {
         Some(up) => send(cx, conns, gateway, down, up, &network),
         None => wait(cx, conns, gateway, down, &network),
     }
@@ -327,7 +347,7 @@ fn wait(
     network: &NetworkName,
 ) {
     let is_carrying = gateway.reverse.carries(conns, network);
-    let ways = gateway.reverse.held.0.entry(network.clone()).or_default();
+    let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     let may_come = ways.may_come(cx.now) || is_carrying || !ways.offered.is_empty();
     if may_come && ways.waiting.len() < REVERSE_WAITING_LIMIT {
         ways.waiting.push_back((down, cx.now));
@@ -346,6 +366,9 @@ pub(super) fn on_message(
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Reverse(reverse) = &conn.role else { return };
+    if let Some(ways) = gateway.reverse.held.networks.get_mut(&reverse.network) {
+        ways.note_life();
+    }
     match (message, &reverse.side) {
         (Message::Keep, _) if conn.io.pending() < REVERSE_UNREAD_BYTES => {
             // One that was offered a connection sends TAKE next.
@@ -414,9 +437,12 @@ fn pass_over(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
 /// Gives up what has not answered in time, refuses callers that have waited long enough, and reports.
 pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway) {
     let now = cx.now;
-    let networks: Vec<NetworkName> = gateway.reverse.held.0.keys().cloned().collect();
+    let swept = gateway.reverse.held.swept.replace(now).unwrap_or(now);
+    let passed = now.saturating_duration_since(swept).min(LATE);
+    let networks: Vec<NetworkName> = gateway.reverse.held.networks.keys().cloned().collect();
     for network in networks {
-        let Some(ways) = gateway.reverse.held.0.get_mut(&network) else { continue };
+        let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
+        ways.silent_for = ways.silent_for.saturating_add(passed);
         let mut silent = Vec::new();
         ways.offered.retain(|key| {
             let Some(Role::Reverse(reverse)) = conns.get(*key).map(|conn| &conn.role) else {
@@ -444,12 +470,12 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
                 relay::refuse(cx, conns, down, ErrorCode::GatewayUpstream);
             }
         }
-        let stands = |ways: &OfNetwork| {
-            !ways.offered.is_empty() || ways.idle.iter().any(|key| is_idle(conns, *key))
-        };
-        let is_held = gateway.reverse.held.0.get(&network).is_some_and(stands)
-            || gateway.reverse.carries(conns, &network);
-        if is_held && let Some(ways) = gateway.reverse.held.0.get_mut(&network) {
+        let is_carrying = gateway.reverse.carries(conns, &network);
+        let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
+        let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
+        if ways.silent_for >= SILENT_AFTER && (is_waiting || ways.is_given_up) {
+            ways.held_at = None;
+        } else if is_waiting || is_carrying || !ways.offered.is_empty() {
             ways.held_at = Some(now);
         }
         report(now, gateway, &network);
@@ -469,7 +495,8 @@ fn give_up_instance(
     let is_of = |conns: &Connections, key: ConnKey| {
         conns.get(key).is_some_and(|conn| conn.instance() == silent.as_ref())
     };
-    if let Some(ways) = gateway.reverse.held.0.get_mut(network) {
+    if let Some(ways) = gateway.reverse.held.networks.get_mut(network) {
+        ways.is_given_up = true;
         let (gone, kept) = ways.idle.drain(..).partition(|key| is_of(conns, *key));
         ways.idle = kept;
         for key in Vec::from(gone) {
@@ -483,7 +510,7 @@ fn give_up_instance(
 pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway) {
     debug_assert!(ROUND < REVERSE_SILENT_WITHIN);
     let reverse = &mut gateway.reverse;
-    for (network, ways) in &mut reverse.held.0 {
+    for (network, ways) in &mut reverse.held.networks {
         let is_way = reverse.networks.get(network).is_some_and(|known| known.dials_out);
         ways.idle.retain(|key| {
             let Some(Role::Reverse(held)) = conns.get(*key).map(|conn| &conn.role) else {
@@ -496,7 +523,7 @@ pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
             !is_silent && is_way
         });
     }
-    reverse.held.0.retain(|_, ways| {
+    reverse.held.networks.retain(|_, ways| {
         ways.is_reported
             || !(ways.idle.is_empty() && ways.offered.is_empty() && ways.waiting.is_empty())
     });
@@ -505,7 +532,7 @@ pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
 /// Notes on the board whether there are reverse connections of a network.
 fn report(now: Instant, gateway: &mut Gateway, network: &NetworkName) {
     let reverse = &mut gateway.reverse;
-    let Some(ways) = reverse.held.0.get_mut(network) else { return };
+    let Some(ways) = reverse.held.networks.get_mut(network) else { return };
     let is_held = ways.may_come(now);
     if std::mem::replace(&mut ways.is_reported, is_held) != is_held {
         reverse.board.note(reverse.thread, network, is_held);

@@ -64,6 +64,7 @@ pub(crate) struct ReverseConnections {
     opened: Opened,
     carrying: Vec<Carrying>,
     next_round: Option<Instant>,
+    next_pulse: Option<Instant>,
 }
 
 /// What matters here of a joined network.
@@ -96,6 +97,7 @@ impl ReverseConnections {
             opened: Opened::default(),
             carrying: Vec::new(),
             next_round: None,
+            next_pulse: None,
         }
     }
 
@@ -177,6 +179,10 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         held::round(cx, conns, gateway);
         opened::round(cx, conns, gateway);
         gateway.reverse.carrying.retain(|carrying| conns.get(carrying.conn).is_some());
+    }
+    if gateway.reverse.next_pulse.is_none_or(|at| cx.now >= at) {
+        gateway.reverse.next_pulse = Some(cx.now + opened::PULSE);
+        opened::pulse(cx, conns, gateway);
     }
     opened::fill(cx, conns, &mut gateway.reverse);
     let reverse = &gateway.reverse;

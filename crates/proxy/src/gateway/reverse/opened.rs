@@ -25,6 +25,9 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 /// A keepalive is sent where nothing has come for this long: sooner than NATs forget connections.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+/// From one keepalive to a gateway to the next, by any connection there: the other end finds out by them
+/// that this network lives.
+pub(super) const PULSE: Duration = Duration::from_millis(200);
 /// Time for the answer to a keepalive; then the connection is given up.
 const REVERSE_KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -38,6 +41,8 @@ struct Pool {
     /// They are dialled, or wait.
     conns: Vec<ConnKey>,
     demand: Demand,
+    /// Keepalives that any of them has sent, which go by each in turn.
+    pulses: usize,
     /// Dials that failed since one was taken there.
     failures: u32,
     retry_at: Option<Instant>,
@@ -264,7 +269,28 @@ pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gatewa
     conns.close(cx, key);
 }
 
-/// Sends keepalives, gives up what does not answer, and closes what is not needed any more.
+/// Sends a keepalive to each gateway. They go by all connections there in turn, since one that has lost a
+/// packet is late.
+pub(super) fn pulse(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway) {
+    for pool in gateway.reverse.opened.0.values_mut() {
+        pool.pulses = pool.pulses.wrapping_add(1);
+        let count = pool.conns.len();
+        let from = pool.pulses.checked_rem(count).unwrap_or_default();
+        let mut in_turn = (from..count).chain(0..from).map(|at| pool.conns[at]);
+        let waits = |key: &ConnKey| {
+            conns.get(*key).is_some_and(|conn| matches!(conn.role, Role::Reverse(_)))
+        };
+        let Some(key) = in_turn.find(waits) else { continue };
+        let Some(conn) = conns.get_mut(key) else { continue };
+        let Role::Reverse(reverse) = &mut conn.role else { continue };
+        let ReverseSide::Opened { asked, .. } = &mut reverse.side else { continue };
+        asked.get_or_insert(cx.now);
+        conn.io.out().push(KEEP);
+        conns.mark_dirty(key);
+    }
+}
+
+/// Sends keepalives by connections that have sent none for long, gives up what does not answer, and closes what is not needed any more.
 pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway) {
     let now = cx.now;
     let mut over = Vec::new();
