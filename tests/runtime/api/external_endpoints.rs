@@ -6,7 +6,7 @@ use std::path::Path;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollway_testkit::{Process, RawClient, Start, free_port, need_tool, retry_until};
 
 use super::daprd::{Daprd, file};
@@ -57,9 +57,14 @@ fn endpoint(name: &str, url: &str, more: &Value) -> String {
 }
 
 fn listening(user: &User, resources: &str) -> Daprd {
+    listening_with(user, resources, &[])
+}
+
+fn listening_with(user: &User, resources: &str, flags: &[&str]) -> Daprd {
     let written = file(user, "endpoints/all.yaml", resources);
     let folder = Path::new(&written).parent().unwrap().to_str().unwrap();
-    let daprd = Daprd::listening(user, "caller", &["--resources-path", folder]);
+    let flags = [&["--resources-path", folder], flags].concat();
+    let daprd = Daprd::listening(user, "caller", &flags);
     let ready = retry_until(PATIENCE, "a sidecar", || {
         get(daprd.http(), "/v1.0/healthz").starts_with("HTTP/1.1 204").then_some(())
     });
@@ -146,6 +151,59 @@ fn endpoints_and_urls_are_called_by_their_own_names() {
         metadata.contains(r#""httpEndpoints":[{"name":"below"},{"name":"plain"}]"#),
         "{metadata}"
     );
+}
+
+/// The line of the access log about the request with that path.
+fn line_of(daprd: &Daprd, path: &str) -> Value {
+    let found = || {
+        let log = daprd.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.into_iter().find(|line| line["path"] == path)
+    };
+    let found = retry_until(PATIENCE, path, found);
+    found.map_err(|error| error.context(daprd.log())).unwrap()
+}
+
+#[test]
+fn calls_of_endpoints_and_urls_have_lines_in_the_access_log() {
+    let python = need_tool!("python3");
+    let (user, (_server, port)) = (User::new(), server(&python, &[]));
+    let url = format!("http://127.0.0.1:{port}");
+    let closed = tollway_testkit::ClosedPort::on(std::net::Ipv4Addr::LOCALHOST).unwrap();
+    let away = format!("http://{}", closed.address());
+    let resources =
+        endpoint("plain", &url, &Value::Null) + "---\n" + &endpoint("away", &away, &Value::Null);
+    let caller = listening_with(&user, &resources, &["--enable-api-logging"]);
+    let target = "/v1.0/invoke/plain/method/order?key=secret";
+    let (_, _, text) = runtime().block_on(call(caller.http(), "POST", target, &[], "hello"));
+    assert_eq!(ask(&caller, &format!("/v1.0/invoke/{url}/method/by-url"), &[], "").0, 200);
+    assert_eq!(ask(&caller, "/v1.0/invoke/plain/method/missing", &[], "").0, 404);
+    assert_eq!(ask(&caller, "/v1.0/invoke/away/method/nowhere", &[], "").0, 500);
+    let listener = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
+    runtime().block_on(invoke(listener, "plain", message("by-message", "hello"))).unwrap();
+
+    let sizes = |line: &Value| (line["request_bytes"].as_u64(), line["response_bytes"].as_u64());
+    for (path, method, status, code) in [
+        ("/order", "POST", 200, None),
+        ("/by-url", "GET", 200, None),
+        ("/missing", "GET", 404, None),
+        ("/nowhere", "GET", 500, Some("ERR_UNREACHABLE")),
+        ("/by-message", "POST", 200, None),
+    ] {
+        let line = line_of(&caller, path);
+        let outcome = if code.is_some() { "failed" } else { "answered" };
+        assert_eq!(line["kind"], "request", "{line}");
+        assert_eq!(line["direction"], "outbound", "{line}");
+        assert_eq!((&line["method"], &line["status"]), (&json!(method), &json!(status)), "{line}");
+        assert_eq!((&line["outcome"], &line["error_code"]), (&json!(outcome), &json!(code)));
+        assert_eq!((&line["service"], &line["callee"]), (&Value::Null, &Value::Null), "{line}");
+        assert_eq!(line["attempts"], 1, "{line}");
+    }
+    let length = u64::try_from(text.len()).unwrap();
+    assert_eq!(sizes(&line_of(&caller, "/order")), (Some(5), Some(length)));
+    let count = caller.log().lines().filter(|line| line.starts_with("{\"time\"")).count();
+    assert_eq!(count, 5, "one line for each call: {}", caller.log());
+    assert!(!caller.log().contains("secret"), "queries are in no line");
 }
 
 #[test]
