@@ -94,7 +94,7 @@ fn reverse(world: &mut World, extent: &Extent) -> Found {
 
 /// A ClientHello of that name and lines behind it, again and again; how many were sent, and how many
 /// were answered by what is at the other end.
-fn send_lines(gateway: SocketAddr, names: &[&str], time: Duration) -> (usize, usize) {
+pub(super) fn send_lines(gateway: SocketAddr, names: &[&str], time: Duration) -> (usize, usize) {
     let (began, mut sent, mut answered) = (Instant::now(), 0, 0);
     while began.elapsed() < time {
         let name = names[sent % names.len()];

@@ -1,18 +1,25 @@
-//! A joined network that changes what it states as fast as it can.
+//! A joined network that changes what it states as fast as it can, or is after requests for which it was
+//! not named.
 
+use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tollway_control::AdminClient;
+use tollway_testkit::retry_until;
+use tollway_tests::is_former;
+use tollway_tests::line_service::LineService;
 use tollway_tests::mesh::PATIENCE;
-use tollway_tests::mesh::http::runtime;
+use tollway_tests::mesh::http::{get, runtime};
 use tollway_tests::network::authority_of;
 
 use super::evil_peer::{Evil, Script};
+use super::gateway::send_lines;
 use super::world::{Scene, World};
 use super::{Attack, Extent, Found};
 
-pub(crate) const ATTACKS: [Attack; 2] = [
+pub(crate) const ATTACKS: [Attack; 3] = [
     Attack::new("roots that flip", "joined network", |world, extent| {
         change(world, extent, Script::Roots)
     })
@@ -21,7 +28,12 @@ pub(crate) const ATTACKS: [Attack; 2] = [
         change(world, extent, Script::Services)
     })
     .in_scene(Scene::Joined),
+    Attack::new("requests for any network", "joined network", unnamed).in_scene(Scene::Joined),
 ];
+
+/// Services that east serves, too, and what west's operator has named for each: its own network, which
+/// has `stock` and has no `vault`, and none.
+const IN_ANY: [&str; 3] = ["stock", "vault", "hoard"];
 
 fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
     let (west, east) = (&world.west, world.east.as_mut().unwrap());
@@ -70,4 +82,91 @@ async fn revision(world: &World) -> u64 {
 fn lines(world: &World) -> usize {
     let logs = [world.web.process.log(), world.stock.process.log()];
     logs.iter().flat_map(|log| log.lines()).filter(|line| !line.contains(" DEBUG ")).count()
+}
+
+fn failover(service: &str, network: &str) -> String {
+    format!(
+        "apiVersion: tollway/v1\nkind: Failover\nmetadata: {{name: {service}}}\n\
+         spec: {{service: {service}, networks: [{{network: {network}}}]}}\n"
+    )
+}
+
+/// East registers what west calls in any network, names itself for it, and has a gateway of west among
+/// its own; west's operator has named west alone. All replicas of east are one trap, which counts what
+/// comes.
+fn unnamed(world: &mut World, extent: &Extent) -> Found {
+    if is_former() {
+        return Found::new("nothing", "no service has a name in several networks");
+    }
+    let (west, east) = (&world.west, world.east.as_ref().unwrap());
+    let trap = LineService::start();
+    let app = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, at) = (app.local_addr().unwrap().port().to_string(), trap.address.to_string());
+    let replicas = IN_ANY.map(|app| east.sidecar(app, &["--app-port", &port, "--advertise", &at]));
+    let stated = east.another_gateway(&["--advertise", &world.gateway().to_string()]);
+    for service in ["stock", "vault"] {
+        west.apply(&failover(service, "west"));
+    }
+    for service in IN_ANY {
+        east.apply(&failover(service, "east"));
+    }
+    // West has all of it, and a caller that names east gets there.
+    let caller = west.caller(&[]);
+    for service in IN_ANY {
+        let before = trap.taken();
+        let path = format!("/v1.0/invoke/{service}.default.east/method/echo");
+        let is_there = || {
+            get(caller.http(), &path);
+            (trap.taken() > before).then_some(())
+        };
+        retry_until(PATIENCE, "the trap", is_there).unwrap();
+    }
+    drop(caller);
+
+    let call = |service: &str| {
+        get(world.web.http(), &format!("/v1.0/invoke/{service}.default.any/method/echo"))
+    };
+    let before = trap.taken();
+    let (began, mut answers) = (Instant::now(), BTreeMap::<_, usize>::new());
+    let names = ["stock.default.any.mesh", "any.mesh", "gateway.any.mesh"];
+    let (hellos, answered) = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send_lines(world.gateway(), &names, extent.time));
+        while began.elapsed() < extent.time {
+            for service in IN_ANY {
+                *answers.entry((service, word_of(&call(service)))).or_default() += 1;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        sending.join().unwrap()
+    });
+    let taken = trap.taken() - before;
+    let calls: usize = answers.values().sum();
+    let shown: Vec<String> = answers
+        .iter()
+        .map(|((service, word), count)| format!("{count} {service} {word}"))
+        .collect();
+    let expected = [("stock", "200"), ("vault", "ERR_NO_NETWORK"), ("hoard", "ERR_NO_FAILOVER")];
+    let is_as_named = answers.keys().all(|(service, word)| expected.contains(&(*service, word)));
+    // The same calls reach the trap as soon as the operator names east.
+    west.apply(&failover("vault", "east"));
+    let is_caught = || {
+        call("vault");
+        (trap.taken() > before + taken).then_some(())
+    };
+    let is_caught = retry_until(PATIENCE, "the trap, named", is_caught).is_ok();
+    let sent = format!("{calls} calls in any network beside {hellos} ClientHellos in its name");
+    Found::new(sent, format!("{}; {taken} connections reach it", shown.join(", ")))
+        .promise(taken == 0, format!("{taken} connections reach a network that is not named"))
+        .promise(answered == 0, "a stranger is answered under a name in any network")
+        .promise(is_as_named, format!("answers that the operator did not name: {answers:?}"))
+        .promise(is_caught, "a network that is named gets nothing, so this shows nothing")
+        .holding((replicas, stated, app))
+}
+
+/// The error code of an answer, or its status.
+fn word_of(answer: &str) -> String {
+    let is_of_code = |c: char| c.is_ascii_uppercase() || c == '_';
+    let code = answer.find("ERR_").map(|at| &answer[at..]);
+    let code = code.map(|code| &code[..code.find(|c| !is_of_code(c)).unwrap_or(code.len())]);
+    code.or_else(|| answer.split_whitespace().nth(1)).unwrap_or_default().to_owned()
 }
