@@ -18,6 +18,9 @@ const WITHDRAWN_WITHIN: Duration = Duration::from_secs(2);
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 /// The same of a network that only dials out: its gateways have to open reverse connections again.
 const REOPENED_WITHIN: Duration = Duration::from_secs(8);
+/// Until calls of a service in any network are served by the next one, and by the first one again.
+const CARRIED_WITHIN: Duration = Duration::from_secs(4);
+const AGAIN_WITHIN: Duration = Duration::from_secs(3);
 /// Longest pause that withdraws nothing.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Loss, each way, that withdraws nothing, and how long it lasts.
@@ -48,6 +51,10 @@ enum Fault {
     OtherControlStopped,
     /// The link loses three of ten packets each way for ten seconds.
     Lossy,
+    /// The link loses everything, and calls are of a service that both networks serve.
+    CutUnderFailover,
+    /// All gateways of the other network stand still under such calls.
+    GatewaysStoppedUnderFailover,
 }
 
 /// What one round showed.
@@ -60,7 +67,16 @@ struct Round {
     back_after_ms: Option<u64>,
     /// Times that the network was withdrawn.
     withdrawn: u64,
+    /// Calls that were not served by either network, of those that either may serve.
+    failed: Option<usize>,
     passed: bool,
+}
+
+impl Default for Round {
+    fn default() -> Self {
+        let (found_after_ms, back_after_ms, failed) = (None, None, None);
+        Self { found_after_ms, back_after_ms, withdrawn: 0, failed, passed: true }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -71,7 +87,7 @@ struct Row {
 }
 
 impl Fault {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Cut,
         Self::GatewaysStopped,
         Self::OneGatewayStopped,
@@ -80,12 +96,13 @@ impl Fault {
         Self::ControlStopped,
         Self::OtherControlStopped,
         Self::Lossy,
+        Self::CutUnderFailover,
+        Self::GatewaysStoppedUnderFailover,
     ];
 
     fn round(self, world: &mut World) -> Round {
         let before = world.withdrawals();
-        let mut round =
-            Round { found_after_ms: None, back_after_ms: None, withdrawn: 0, passed: true };
+        let mut round = Round::default();
         match self {
             Self::Cut => {
                 world.lose(1.0);
@@ -131,6 +148,16 @@ impl Fault {
                 std::thread::sleep(LOSSY_FOR);
                 world.lose(0.0);
             }
+            Self::CutUnderFailover => {
+                carry_over(world, &mut round, |world, is_lost| {
+                    world.lose(if is_lost { 1.0 } else { 0.0 });
+                });
+            }
+            Self::GatewaysStoppedUnderFailover => {
+                carry_over(world, &mut round, |world, is_lost| {
+                    world.signal_gateways(if is_lost { Signal::STOP } else { Signal::CONT });
+                });
+            }
         }
         if !self.may_withdraw() {
             std::thread::sleep(AFTERMATH);
@@ -150,7 +177,13 @@ impl Fault {
     }
 
     fn may_withdraw(self) -> bool {
-        matches!(self, Self::Cut | Self::GatewaysStopped)
+        matches!(
+            self,
+            Self::Cut
+                | Self::GatewaysStopped
+                | Self::CutUnderFailover
+                | Self::GatewaysStoppedUnderFailover
+        )
     }
 
     fn is_withdrawn(self, world: &mut World, round: &mut Round, mend: impl FnOnce(&mut World)) {
@@ -165,6 +198,32 @@ impl Fault {
         };
         round.passed = found <= WITHDRAWN_WITHIN && back <= back_within;
     }
+}
+
+/// Has east lost and back under calls that east serves first, and west where east does not.
+fn carry_over(world: &mut World, round: &mut Round, set_lost: impl Fn(&mut World, bool)) {
+    let withdrawn = world.withdrawals();
+    world.until_any_served_by(true);
+    set_lost(world, true);
+    let found = world.until_any_served_by(false);
+    // Also where callers find it before their control plane does.
+    let is_withdrawn = || (world.withdrawals() > withdrawn).then_some(());
+    retry_until(PATIENCE, "the network being withdrawn", is_withdrawn).unwrap();
+    let meanwhile = world.until_any_served_by(false);
+    set_lost(world, false);
+    let back = world.until_any_served_by(true);
+    let failed = [&found.failed[..], &meanwhile.failed, &back.failed].concat();
+    for answer in &failed {
+        println!("         failed: {answer:?}");
+    }
+    round.found_after_ms = Some(millis(found.after));
+    round.back_after_ms = Some(millis(back.after));
+    round.failed = Some(failed.len());
+    let again_within = match world.kind {
+        East::Dialled => AGAIN_WITHIN,
+        East::DialsOut => REOPENED_WITHIN,
+    };
+    round.passed = failed.is_empty() && found.after <= CARRIED_WITHIN && back.after <= again_within;
 }
 
 fn until_passed_over(world: &World, count: u64) -> Duration {
@@ -192,6 +251,7 @@ fn a_round_of_each(world: &mut World) {
         // Times are those of a busy machine; what is withdrawn is not.
         let wrong = row.rounds.iter().filter(|round| {
             round.withdrawn != u64::from(fault.may_withdraw())
+                || round.failed.is_some_and(|failed| failed > 0)
                 || round.found_after_ms.is_some_and(|found| found > 5_000)
         });
         assert_eq!(wrong.count(), 0, "{row:?}");

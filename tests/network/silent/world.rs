@@ -21,6 +21,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 const WEST: &str = "10.211.0.1";
 const EAST: &str = "10.211.0.2";
 const CALL: &str = "/v1.0/invoke/echo.default.east/method/healthz";
+/// The replicas of east and west answer with their names.
+const CALL_ANY: &str = "/v1.0/invoke/echo.default.any/method/echo";
+const OF_EAST: &str = "x-echo-name: e-1\r\n";
+const OF_WEST: &str = "x-echo-name: w-1\r\n";
+const FAILOVER: &str = "apiVersion: tollway/v1\nkind: Failover\nmetadata: {name: echo}\n\
+    spec: {service: echo, networks: [{network: east}, {network: west, priority: 1}]}\n";
 /// Times of a link within a country.
 const DELAY: Duration = Duration::from_millis(10);
 /// From one call to the next while an answer is awaited.
@@ -42,12 +48,31 @@ pub(crate) struct World {
     /// The second gateway of east.
     pub(crate) second: Process,
     caller: Sidecar,
-    _app: App,
+    _apps: [App; 2],
     west: Site,
     _east: Site,
     link: Link,
     seed: u64,
     pub(crate) kind: East,
+}
+
+/// Calls until one had the answer that was waited for.
+#[derive(Default)]
+pub(crate) struct Calls {
+    /// From the first call to that answer.
+    pub(crate) after: Duration,
+    answered: usize,
+    /// The answers that are no good ones.
+    pub(crate) failed: Vec<String>,
+}
+
+impl Calls {
+    fn take(&mut self, answer: &str) {
+        self.answered += 1;
+        if !answer.starts_with("HTTP/1.1 200") {
+            self.failed.push(answer.to_owned());
+        }
+    }
 }
 
 impl World {
@@ -79,11 +104,16 @@ impl World {
             }
         }
         let started = Arc::clone(&mesh);
-        let app =
+        let far =
             east.start(move || started.lock().unwrap().east.app("echo", "e-1", AppProtocol::Http));
         let started = Arc::clone(&mesh);
+        let near =
+            west.start(move || started.lock().unwrap().west.app("echo", "w-1", AppProtocol::Http));
+        mesh.lock().unwrap().west.apply(FAILOVER);
+        let started = Arc::clone(&mesh);
         let caller = west.start(move || started.lock().unwrap().west.caller(&[]));
-        let world = Self { mesh, second, caller, _app: app, west, _east: east, link, seed, kind };
+        let _apps = [far, near];
+        let world = Self { mesh, second, caller, _apps, west, _east: east, link, seed, kind };
         world.until_both_gateways();
         world.until_served();
         Ok(world)
@@ -127,31 +157,47 @@ impl World {
     }
 
     pub(crate) fn until_served(&self) -> Duration {
-        self.until("the service", |answer| answer.starts_with("HTTP/1.1 200"))
+        self.until("the service", CALL, |answer| answer.starts_with("HTTP/1.1 200")).after
     }
 
     pub(crate) fn until_refused(&self) -> Duration {
-        self.until("the refusal", |answer| answer.contains("ERR_UNREACHABLE_NETWORK"))
+        self.until("the refusal", CALL, |answer| answer.contains("ERR_UNREACHABLE_NETWORK")).after
+    }
+
+    /// Until a call in any network is served by east, or by west.
+    pub(crate) fn until_any_served_by(&self, is_east: bool) -> Calls {
+        let (what, replica) = if is_east { ("east", OF_EAST) } else { ("west", OF_WEST) };
+        self.until(what, CALL_ANY, |answer| answer.contains(replica))
     }
 
     /// Calls every few milliseconds, whether earlier calls have an answer or not, until an answer is so;
-    /// gives the time from the first call to that answer.
-    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> Duration {
+    /// where they are in any network, all of them are waited for.
+    fn until(&self, what: &str, path: &'static str, is_so: impl Fn(&str) -> bool) -> Calls {
         let (answers, answered) = mpsc::channel();
         let (listener, began) = (self.caller.http(), Instant::now());
+        let mut calls = Calls::default();
+        let mut sent = 0_usize;
         while began.elapsed() < PATIENCE {
             let answers = answers.clone();
             self.west.within(|| {
                 // It stays in the namespace in which it begins. A call without an answer is left alone.
                 std::thread::spawn(move || {
-                    let _ = answers.send(get(listener, CALL));
+                    let _ = answers.send(get(listener, path));
                 });
             });
+            sent += 1;
             let next = Instant::now() + CALL_EVERY;
             let left = || next.saturating_duration_since(Instant::now());
             while let Ok(answer) = answered.recv_timeout(left()) {
+                calls.take(&answer);
                 if is_so(&answer) {
-                    return began.elapsed();
+                    calls.after = began.elapsed();
+                    if path == CALL_ANY {
+                        while calls.answered < sent {
+                            calls.take(&answered.recv_timeout(PATIENCE).unwrap_or_default());
+                        }
+                    }
+                    return calls;
                 }
             }
         }

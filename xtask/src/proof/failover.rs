@@ -17,7 +17,7 @@ const TEMPLATE: &str = include_str!("failover.md");
 const ROUNDS: u32 = 100;
 
 /// What befalls a network, in the words of the page.
-const FAULTS: [(&str, &str); 8] = [
+const FAULTS: [(&str, &str); 10] = [
     ("Cut", "the link loses everything"),
     ("GatewaysStopped", "all gateways stand still (SIGSTOP)"),
     ("OneGatewayStopped", "one gateway of two stands still"),
@@ -26,6 +26,11 @@ const FAULTS: [(&str, &str); 8] = [
     ("ControlStopped", "the own control plane stands still for 3 s"),
     ("OtherControlStopped", "the other control plane stands still for 2.5 s"),
     ("Lossy", "the link loses 30 % of all packets each way, for 10 s"),
+    ("CutUnderFailover", "the link loses everything, under calls that both networks serve"),
+    (
+        "GatewaysStoppedUnderFailover",
+        "all gateways stand still, under calls that both networks serve",
+    ),
 ];
 
 pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
@@ -62,7 +67,7 @@ fn page(record: &Value) -> String {
 
 fn table(rows: &Value) -> String {
     let mut text = String::from(
-        "| network | what befalls it | rounds | withdrawn in | found after (median, longest) | back after (median, longest) | verdict |\n|---|---|---|---|---|---|---|\n",
+        "| network | what befalls it | rounds | withdrawn in | found after (median, longest) | back after (median, longest) | failed calls | verdict |\n|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows.as_array().into_iter().flatten() {
         let fault = word(&row["fault"]);
@@ -79,10 +84,11 @@ fn table(rows: &Value) -> String {
         };
         let _ = writeln!(
             text,
-            "| {network} | {words} | {} | {withdrawn} | {} | {} | {verdict} |",
+            "| {network} | {words} | {} | {withdrawn} | {} | {} | {} | {verdict} |",
             rounds.len(),
             times(&rounds, "found_after_ms"),
             times(&rounds, "back_after_ms"),
+            failed(&rounds),
         );
     }
     text
@@ -98,6 +104,12 @@ fn times(rounds: &[&Value], name: &str) -> String {
     }
 }
 
+/// How many calls failed, where they are counted.
+fn failed(rounds: &[&Value]) -> String {
+    let counted: Vec<u64> = rounds.iter().filter_map(|round| round["failed"].as_u64()).collect();
+    if counted.is_empty() { String::new() } else { counted.iter().sum::<u64>().to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +118,7 @@ mod tests {
     fn the_page_shows_all_of_the_record() {
         let round = |found: Option<u64>, withdrawn, passed| {
             json!({ "found_after_ms": found, "back_after_ms": found.map(|ms| ms / 10),
-                    "withdrawn": withdrawn, "passed": passed })
+                    "failed": found.map(|ms| ms / 1_800), "withdrawn": withdrawn, "passed": passed })
         };
         let record = json!({
             "run": { "date": "2026-11-28", "commit": "1234567", "build": "debug",
@@ -118,9 +130,9 @@ mod tests {
             ],
         });
         let page = page(&record);
-        let cut = "| dialled | the link loses everything | 3 | 3 | 1800 ms, 1900 ms | 180 ms, 190 ms | pass |";
+        let cut = "| dialled | the link loses everything | 3 | 3 | 1800 ms, 1900 ms | 180 ms, 190 ms | 2 | pass |";
         assert!(page.contains(cut), "{page}");
-        let lossy = "for 10 s | 2 | 1 |  |  | 1 of 2 broke the promise |";
+        let lossy = "for 10 s | 2 | 1 |  |  |  | 1 of 2 broke the promise |";
         assert!(page.contains(lossy), "{page}");
         assert!(!page.contains("{{"), "{page}");
     }
