@@ -269,7 +269,7 @@ fn networks_that_only_dial_out_are_withdrawn_when_they_are_silent_and_not_for_le
 }
 
 /// Worlds side by side: most of a round is waiting.
-const WORLDS: usize = 10;
+const WORLDS: usize = 20;
 
 #[test]
 #[ignore = "minutes: `cargo xtask proof failover` runs it"]
