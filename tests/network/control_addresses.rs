@@ -1,12 +1,16 @@
 //! A control plane with several addresses: lists, names with several, SRV records, with addresses among
-//! them that drop packets, refuse, or belong to something else. The server of names is dnsmasq.
+//! them that drop packets, refuse, or belong to something else, from the start or for a time. The server of
+//! names is dnsmasq.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use tollway_testkit::{need_right, need_tool, retry_until};
-use tollway_tests::mesh::{Mesh, Network, PATIENCE, Sidecar};
+use tollway_tests::mesh::http::get;
+use tollway_tests::mesh::{Mesh, Network, PATIENCE, Sidecar, start_newest};
 use tollway_tests::name_server::{NameServer, Srv};
 use tollway_tests::names::Hosts;
 use tollway_tests::site::Site;
@@ -15,6 +19,8 @@ use tollway_tests::site::Site;
 const WEST: &str = "10.79.0.1";
 const WEST_6: &str = "fd79::1";
 const EAST: &str = "10.79.0.2";
+/// Another address of the control plane of west, where a test has it.
+const SECOND: &str = "10.79.0.3";
 /// No packet to it arrives.
 const DROPPED: &str = "10.79.0.9";
 const NAMES: &str = "10.79.0.53";
@@ -30,7 +36,7 @@ struct World {
 impl World {
     fn start(nft: &Path, dnsmasq: &Path, unshare: &Path) -> Result<Self, String> {
         let site = Site::new("names")?;
-        for address in [WEST, EAST, DROPPED, NAMES] {
+        for address in [WEST, EAST, SECOND, DROPPED, NAMES] {
             site.add_address("lo", &format!("{address}/32"));
         }
         site.allow_ipv6("lo");
@@ -44,7 +50,8 @@ impl World {
             ),
         )?;
         let start = || Mesh {
-            west: Network::start("west", WEST, &[]),
+            // Whatever address of the machine a registration comes from.
+            west: Network::start("west", WEST, &["--workload-addresses", &format!("{WEST}/32")]),
             east: Network::start("east", EAST, &[]),
         };
         let mesh = site.start(start);
@@ -78,12 +85,66 @@ impl World {
 
     /// A sidecar of west that finds its control plane there.
     fn sidecar(&self, names: &Hosts, control: &str, app: &'static str) -> Sidecar {
+        self.sidecar_of(names, control, app, &[])
+    }
+
+    /// The same, with an app at this port.
+    fn sidecar_of(
+        &self,
+        names: &Hosts,
+        control: &str,
+        app: &'static str,
+        app_port: &[u16],
+    ) -> Sidecar {
+        let options: Vec<String> =
+            app_port.iter().flat_map(|port| ["--app-port".to_owned(), port.to_string()]).collect();
         let (mesh, control) = (Arc::clone(&self.mesh), control.to_owned());
         let start = names.start().arg("sidecar").ready_within(PATIENCE);
         self.site.start(move || {
             let mesh = mesh.lock().unwrap();
-            mesh.west.sidecar_of_control(&control, start, app, &[])
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            mesh.west.sidecar_of_control(&control, start, app, &options)
         })
+    }
+
+    /// Has the control plane of west at [`SECOND`], too.
+    fn open_second(&self, nft: &Path) -> Result<(), String> {
+        let lead = format!("ip daddr {SECOND} dnat to {WEST}");
+        self.site.firewall(
+            nft,
+            &format!(
+                "table ip second {{\n  chain output {{\n    type nat hook output priority -100;\n    \
+                 {lead}\n  }}\n}}\n"
+            ),
+        )
+    }
+
+    /// No packet passes between this address of the control plane and those that have dialled it.
+    fn cut(&self, nft: &Path, address: &str) {
+        let of_address = format!("ct original ip daddr {address} tcp");
+        let port = self.port();
+        let rules = format!(
+            "table inet cut {{\n  chain input {{\n    type filter hook input priority 0;\n    \
+             {of_address} dport {port} drop\n    {of_address} sport {port} drop\n  }}\n}}\n"
+        );
+        self.site.firewall(nft, &rules).unwrap();
+    }
+
+    fn mend(&self, nft: &Path) {
+        self.site.firewall(nft, "delete table inet cut\n").unwrap();
+    }
+
+    /// Waits until a sidecar is registered over this address of the control plane.
+    fn until_registered_over(&self, sidecar: &Sidecar, address: &str) {
+        let peer = SocketAddr::new(address.parse().unwrap(), self.port());
+        let is_so = || {
+            let is_one = |name: &str| sidecar.process.metric(name).is_ok_and(|count| count == 1);
+            let has_both =
+                is_one("tollway_control_connected") && is_one("tollway_control_registered");
+            (has_both && is_connected(sidecar.process.pid(), peer)).then_some(())
+        };
+        let waited = self.site.within(|| retry_until(PATIENCE, "the other address", is_so));
+        assert!(waited.is_ok(), "{peer}: {}", sidecar.process.log());
     }
 
     fn until_registered(&self, sidecar: &Sidecar) {
@@ -105,6 +166,25 @@ impl World {
         // On one line.
         found.split_whitespace().collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Whether a process has a connection to this address.
+fn is_connected(pid: u32, peer: SocketAddr) -> bool {
+    let SocketAddr::V4(peer) = peer else { return false };
+    let Ok(table) = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")) else { return false };
+    let remote = format!("{:08X}:{:04X}", u32::from_ne_bytes(peer.ip().octets()), peer.port());
+    let own: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .map(|entries| {
+            let links = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+            links.map(|link| link.display().to_string()).collect()
+        })
+        .unwrap_or_default();
+    table.lines().any(|line| {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        // 01 is an established connection; the tenth cell is the number of its socket.
+        let is_there = cells.get(2) == Some(&&*remote) && cells.get(3) == Some(&"01");
+        is_there && cells.get(9).is_some_and(|socket| own.contains(&format!("socket:[{socket}]")))
+    })
 }
 
 macro_rules! world {
@@ -167,6 +247,85 @@ fn a_control_plane_is_found_past_addresses_that_are_silent_refuse_or_are_another
         });
         assert_eq!(reports_other, has_other, "{control}: {log}");
     }
+}
+
+/// From one call to the next.
+const CALL_EVERY: Duration = Duration::from_millis(10);
+
+/// Cuts one address of the control plane after the other off, under calls; the sidecars are those of the
+/// callee and of a caller for each way to write the addresses. Gives the calls, and the answers that are
+/// no good ones.
+fn lose_addresses(world: &World, names: &Hosts, nft: &Path, rounds: usize) -> (usize, Vec<String>) {
+    let port = world.port();
+    let hosts = [("first", WEST), ("second", SECOND), ("both", WEST), ("both", SECOND)];
+    let srvs = [srv("both", "first", port, 0, 0), srv("both", "second", port, 1, 0)];
+    let _server = world.serve_names(&hosts, &srvs);
+    let by_list = format!("{WEST}:{port},{SECOND}:{port}");
+    let by_name = format!("both.mesh.test:{port}");
+    let by_service = "srv:_tollway._tcp.both.mesh.test";
+    let start = || start_newest("echo").args(["--http", "127.0.0.1:0"]).start_listening().unwrap();
+    let echo = world.site.start(start);
+    let app_port = echo.port("http").unwrap().port();
+    let callee = world.sidecar_of(names, &by_list, "echo", &[app_port]);
+    let callers = [
+        world.sidecar_of(names, &by_list, "by-list", &[app_port]),
+        world.sidecar_of(names, &by_name, "by-name", &[app_port]),
+        world.sidecar_of(names, by_service, "by-service", &[app_port]),
+    ];
+    world.site.within(|| callers.iter().for_each(|caller| caller.until_served("echo")));
+    let is_over = AtomicBool::new(false);
+    let call_on = |caller: &Sidecar| {
+        let (listener, mut answers) = (caller.http(), Vec::new());
+        while !is_over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            answers.push(get(listener, "/v1.0/invoke/echo/method/healthz"));
+            std::thread::sleep(CALL_EVERY.saturating_sub(began.elapsed()));
+        }
+        answers
+    };
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let call_on = &call_on;
+        let calling =
+            callers.each_ref().map(|caller| scope.spawn(|| world.site.within(|| call_on(caller))));
+        // What panics in between must not leave the callers calling.
+        let struck = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for (lost, other) in [(WEST, SECOND), (SECOND, WEST)].repeat(rounds) {
+                world.cut(nft, lost);
+                for sidecar in callers.iter().chain([&callee]) {
+                    world.until_registered_over(sidecar, other);
+                }
+                world.mend(nft);
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        let answers = calling.into_iter().flat_map(|calls| calls.join().unwrap()).collect();
+        struck.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        answers
+    });
+    let count = answers.len();
+    let failed = answers.into_iter().filter(|answer| !answer.starts_with("HTTP/1.1 200"));
+    (count, failed.collect())
+}
+
+#[test]
+fn an_address_that_is_lost_and_back_under_calls_costs_none_of_them() {
+    let nft = need_tool!("nft");
+    let world = world!();
+    let names = resolver!(world, &[NAMES]);
+    need_right!(world.open_second(&nft));
+    let (count, failed) = lose_addresses(&world, &names, &nft, 1);
+    assert!(count > 0 && failed.is_empty(), "{} of {count}: {failed:#?}", failed.len());
+}
+
+#[test]
+#[ignore = "minutes: `cargo xtask proof failover` runs it"]
+fn addresses_that_are_lost_and_back_again_and_again_cost_no_call() {
+    let nft = need_tool!("nft");
+    let world = world!();
+    let names = resolver!(world, &[NAMES]);
+    need_right!(world.open_second(&nft));
+    let (count, failed) = lose_addresses(&world, &names, &nft, 10);
+    assert!(count > 0 && failed.is_empty(), "{} of {count}: {failed:#?}", failed.len());
 }
 
 #[test]
