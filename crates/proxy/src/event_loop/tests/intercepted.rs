@@ -228,6 +228,21 @@ fn a_service_that_is_away_answers_requests_and_resets_bytes() {
     assert_eq!(site.counts(), [1, 1, 3, 1, 0, 0]);
 }
 
+/// What a database gets that is declared as HTTP, since nothing else is: its clients wait for it to speak.
+#[test]
+fn a_client_that_sends_nothing_to_a_service_of_http_is_let_go() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    site.send_stock(AppProtocol::Http);
+    let before = now();
+    let mut stream = site.call("stock.mesh");
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(rest, []);
+    let waited = now() - before;
+    assert!(waited >= patient().head && waited < 2 * patient().head, "{waited:?}");
+    assert_eq!(site.counts(), [1, 0, 0, 0, 0, 0]);
+}
+
 #[test]
 fn other_connections_are_passed_on() {
     let site = Site::new(AppProtocol::Http, start_app());
