@@ -165,7 +165,7 @@ impl Fault {
         world.until_served();
         round.withdrawn = world.withdrawals() - before;
         round.passed &= round.withdrawn == u64::from(self.may_withdraw());
-        println!("{self:?}: {round:?}");
+        println!("{:?}, {self:?}: {round:?}", world.kind);
         round
     }
 

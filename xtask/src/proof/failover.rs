@@ -42,9 +42,11 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
     let rounds = if extent == Extent::Quick { 2 } else { ROUNDS };
-    super::build_process_tests("network", &[])?;
+    // Times are promised of what users run.
+    let build: &[&str] = if extent == Extent::Quick { &[] } else { &["--release"] };
+    super::build_process_tests("network", build)?;
     let ran = process::run(
-        super::process_tests("network", &[])
+        super::process_tests("network", build)
             .args(["--ignored", "--exact", "silent::everything", "--nocapture"])
             .env("TOLLWAY_FAILOVER_ROUNDS", rounds.to_string())
             .env("TOLLWAY_FAILOVER_RECORD", &raw),
@@ -52,7 +54,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     if extent == Extent::Quick {
         return ran;
     }
-    let kept = process::run(super::process_tests("network", &[]).args([
+    let kept = process::run(super::process_tests("network", build).args([
         "--ignored",
         "--exact",
         ADDRESSES,
@@ -62,7 +64,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         return ran.and_then(|()| bail!("the run left no record"));
     };
     let rows: Value = serde_json::from_str(&text).context("the record is not JSON")?;
-    let record = json!({ "run": facts(root, "debug")?, "rows": rows });
+    let record = json!({ "run": facts(root, "release")?, "rows": rows });
     publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
     ran.and(kept)
 }
