@@ -39,9 +39,12 @@ const REVERSE_UNREAD_BYTES: usize = 16 << 10;
 /// A network is reported as held for so long after its last reverse connection has gone: those that
 /// are taken are replaced at once.
 const LINGER: Duration = Duration::from_secs(1);
-/// A network is not reported as held any more where nothing has come for so long by connections that
-/// wait. It is within two seconds with all that follows, and leaves half a second after a pause of one.
+/// Where nothing has come for so long by connections that wait, they are closed, and the network is not
+/// reported as held until it opens others. It is within two seconds with all that follows, and leaves half
+/// a second after a pause of one.
 const SILENT_AFTER: Duration = Duration::from_millis(1_700);
+/// For so long a network is held by what it carries alone, as where its only gateway drains.
+const CARRYING_FOR: Duration = Duration::from_secs(10);
 /// The longest time from one sweep to the next that counts: a process that stood still has received
 /// nothing, and draws no conclusion.
 const LATE: Duration = Duration::from_millis(150);
@@ -473,7 +476,13 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         let is_carrying = gateway.reverse.carries(conns, &network);
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
         let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
-        if ways.silent_for >= SILENT_AFTER && (is_waiting || ways.is_given_up) {
+        let is_silent = ways.silent_for >= SILENT_AFTER;
+        if is_silent && is_waiting {
+            ways.is_given_up = true;
+            ways.idle.drain(..).for_each(|key| conns.close(cx, key));
+        }
+        let is_carrying = is_carrying && ways.silent_for < CARRYING_FOR;
+        if is_silent && ways.is_given_up {
             ways.held_at = None;
         } else if is_waiting || is_carrying || !ways.offered.is_empty() {
             ways.held_at = Some(now);
