@@ -22,7 +22,7 @@ pub(crate) enum Found {
     Nothing(String, io::Error),
 }
 
-/// What a look-up comes to.
+/// The outcome of a look-up.
 enum Answer {
     Addresses(Vec<SocketAddr>),
     /// Hosts and ports of a service, in their order.

@@ -1,6 +1,6 @@
-//! Decisions of the data path: where a request goes, which network and which endpoint take it, how near that is, whether it is sent
-//! again, what is done about calls that fail, whether it is recorded in a trace, how connections to another network are spread and how
-//! many there are over distance; who may make it.
+//! Decisions of the data path: where a request goes, which network and which endpoint take it, how near that
+//! is, whether it is sent again, what is done about calls that fail, whether it is recorded in a trace, how
+//! connections to another network are spread and how many there are over distance; who may make it.
 //!
 //! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
 

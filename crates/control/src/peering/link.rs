@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tollway_identity::{Expected as Whom, client_config};
+use tollway_identity::{Expected, client_config};
 use tollway_model::{NetworkName, ProbeSecret};
 use tollway_net::Backoff;
 use tollway_wire::v1::follow_request::Request as Step;
@@ -322,9 +322,9 @@ impl Link {
         Ok((gateways, config))
     }
 
-    fn whom(&self) -> Result<Whom, LinkError> {
+    fn whom(&self) -> Result<Expected, LinkError> {
         let trust = self.trust()?;
-        Ok(Whom::control(&trust.network, &trust.trust_domain))
+        Ok(Expected::control(&trust.network, &trust.trust_domain))
     }
 
     fn trust(&self) -> Result<PinnedTrust, LinkError> {

@@ -1,7 +1,7 @@
 //! A gateway's part: where a server name leads ([`route`]), the services of the own network
 //! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), reverse connections to and
-//! from those that only dial out ([`reverse`]), the own control plane ([`control_addresses`]), and the guard against connections that go round in a circle
-//! ([`loop_guard`]).
+//! from those that only dial out ([`reverse`]), the own control plane ([`control_addresses`]), and the guard
+//! against connections that go round in a circle ([`loop_guard`]).
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -1,4 +1,4 @@
-//! Probes over a network that loses, delays and stands still, in virtual time.
+//! Probes over a network that loses, delays and holds back packets, in virtual time.
 
 use std::collections::BinaryHeap;
 
@@ -43,9 +43,9 @@ enum Event {
     Cut,
     /// Packets wait, and come when it is over.
     Held,
-    /// The gateway's process stands still; its kernel accepts connections.
+    /// The gateway's process is stopped; its kernel accepts connections.
     GatewayStopped,
-    /// The probing process stands still.
+    /// The probing process is stopped.
     ProberStopped,
     Lossy(f64),
 }

@@ -290,7 +290,8 @@ pub(super) fn pulse(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway) {
     }
 }
 
-/// Sends keepalives by connections that have sent none for long, gives up what does not answer, and closes what is not needed any more.
+/// Sends keepalives by connections that have sent none for long, gives up what does not answer, and closes
+/// what is not needed any more.
 pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway) {
     let now = cx.now;
     let mut over = Vec::new();
