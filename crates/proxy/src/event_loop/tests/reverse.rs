@@ -450,17 +450,44 @@ fn a_network_that_is_silent_for_two_seconds_is_not_held_and_one_that_pauses_for_
     stays_held(Duration::from_secs(5));
 }
 
-/// A call that is not confirmed closes what waits beside it, and what is carried goes on.
-#[test]
-fn a_silent_network_is_not_held_for_what_it_carries() {
-    let site = Cloud::start();
+/// A connection of g-1 that carries a call of a caller, which holds the second value.
+fn carrying(site: &Cloud) -> (Tls, Stream) {
     let mut carrying = site.open_one_of_plant("g-1");
     let (mut caller, hello) = site.call();
     expect(&mut carrying, &[&[TAKE], &hello[..]].concat());
     carrying.write_all(&[&[TAKE], SERVER_HELLO].concat()).unwrap();
     expect(&mut caller, SERVER_HELLO);
-    advance(Duration::from_secs(5));
+    (carrying, caller)
+}
+
+#[test]
+fn a_network_that_drains_is_held_for_what_it_carries_and_for_ten_seconds() {
+    let site = Cloud::start();
+    let _carried = carrying(&site);
+    drop([site.open_one_of_plant("g-1"), site.open_one_of_plant("g-1")]);
+    advance(Duration::from_secs(9));
     assert!(!site.reached().is_empty(), "none waits, and what is carried goes on");
+    advance(Duration::from_secs(3));
+    assert_eq!(site.reached(), []);
+}
+
+#[test]
+fn a_network_that_is_silent_while_none_waits_is_not_held_for_what_it_carries() {
+    let site = Cloud::start();
+    let _carried = carrying(&site);
+    advance(Duration::from_secs(1));
+    assert!(!site.reached().is_empty(), "the next one may be on its way");
+    advance(Duration::from_millis(900));
+    assert_eq!(site.reached(), []);
+    let _next = site.open_one_of_plant("g-1");
+    until("it is back", || !site.reached().is_empty());
+}
+
+/// A call that is not confirmed closes what waits beside it, and what is carried goes on.
+#[test]
+fn a_silent_network_is_not_held_for_what_it_carries_where_others_wait() {
+    let site = Cloud::start();
+    let _carried = carrying(&site);
     let _waits = [site.open_one_of_plant("g-1"), site.open_one_of_plant("g-1")];
     let (_other, _) = site.call();
     advance(Duration::from_secs(2));

@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// reported as held until it opens others. It is within two seconds with all that follows, and leaves half
 /// a second after a pause of one.
 const SILENT_AFTER: Duration = Duration::from_millis(1_700);
-/// For so long a network is held by what it carries alone, as where its only gateway drains.
+/// For so long a network is held by what it carries alone, where its only gateway drains.
 const CARRYING_FOR: Duration = Duration::from_secs(10);
 /// The longest time from one sweep to the next that counts: a process that stood still has received
 /// nothing, and draws no conclusion.
@@ -70,8 +70,11 @@ struct OfNetwork {
     is_reported: bool,
     /// Time in which nothing has come by those that carry nothing.
     silent_for: Duration,
-    /// Some were closed since they did not answer, and nothing has come since.
+    /// It was silent for too long, and nothing has come since.
     is_given_up: bool,
+    /// The other end has closed one that waited, and has opened none since: a gateway that drains ends
+    /// what it carries, and opens no other.
+    is_drained: bool,
 }
 
 impl OfNetwork {
@@ -228,6 +231,7 @@ fn hold(
     conns.schedule(cx, key);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     ways.held_at = Some(now);
+    ways.is_drained = false;
     ways.note_life();
     ways.idle.push_back(key);
     while let Some((down, _)) = ways.waiting.pop_front() {
@@ -419,9 +423,20 @@ fn confirm(
     greeting::on_bytes(cx, conns, key, carried);
 }
 
-/// A reverse connection ends. The caller that it was offered goes to the next one, with its
-/// ClientHello, which nothing has answered.
-pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
+/// The other end closes a reverse connection, or it breaks. The caller that it was offered goes to the
+/// next one, with its ClientHello, which nothing has answered.
+pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway, key: ConnKey) {
+    if let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role)
+        && matches!(reverse.side, ReverseSide::Held)
+        && let Some(ways) = gateway.reverse.held.networks.get_mut(&reverse.network)
+    {
+        ways.is_drained = true;
+    }
+    end(cx, conns, key);
+}
+
+/// Closes one. The caller that it was offered goes to the next one.
+fn end(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     pass_over(cx, conns, key);
     conns.close(cx, key);
 }
@@ -477,7 +492,8 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
         let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
         let is_silent = ways.silent_for >= SILENT_AFTER;
-        if is_silent && is_waiting {
+        // One that is taken is replaced at once, so nothing waits where nothing can come.
+        if is_silent && (is_waiting || is_carrying && !ways.is_drained) {
             ways.is_given_up = true;
             ways.idle.drain(..).for_each(|key| conns.close(cx, key));
         }
@@ -512,7 +528,7 @@ fn give_up_instance(
             conns.close(cx, key);
         }
     }
-    on_over(cx, conns, key);
+    end(cx, conns, key);
 }
 
 /// Closes what has fallen silent, and what is of a network that does not only dial out any more.

@@ -167,7 +167,9 @@ pub(crate) fn on_over(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gatewa
     let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role) else { return };
     match reverse.side {
         ReverseSide::Opened { .. } => opened::on_over(cx, conns, gateway, key),
-        ReverseSide::Held | ReverseSide::Offered { .. } => held::on_over(cx, conns, key),
+        ReverseSide::Held | ReverseSide::Offered { .. } => {
+            held::on_over(cx, conns, gateway, key);
+        }
     }
 }
 
