@@ -1,7 +1,7 @@
 //! Two networks on machines with a cable between them, over IPv6 alone, and over both families while
 //! one of them is dead.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -124,7 +124,8 @@ fn two_networks_call_each_other_over_ipv6_alone() {
         world.until_served(&caller, &format!("{app}.default.east"));
     }
     let lines = caller.upstream("lines.default.east");
-    world.west.within(|| drop(until_echoed(lines)));
+    let beside = SocketAddr::from((Ipv6Addr::LOCALHOST, lines.port()));
+    world.west.within(|| [lines, beside].map(|address| drop(until_echoed(address))));
     // Both sides' listeners of an app and its sidecar, and what they report.
     let echo = || start_tollway("echo").args(["--http", LOCAL]).start_listening().unwrap();
     let (of_west, of_east) = (world.in_west(move |_| echo()), world.in_east(move |_| echo()));

@@ -1,6 +1,6 @@
 //! A data plane's listeners: bound before anything is served, once per thread.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -115,18 +115,22 @@ impl BoundListeners {
         Listener::bind(address, options(true))
     }
 
-    /// Opens `PORT=SERVICE` on loopback.
+    /// Opens `PORT=SERVICE` on loopback of both families.
     pub(crate) fn bind_upstream(
         &mut self,
         text: &str,
         home: &ServiceName,
     ) -> Result<(), DataPlaneError> {
         let (port, service) = parse_upstream(text, home)?;
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let bound = self.bind("upstream", address, ListenerKind::Tcp(service.clone()))?;
-        if let Some((label, ..)) = self.open.last_mut() {
-            let name = text.split_once('=').map_or(text, |(_, name)| name);
-            *label = format!("upstream:{name}");
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let addresses = loopback.map(|ip| SocketAddr::new(ip, port));
+        let before = self.open.len();
+        self.bind_all("upstream", &addresses, &ListenerKind::Tcp(service.clone()))?;
+        let name = text.split_once('=').map_or(text, |(_, name)| name);
+        let mut bound = Vec::new();
+        for (label, listener, _) in &mut self.open[before..] {
+            *label = label.replacen("upstream", &format!("upstream:{name}"), 1);
+            bound.push(listener.address());
         }
         self.upstreams.push(UpstreamPort { text: text.to_owned(), port, service, bound });
         Ok(())
@@ -210,6 +214,24 @@ mod tests {
         let bound: Vec<_> = listeners.open.iter().map(|(name, l, _)| (name, l.address())).collect();
         assert_eq!((bound[0].0.as_str(), bound[1].0.as_str()), ("http", "http-2"));
         assert_eq!(bound[0].1.port(), bound[1].1.port());
+    }
+
+    #[test]
+    fn an_upstream_is_at_the_loopback_of_each_family_that_the_machine_has() {
+        let label = |text| tollway_model::Label::new(text).unwrap();
+        let home =
+            ServiceName { app: label("web"), namespace: label("default"), network: label("west") };
+        let mut listeners = BoundListeners::for_threads(1);
+        listeners.bind_upstream("0=db", &home).unwrap();
+        let opened = listeners.open.iter().map(|(name, l, _)| (name.as_str(), l.address()));
+        let opened: Vec<_> = opened.collect();
+        let bound = &listeners.upstreams[0].bound;
+        assert_eq!(opened[0], ("upstream:db", bound[0]));
+        assert!(bound[0].ip() == Ipv4Addr::LOCALHOST && bound[0].port() != 0);
+        if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            let beside = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), bound[0].port());
+            assert_eq!((opened[1], bound[1]), (("upstream:db-2", beside), beside));
+        }
     }
 
     #[test]

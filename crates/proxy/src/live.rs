@@ -87,7 +87,7 @@ impl LiveHandle {
     }
 }
 
-/// A TCP port of this machine that stands for a service.
+/// A TCP port of loopback that stands for a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UpstreamPort {
     /// As the user wrote it.
@@ -95,7 +95,8 @@ pub(crate) struct UpstreamPort {
     /// As asked: 0 takes a free one.
     pub(crate) port: u16,
     pub(crate) service: ServiceName,
-    pub(crate) bound: SocketAddr,
+    /// One for each family of addresses.
+    pub(crate) bound: Vec<SocketAddr>,
 }
 
 /// Carries changes out.
@@ -155,12 +156,10 @@ impl Reconfigurer {
         });
         self.fanout.configure(&config, opened);
         for upstream in plan.redirect {
-            self.fanout.send_to_all(|| {
-                Command::RedirectListener(
-                    upstream.bound,
-                    ListenerKind::Tcp(upstream.service.clone()),
-                )
-            });
+            for address in &upstream.bound {
+                let via = ListenerKind::Tcp(upstream.service.clone());
+                self.fanout.send_to_all(|| Command::RedirectListener(*address, via.clone()));
+            }
             upstreams.push(upstream);
         }
         for address in plan.close {
@@ -202,7 +201,7 @@ fn plan_upstreams(open: &[UpstreamPort], wanted: Vec<(String, u16, ServiceName)>
             None => plan.open.push(text),
         }
     }
-    plan.close = left.into_iter().map(|upstream| upstream.bound).collect();
+    plan.close = left.into_iter().flat_map(|upstream| upstream.bound).collect();
     plan
 }
 
@@ -236,7 +235,7 @@ mod tests {
             text: format!("{port}={service}"),
             port,
             service: ServiceName::parse(service, &home()).unwrap(),
-            bound: SocketAddr::from(([127, 0, 0, 1], bound)),
+            bound: vec![SocketAddr::from(([127, 0, 0, 1], bound))],
         }
     }
 
@@ -247,7 +246,8 @@ mod tests {
         });
         let plan = plan_upstreams(open, wanted.collect());
         let ports = |list: &[SocketAddr]| list.iter().map(SocketAddr::port).collect();
-        let redirect: Vec<_> = plan.redirect.iter().map(|upstream| upstream.bound).collect();
+        let redirect: Vec<_> =
+            plan.redirect.iter().flat_map(|upstream| upstream.bound.clone()).collect();
         let opened =
             plan.open.iter().map(|text| parse_upstream(text, &home()).unwrap().0).collect();
         (plan.stay.len(), ports(&redirect), ports(&plan.close), opened)
