@@ -555,7 +555,10 @@ pub(crate) struct Relay {
     /// Bytes that came before there was another side.
     pub(crate) early: Vec<u8>,
     pub(crate) ended: bool,
+    /// Bytes went either way.
     pub(crate) active: Instant,
+    /// Bytes came from this side.
+    pub(crate) heard: Instant,
     /// Dials that failed for it.
     pub(crate) failed_dials: u32,
     /// Its network, if its service is called in any.
@@ -587,6 +590,7 @@ impl Relay {
             early,
             ended: false,
             active: now,
+            heard: now,
             failed_dials: 0,
             network: None,
             refusal: None,

@@ -62,7 +62,7 @@ fn touch(cx: &mut Cx, conns: &mut Connections, key: ConnKey, bytes: usize) -> Op
         entry.request_bytes += bytes as u64;
     }
     let Role::Relay(side) = &mut conn.role else { return None };
-    side.active = now;
+    (side.active, side.heard) = (now, now);
     side.has_spoken = true;
     let other = side.other.filter(|_| !side.is_held)?;
     if let Some(relay) = relay(conns, other) {

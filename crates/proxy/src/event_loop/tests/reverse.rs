@@ -1,6 +1,6 @@
 //! Reverse connections: `plant` only dials out, and `cloud` calls it by what its gateways have opened.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use rustls::StreamOwned;
 use tollway_identity::{Expected, UPSTREAM_FAILED_RECORD, client_config};
@@ -417,7 +417,7 @@ fn one_that_does_not_answer_keepalives_is_replaced() {
 }
 
 #[test]
-fn a_network_that_is_silent_for_two_seconds_is_not_held_and_one_that_pauses_for_one_is() {
+fn others_are_opened_beside_those_that_do_not_answer() {
     let site = Cloud::start();
     let holds = Rc::new(RefCell::new(Vec::new()));
     let taken = Rc::clone(&holds);
@@ -426,7 +426,41 @@ fn a_network_that_is_silent_for_two_seconds_is_not_held_and_one_that_pauses_for_
     let opener = gateway(&site.plant, "g-1", &[&site.cloud], &[], &Board::default());
     opener.commands.send(joined("cloud", false, &[via]));
     until("all of them", || site.waiting() == LEAST);
-    let cut = |is_cut| holds.borrow().iter().for_each(|hold| hold.hold(is_cut));
+    let opened = || holds.borrow().len() as u64;
+    for hold in holds.borrow().iter() {
+        hold.hold(true);
+    }
+    for _ in 0..40 {
+        advance(SWEEP);
+        assert!(!site.reached().is_empty(), "what is lost on some says nothing of the others");
+    }
+    assert_eq!(opened(), 2 * LEAST, "as many again, until the others are given up");
+    for hold in holds.borrow().iter().take(4) {
+        hold.hold(false);
+    }
+    until("no more than are needed", || site.waiting() == LEAST);
+    advance(Duration::from_secs(5));
+    assert_eq!((opened(), site.waiting()), (2 * LEAST, LEAST));
+}
+
+#[test]
+fn a_network_that_is_silent_for_two_seconds_is_not_held_and_one_that_pauses_for_one_is() {
+    let site = Cloud::start();
+    let is_cut = Rc::new(Cell::new(false));
+    let holds = Rc::new(RefCell::new(Vec::new()));
+    let (taken, as_it_is) = (Rc::clone(&holds), Rc::clone(&is_cut));
+    let far = Duration::from_millis(1);
+    let via = sim::forward(site.outside(), far, move |hold| {
+        hold.hold(as_it_is.get());
+        taken.borrow_mut().push(hold);
+    });
+    let opener = gateway(&site.plant, "g-1", &[&site.cloud], &[], &Board::default());
+    opener.commands.send(joined("cloud", false, &[via]));
+    until("all of them", || site.waiting() == LEAST);
+    let cut = |cut| {
+        is_cut.set(cut);
+        holds.borrow().iter().for_each(|hold| hold.hold(cut));
+    };
     let is_held = || !site.reached().is_empty();
     let stays_held = |time: Duration| {
         let until = now() + time;
@@ -481,6 +515,19 @@ fn a_network_that_is_silent_while_none_waits_is_not_held_for_what_it_carries() {
     assert_eq!(site.reached(), []);
     let _next = site.open_one_of_plant("g-1");
     until("it is back", || !site.reached().is_empty());
+}
+
+#[test]
+fn a_network_from_which_bytes_come_is_held_while_none_waits() {
+    let site = Cloud::start();
+    let (mut carrying, _caller) = carrying(&site);
+    for _ in 0..10 {
+        advance(Duration::from_millis(500));
+        carrying.write_all(b"x").unwrap();
+        assert!(!site.reached().is_empty());
+    }
+    advance(Duration::from_millis(1_900));
+    assert_eq!(site.reached(), []);
 }
 
 /// A call that is not confirmed closes what waits beside it, and what is carried goes on.

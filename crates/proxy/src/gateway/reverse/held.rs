@@ -39,7 +39,7 @@ const REVERSE_UNREAD_BYTES: usize = 16 << 10;
 /// A network is reported as held for so long after its last reverse connection has gone: those that
 /// are taken are replaced at once.
 const LINGER: Duration = Duration::from_secs(1);
-/// Where nothing has come for so long by connections that wait, they are closed, and the network is not
+/// Where nothing has come for so long, connections that wait are closed, and the network is not
 /// reported as held until it opens others. It is within two seconds with all that follows, and leaves half
 /// a second after a pause of one.
 const SILENT_AFTER: Duration = Duration::from_millis(1_700);
@@ -68,7 +68,7 @@ struct OfNetwork {
     /// When there was one last.
     held_at: Option<Instant>,
     is_reported: bool,
-    /// Time in which nothing has come by those that carry nothing.
+    /// Time in which nothing has come by any of them.
     silent_for: Duration,
     /// It was silent for too long, and nothing has come since.
     is_given_up: bool,
@@ -353,7 +353,7 @@ fn wait(
     down: ConnKey,
     network: &NetworkName,
 ) {
-    let is_carrying = gateway.reverse.carries(conns, network);
+    let (is_carrying, _) = gateway.reverse.carries(conns, network);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     let may_come = ways.may_come(cx.now) || is_carrying || !ways.offered.is_empty();
     if may_come && ways.waiting.len() < REVERSE_WAITING_LIMIT {
@@ -488,8 +488,11 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
                 relay::refuse(cx, conns, down, ErrorCode::GatewayUpstream);
             }
         }
-        let is_carrying = gateway.reverse.carries(conns, &network);
+        let (is_carrying, heard) = gateway.reverse.carries(conns, &network);
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
+        if heard.is_some_and(|at| at >= swept) {
+            ways.note_life();
+        }
         let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
         let is_silent = ways.silent_for >= SILENT_AFTER;
         // One that is taken is replaced at once, so nothing waits where nothing can come.

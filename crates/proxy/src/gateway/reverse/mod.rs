@@ -135,10 +135,16 @@ impl ReverseConnections {
         networks.find(|(_, known)| is_it(known)).map(|(network, known)| (network, known.dials_out))
     }
 
-    /// Whether one of a network carries a connection now.
-    fn carries(&self, conns: &Connections, network: &NetworkName) -> bool {
-        let stands = |carrying: &Carrying| conns.get(carrying.conn).is_some();
-        self.carrying.iter().any(|carrying| carrying.network == *network && stands(carrying))
+    /// Whether one of a network carries a connection now, and when bytes came by one the last time.
+    fn carries(&self, conns: &Connections, network: &NetworkName) -> (bool, Option<Instant>) {
+        let of_network = self.carrying.iter().filter(|carrying| carrying.network == *network);
+        let mut stand = of_network.filter_map(|carrying| conns.get(carrying.conn)).peekable();
+        let is_carrying = stand.peek().is_some();
+        let heard = stand.filter_map(|conn| match &conn.role {
+            Role::Relay(relay) => Some(relay.heard),
+            _ => None,
+        });
+        (is_carrying, heard.max())
     }
 }
 

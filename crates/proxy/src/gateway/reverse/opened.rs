@@ -22,7 +22,12 @@ use crate::upstream::dial::{self, DialFailure};
 
 /// Before a gateway is dialled again.
 const BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(1) };
+/// One that has not answered for this long, or whose dial takes as long, is doubtful: others are opened
+/// in addition. What a link has lost is sent again later and later, and a new connection is sooner there.
+const DOUBTFUL_AFTER: Duration = Duration::from_secs(1);
+/// Those to one gateway at most, as a multiple of those that shall wait.
+const WITH_DOUBTFUL: usize = 2;
 /// A keepalive is sent where nothing has come for this long: sooner than NATs forget connections.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 /// From one keepalive to a gateway to the next, by any connection there: the other end finds out by them
@@ -49,6 +54,22 @@ struct Pool {
 }
 
 impl Pool {
+    /// How many there are that answer, or may answer soon.
+    fn fresh(&self, conns: &Connections, now: Instant) -> usize {
+        let is_fresh = |key: &&ConnKey| {
+            let Some(conn) = conns.get(**key) else { return false };
+            let asked = match &conn.role {
+                Role::Reverse(reverse) => match reverse.side {
+                    ReverseSide::Opened { asked, .. } => asked,
+                    ReverseSide::Held | ReverseSide::Offered { .. } => None,
+                },
+                _ => Some(conn.since),
+            };
+            asked.is_none_or(|at| now.saturating_duration_since(at) < DOUBTFUL_AFTER)
+        };
+        self.conns.iter().filter(is_fresh).count()
+    }
+
     fn on_failed(&mut self, now: Instant) {
         self.retry_at = Some(now + BACKOFF.pause(self.failures));
         self.failures = self.failures.saturating_add(1);
@@ -110,7 +131,10 @@ fn fill_pool(
     }
     pool.retry_at = None;
     let theirs = ServiceName { network: network.clone(), ..reverse.own.clone() };
-    while pool.conns.len() < pool.demand.wanted() {
+    // Where dials fail, one at a time shows when they do no more.
+    let wanted = if pool.failures > 0 { 1 } else { pool.demand.wanted() };
+    let mut fresh = pool.fresh(conns, cx.now);
+    while fresh < wanted && pool.conns.len() < WITH_DOUBTFUL * pool.demand.wanted() {
         let tls = reverse.tls.client(&theirs, None, &known.trust_domain, alpn::REVERSE);
         let purpose = Purpose::Reverse(network.clone());
         let dialled = tls.map_err(|error| error.to_string()).and_then(|tls| {
@@ -118,7 +142,10 @@ fn fill_pool(
             dialled.map_err(|cause| cause.reason)
         });
         match dialled {
-            Ok(key) => pool.conns.push(key),
+            Ok(key) => {
+                pool.conns.push(key);
+                fresh += 1;
+            }
             Err(reason) => {
                 pool.on_failed(cx.now);
                 return tracing::debug!(%network, %address, reason, "no reverse connection");
@@ -269,18 +296,25 @@ pub(super) fn on_over(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gatewa
     conns.close(cx, key);
 }
 
-/// Sends a keepalive to each gateway. They go by all connections there in turn, since one that has lost a
-/// packet is late.
+/// Sends a keepalive to each gateway. They go in turn by the connections there that have answered their
+/// last one, and by the others where there is none: one that has lost a packet is late.
 pub(super) fn pulse(cx: &Cx, conns: &mut Connections, gateway: &mut Gateway) {
     for pool in gateway.reverse.opened.0.values_mut() {
         pool.pulses = pool.pulses.wrapping_add(1);
         let count = pool.conns.len();
         let from = pool.pulses.checked_rem(count).unwrap_or_default();
-        let mut in_turn = (from..count).chain(0..from).map(|at| pool.conns[at]);
-        let waits = |key: &ConnKey| {
-            conns.get(*key).is_some_and(|conn| matches!(conn.role, Role::Reverse(_)))
+        let in_turn = || (from..count).chain(0..from).map(|at| pool.conns[at]);
+        let waits = |key: ConnKey, has_answered: bool| {
+            let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role) else {
+                return false;
+            };
+            match reverse.side {
+                ReverseSide::Opened { asked, .. } => asked.is_none() || !has_answered,
+                ReverseSide::Held | ReverseSide::Offered { .. } => false,
+            }
         };
-        let Some(key) = in_turn.find(waits) else { continue };
+        let next = in_turn().find(|key| waits(*key, true));
+        let Some(key) = next.or_else(|| in_turn().find(|key| waits(*key, false))) else { continue };
         let Some(conn) = conns.get_mut(key) else { continue };
         let Role::Reverse(reverse) = &mut conn.role else { continue };
         let ReverseSide::Opened { asked, .. } = &mut reverse.side else { continue };
@@ -297,7 +331,8 @@ pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
     let mut over = Vec::new();
     for pool in gateway.reverse.opened.0.values_mut() {
         pool.demand.round();
-        let mut surplus = pool.conns.len().saturating_sub(pool.demand.wanted()).min(1);
+        let fresh = pool.fresh(conns, now);
+        let mut surplus = fresh.saturating_sub(pool.demand.wanted()).min(1);
         for key in &pool.conns {
             let Some(conn) = conns.get_mut(*key) else { continue };
             let Role::Reverse(reverse) = &mut conn.role else { continue };
