@@ -21,7 +21,7 @@ const LEAST_BYTES: u64 = 500_000;
 /// stream of bytes.
 const WORK: [&str; 5] = ["near", "fronts", "gateway", "duties", "bulk"];
 /// Tollway, with and without its optional duties.
-const SUBJECTS: &str = "tollway,tollway:front,tollway:duties";
+const SUBJECTS: &str = "tollway,tollway:front,tollway:duties,tollway:steered";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let compiler = Compiler::of_this_machine()?;

@@ -2,7 +2,8 @@
 //!
 //! Each variant adds one duty to the default, so that each duty's cost shows. `pooled` carries the
 //! requests over pooled connections, `mesh-1` and its like over fewer connections. Mutual TLS,
-//! metrics and the check of policies are always on. `duties` has all the usual duties.
+//! metrics and the check of policies are always on. `duties` has all the usual duties, and `steered` a
+//! route and a traffic policy.
 //! `haproxy-gateway` and `flat` have HAProxy, or nothing, where networks meet, so that the cost of
 //! our gateway shows. `front` has no mesh: it is what outside clients meet.
 
@@ -42,6 +43,7 @@ const VARIANTS: &[Variant] = &[
     Variant::known("mesh-1", "and one connection at most from sidecar to sidecar"),
     Variant::known("mesh-4", "and four connections at most from sidecar to sidecar"),
     Variant::known("mesh-16", "and sixteen connections at most from sidecar to sidecar"),
+    Variant::known("steered", "and a route, an outlier rule and a rate limit for the service"),
     Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
 
@@ -51,6 +53,8 @@ pub(super) struct Duties {
     pub(super) trace_ratio: Option<f64>,
     pub(super) access_log: bool,
     pub(super) policy: bool,
+    /// A route and a traffic policy hold for the service.
+    pub(super) steered: bool,
     /// Connections between sidecars carry one request at a time.
     pub(super) pooled: bool,
     /// The caller's connections are led to its sidecar by the kernel.
@@ -73,7 +77,7 @@ pub(super) enum Crossing {
 impl Duties {
     /// Whether any of them is done once for a request.
     fn is_of_requests(self) -> bool {
-        self.trace_ratio.is_some() || self.policy
+        self.trace_ratio.is_some() || self.policy || self.steered
     }
 }
 
@@ -106,6 +110,7 @@ impl SubjectKind for Tollway {
             "mesh-4" => Duties { most_connections: Some(4), ..Duties::default() },
             "mesh-16" => Duties { most_connections: Some(16), ..Duties::default() },
             "duties" => Duties { trace_ratio: Some(0.1), policy: true, ..Duties::default() },
+            "steered" => Duties { steered: true, ..Duties::default() },
             "front" => return Box::new(front::Front),
             _ => Duties::default(),
         };
@@ -155,6 +160,9 @@ impl Subject for Mesh {
         }
         if self.crossing == Crossing::HaproxyGateway {
             haproxy_gateway::program()?;
+        }
+        if self.duties.steered && leg.network != HOME {
+            return Err("its route is that of a service of the caller's network".to_owned());
         }
         if leg.protocol != Protocol::Http1 && self.duties.pooled {
             return Err("only requests of HTTP/1.1 are pooled".to_owned());

@@ -145,6 +145,9 @@ pub(super) fn questions() -> Vec<Question> {
     for case in ["duties-max", "duties-1000"] {
         let asked = question("duties", case, &["tollway"], Cpu, 1.2, 1.1);
         all.push(Question { ours: "tollway:duties", ..asked });
+        let asked = question("duties", case, &["tollway"], Cpu, 1.05, 1.02);
+        let work = case.replace("duties", "steered");
+        all.push(Question { ours: "tollway:steered", work, ..asked });
     }
     all.extend(far());
     all

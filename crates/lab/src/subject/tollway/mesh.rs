@@ -305,22 +305,39 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// One policy in each callee's network, which allows exactly the lab's requests.
+    /// One policy in each callee's network, which allows exactly the lab's requests; or the routes and
+    /// traffic policies of its services.
     fn policies(&mut self, ground: &Ground) -> Result<(), LabError> {
-        if !self.mesh.duties.policy {
-            return Ok(());
+        if self.mesh.duties.policy {
+            let caller = ground.network(HOME).name.clone();
+            let networks = self.legs.iter().map(|leg| self.home(leg.network));
+            for network in networks.collect::<BTreeSet<_>>() {
+                self.apply(ground, network, "policy", policy(&caller))?;
+            }
         }
-        let caller = ground.network(HOME).name.clone();
-        for network in self.legs.iter().map(|leg| self.home(leg.network)).collect::<BTreeSet<_>>() {
-            let text = policy(&caller);
-            let path = ground.file(&format!("{}.policy.yaml", ground.network(network).name));
-            fs::write(&path, &text)
-                .map_err(|source| LabError::Write { path: path.clone(), source })?;
-            let store = self.store(ground, network);
-            let spec = ground.commands().apply(ground.network(network), &store, &path);
-            ground.run(&spec, COMMAND_LIMIT)?;
-            self.started.config.insert(format!("{}/policy", ground.network(network).name), text);
+        if self.mesh.duties.steered {
+            let apps = self.legs.iter().map(|leg| self.app(ground, leg));
+            let texts: Vec<String> =
+                apps.collect::<BTreeSet<_>>().iter().map(|a| steering(a)).collect();
+            self.apply(ground, HOME, "steering", texts.join("---\n"))?;
         }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        ground: &Ground,
+        network: usize,
+        what: &str,
+        text: String,
+    ) -> Result<(), LabError> {
+        let name = &ground.network(network).name;
+        let path = ground.file(&format!("{name}.{what}.yaml"));
+        fs::write(&path, &text).map_err(|source| LabError::Write { path: path.clone(), source })?;
+        let store = self.store(ground, network);
+        let spec = ground.commands().apply(ground.network(network), &store, &path);
+        ground.run(&spec, COMMAND_LIMIT)?;
+        self.started.config.insert(format!("{name}/{what}"), text);
         Ok(())
     }
 
@@ -432,6 +449,21 @@ fn policy(caller_network: &str) -> String {
         "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: lab, namespace: default}}\n\
          spec:\n  target: {{app: \"*\"}}\n  allow:\n    - from: [{CLIENT}.default.{caller_network}]\n      \
          methods: [GET, POST]\n      paths: [/echo, /size, /tollway.lab.v1.Echo/*]\n"
+    )
+}
+
+/// A route whose first rule looks at path and header and whose second one takes the lab's requests, a rule
+/// about outliers, and a limit that the lab does not reach.
+fn steering(app: &str) -> String {
+    format!(
+        "apiVersion: tollway/v1\nkind: Route\nmetadata: {{name: {app}, namespace: default}}\n\
+         spec:\n  service: {app}\n  rules:\n    - name: canary\n      matches:\n        \
+         - path: {{prefix: /next}}\n          headers: [{{name: x-canary, value: \"1\"}}]\n      \
+         backends: [{{service: {app}}}]\n    - name: others\n      backends: [{{service: {app}}}]\n\
+         ---\napiVersion: tollway/v1\nkind: TrafficPolicy\n\
+         metadata: {{name: {app}, namespace: default}}\nspec:\n  target: {{app: {app}}}\n  \
+         outlier: {{consecutiveFailures: 5, ejection: 30s}}\n  \
+         rate: {{caller: {{requests: 1000000}}}}\n"
     )
 }
 
