@@ -91,7 +91,8 @@ pub(crate) fn dispatch(
             }
             Ok(Callee::Routed(routes)) => {
                 if steer::steer(cx, conns, exchanges, key, &routes) {
-                    cx.effects.push(Effect::Dispatch(key));
+                    // At once: an effect comes after the body that was read with the head.
+                    dispatch(cx, conns, exchanges, upstreams, app_queue, key);
                 }
                 return;
             }
