@@ -315,7 +315,8 @@ impl<'a> Start<'a> {
                 self.apply(ground, network, "policy", policy(&caller))?;
             }
         }
-        if self.mesh.duties.steered {
+        // A case that it does not carry has no leg.
+        if self.mesh.duties.steered && !self.legs.is_empty() {
             let apps = self.legs.iter().map(|leg| self.app(ground, leg));
             let texts: Vec<String> =
                 apps.collect::<BTreeSet<_>>().iter().map(|a| steering(a)).collect();
