@@ -57,8 +57,20 @@ pub struct Document<'a> {
     pub node: Result<Option<Rc<Node>>, YamlError>,
 }
 
-/// The documents of a file of resources. One that cannot be read is no hindrance to the others.
+/// The documents of a file of resources. One that cannot be read is no hindrance to the others. What
+/// separates two begins with the end of the first one's last line, as for Dapr's reader.
 pub fn documents<'a>(text: &'a str, source: &str) -> Vec<Document<'a>> {
+    split(text, source, 0)
+}
+
+/// The documents of a file of manifests. Each has the end of its last line, as for `kubectl`: a block
+/// at the end of a document ends with it.
+pub fn manifests<'a>(text: &'a str, source: &str) -> Vec<Document<'a>> {
+    split(text, source, 1)
+}
+
+/// The documents of a text, each with so many bytes of what separates it from the next.
+fn split<'a>(text: &'a str, source: &str, ends_within: usize) -> Vec<Document<'a>> {
     let mut found = Vec::new();
     let (mut rest, mut line) = (text, 0);
     loop {
@@ -66,7 +78,7 @@ pub fn documents<'a>(text: &'a str, source: &str) -> Vec<Document<'a>> {
             Some(at) => {
                 let after = &rest[at + SEPARATOR.len()..];
                 let skipped = after.find('\n').map_or(after.len(), |end| end + 1);
-                (&rest[..at], Some(&after[skipped..]))
+                (&rest[..at + ends_within], Some(&after[skipped..]))
             }
             None => (rest, None),
         };
