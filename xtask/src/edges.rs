@@ -26,6 +26,7 @@ pub(crate) const CRATES: &[Crate] = &[
     pure("routing", &["model"]),
     pure("actors", &[]),
     pure("record", &[]),
+    pure("inject", &["model"]),
     part("config", &["model", "routing"]),
     part("net", &[]),
     part("wire", &["model", "actors"]),
