@@ -3,7 +3,10 @@
 //! There are two ways. In one the app is in a cgroup of its own: [`begin`] makes it, attaches the programs
 //! (`bpf/`) to it and serves names, and [`Origins`] gives the sidecar's data threads what a connection was
 //! meant for. In the other the app is in a network namespace of its own, where [`begin_in`] has nftables
-//! redirect. What an address stands for and what is done with a connection is decided in `routing` and done
+//! redirect. A sidecar that shares the namespace of its app has no such process of its own: [`capture`] has
+//! nftables redirect there, once, and [`serve_names`] serves names in the sidecar.
+//!
+//! What an address stands for and what is done with a connection is decided in `routing` and done
 //! in `proxy`.
 
 #![forbid(unsafe_code)]
@@ -43,6 +46,23 @@ pub struct Rules {
     pub leads_all: bool,
     /// The port of the app that is opened on loopback alone, whatever the app asks for.
     pub closed_port: Option<u16>,
+}
+
+/// What is redirected in a network namespace that an app and its sidecar share, such as that of a pod.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capture {
+    /// Port of loopback at which the sidecar takes connections.
+    pub listener: u16,
+    /// Port of loopback at which it answers questions for names, over UDP and TCP.
+    pub names: u16,
+    /// The user of the sidecar, whose own connections are left alone.
+    pub sidecar_user: u32,
+}
+
+/// A server of names, which ends with this value.
+#[derive(Debug)]
+pub struct NameService {
+    _tasks: tokio::task::JoinSet<()>,
 }
 
 /// Why an app's connections cannot be intercepted.
@@ -136,7 +156,7 @@ pub fn begin(
     resolvers: Resolvers,
 ) -> Result<Interception, InterceptError> {
     let failed = |source| InterceptError::Names { source };
-    let server = NameServer::bind().map_err(failed)?;
+    let server = NameServer::bind(0).map_err(failed)?;
     let cgroup = Cgroup::make()?;
     let has_ipv6 = server.has_ipv6() && listener.iter().any(SocketAddr::is_ipv6);
     let settings = Settings {
@@ -172,16 +192,51 @@ pub fn begin_in(
 ) -> Result<Interception, InterceptError> {
     let failed = |source| InterceptError::Names { source };
     let namespace = network.namespace();
-    let server = namespace.run(NameServer::bind)?.map_err(failed)?;
+    let server = namespace.run(|| NameServer::bind(0))?.map_err(failed)?;
     let redirection = Redirection {
         listener: listener.first().map_or(0, SocketAddr::port),
         names_udp: server.udp_port(),
         names_tcp: server.tcp_port(),
         of_sidecar,
+        shared_with: None,
         has_ipv6: server.has_ipv6() && listener.iter().any(SocketAddr::is_ipv6),
     };
     let redirected = namespace.run(|| redirection.begin())?;
     redirected.map_err(|source| InterceptError::Redirection { source })?;
     let names = server.serve(names, resolvers).map_err(failed)?;
     Ok(Interception { ground: Ground::Namespace(Arc::clone(network)), _names: names })
+}
+
+/// Has nftables redirect in the network namespace of this thread, until the namespace goes. What is on
+/// loopback and what the sidecar's user connects to is left alone.
+///
+/// # Errors
+/// [`InterceptError::Redirection`].
+pub fn capture(capture: &Capture) -> Result<(), InterceptError> {
+    let &Capture { listener, names, sidecar_user } = capture;
+    let redirection = Redirection {
+        listener,
+        names_udp: names,
+        names_tcp: names,
+        of_sidecar: Vec::new(),
+        shared_with: Some(sidecar_user),
+        has_ipv6: true,
+    };
+    redirection.begin().map_err(|source| InterceptError::Redirection { source })
+}
+
+/// Serves names at a port of loopback, over UDP and TCP: those of `names`, others by `resolvers`. To be
+/// called in a tokio runtime that lives as long as the result.
+///
+/// # Errors
+/// [`InterceptError::Names`].
+pub fn serve_names(
+    port: u16,
+    names: Arc<NameTable>,
+    resolvers: Resolvers,
+) -> Result<NameService, InterceptError> {
+    let serve = || NameServer::bind(port)?.serve(names, resolvers);
+    serve()
+        .map(|tasks| NameService { _tasks: tasks })
+        .map_err(|source| InterceptError::Names { source })
 }

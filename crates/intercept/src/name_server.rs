@@ -40,10 +40,11 @@ pub(crate) struct NameServer {
 }
 
 impl NameServer {
-    /// Takes free ports of this thread's network namespace. `::1` has the same ones, where the machine has it and they are free there.
-    pub(crate) fn bind() -> io::Result<Self> {
-        let udp = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    /// Takes a port of this thread's network namespace, or free ones for 0. `::1` has the same ones, where the
+    /// machine has it and they are free there.
+    pub(crate) fn bind(port: u16) -> io::Result<Self> {
+        let udp = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, port))?;
+        let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let (udp_port, tcp_port) = (udp.local_addr()?.port(), tcp.local_addr()?.port());
         let mut server = Self { udp: vec![udp], tcp: vec![tcp], udp_port, tcp_port };
         let udp6 = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, udp_port));
@@ -325,7 +326,7 @@ mod tests {
 
     impl Client {
         async fn of(resolvers: Vec<SocketAddr>) -> Self {
-            let server = NameServer::bind().unwrap();
+            let server = NameServer::bind(0).unwrap();
             let (udp_port, tcp_port) = (server.udp_port(), server.tcp_port());
             let names = Arc::new(NameTable::new([("postgres", "db.shop")]));
             let tasks = server.serve(Arc::clone(&names), Resolvers::These(resolvers)).unwrap();

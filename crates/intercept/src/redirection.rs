@@ -1,7 +1,8 @@
 //! The network namespace of an app, in which nftables redirects what the app connects to.
 //!
-//! The namespace has loopback alone, and each address leads there. So nothing leaves it but what the
-//! sidecar takes and passes on, and nothing of the machine is changed.
+//! A namespace of the app's own has loopback alone, and each address leads there. So nothing leaves it but
+//! what the sidecar takes and passes on, and nothing of the machine is changed. One that app and sidecar
+//! share, such as that of a pod, stays as it is but for the redirection.
 
 use std::io;
 
@@ -27,6 +28,9 @@ pub(crate) struct Redirection {
     pub(crate) names_tcp: u16,
     /// Ports of loopback at which the sidecar listens, in its own namespace.
     pub(crate) of_sidecar: Vec<u16>,
+    /// The user of the sidecar where it shares the namespace: what it connects to itself is left alone.
+    /// Such a namespace has devices and routes, and other chains.
+    pub(crate) shared_with: Option<u32>,
     pub(crate) has_ipv6: bool,
 }
 
@@ -47,7 +51,9 @@ impl Redirection {
     }
 
     fn begin_for(&self, family: u8) -> io::Result<()> {
-        send(None, &[route_to_loopback(family)])?;
+        if self.shared_with.is_none() {
+            send(None, &[route_to_loopback(family)])?;
+        }
         send(Some(NETFILTER), &self.table(family))
     }
 
@@ -56,7 +62,11 @@ impl Redirection {
         const BEGIN: u16 = 0x10;
         const END: u16 = 0x11;
         let mut messages = vec![Message::around(BEGIN, &batch())];
-        messages.push(object(family, NEW_TABLE, CREATE, Attributes::default().text(1, TABLE)));
+        // One that is there goes first, so that doing it again changes nothing.
+        for kind in [NEW_TABLE, DELETE_TABLE, NEW_TABLE] {
+            let flags = if kind == NEW_TABLE { CREATE } else { 0 };
+            messages.push(object(family, kind, flags, Attributes::default().text(1, TABLE)));
+        }
         messages.push(object(family, NEW_CHAIN, CREATE, chain()));
         messages.extend(self.rules(family).iter().map(|rule| {
             let attributes = Attributes::default().text(1, TABLE).text(2, TABLE).nested(4, rule);
@@ -69,10 +79,12 @@ impl Redirection {
     /// What is redirected, in order; the first that fits counts.
     fn rules(&self, family: u8) -> Vec<Attributes> {
         let port = |transport, to, at| redirect(is_to_port(is_of(transport), to), at);
-        let mut rules = vec![
+        let mut rules: Vec<_> =
+            self.shared_with.map(|user| accept(is_of_user(user))).into_iter().collect();
+        rules.extend([
             port(UDP, PORT_OF_NAMES, self.names_udp),
             port(TCP, PORT_OF_NAMES, self.names_tcp),
-        ];
+        ]);
         rules.extend(self.of_sidecar.iter().map(|of_sidecar| {
             let matches = is_to_port(is_to_loopback(is_of(TCP), family), *of_sidecar);
             redirect(matches, self.listener)
@@ -90,7 +102,8 @@ impl Redirection {
 pub(crate) fn check() -> io::Result<()> {
     let (listener, names_udp, names_tcp) = (1, 1, 1);
     let of_sidecar = vec![1];
-    Redirection { listener, names_udp, names_tcp, of_sidecar, has_ipv6: false }.begin()
+    let (has_ipv6, shared_with) = (false, None);
+    Redirection { listener, names_udp, names_tcp, of_sidecar, shared_with, has_ipv6 }.begin()
 }
 
 /// Each address that has no other route is this host's.
@@ -109,6 +122,7 @@ fn route_to_loopback(family: u8) -> Message {
 }
 
 const NEW_TABLE: u16 = 0;
+const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
 const NEW_RULE: u16 = 6;
 /// The part of netfilter that has the tables.
@@ -153,6 +167,13 @@ fn is_of(transport: u8) -> Attributes {
     const TRANSPORT: u32 = 16;
     let data = Attributes::default().number(1, REGISTER).number(2, TRANSPORT);
     is(expression(Attributes::default(), "meta", &data), &[transport])
+}
+
+/// Whether a process of this user sends it.
+fn is_of_user(user: u32) -> Attributes {
+    const USER: u32 = 10;
+    let data = Attributes::default().number(1, REGISTER).number(2, USER);
+    is(expression(Attributes::default(), "meta", &data), &user.to_ne_bytes())
 }
 
 /// Reads bytes of a packet into the register: of the header of its network or its transport.
@@ -207,6 +228,7 @@ mod tests {
             names_udp: 5001,
             names_tcp: 5002,
             of_sidecar: vec![3500, 50001],
+            shared_with: None,
             has_ipv6: true,
         };
         let list = || {
@@ -239,5 +261,46 @@ mod tests {
             let frame = format!("{family} tollway {{ chain tollway {{ }} }}\n");
             assert_eq!(sorted(table), sorted(&(frame + &rules(loopback))), "{listed}");
         }
+    }
+
+    #[test]
+    fn a_shared_namespace_spares_the_sidecar_and_doing_it_again_changes_nothing() {
+        let nft = tollway_testkit::need_tool!("nft");
+        let network = tollway_testkit::need_right!(AppNetwork::create("shared"));
+        let redirection = Redirection {
+            listener: 5000,
+            names_udp: 5001,
+            names_tcp: 5001,
+            of_sidecar: Vec::new(),
+            shared_with: Some(15_001),
+            has_ipv6: false,
+        };
+        let list = || {
+            redirection.begin().unwrap();
+            redirection.begin().unwrap();
+            let rules = Command::new(&nft).args(["-nn", "list", "ruleset"]).output().unwrap();
+            let routes = Command::new("ip").args(["route", "show", "table", "all"]).output();
+            (rules.stdout, routes.map(|routes| routes.stdout).unwrap_or_default())
+        };
+        let (rules, routes) = network.namespace().run(list).unwrap();
+        let rules = String::from_utf8(rules).unwrap();
+        let lines: Vec<&str> = rules.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "table ip tollway {",
+                "chain tollway {",
+                "type nat hook output priority -100; policy accept;",
+                "meta skuid 15001 accept",
+                "udp dport 53 redirect to :5001",
+                "tcp dport 53 redirect to :5001",
+                "ip daddr 127.0.0.0/8 accept",
+                "meta l4proto 6 redirect to :5000",
+                "}",
+                "}",
+            ]
+        );
+        let routes = String::from_utf8(routes).unwrap();
+        assert!(!routes.contains("local default"), "{routes}");
     }
 }

@@ -33,7 +33,7 @@ use crate::front::FrontFilesError;
 use crate::gateway::GatewayRoutes;
 use crate::gateway::reverse::ReverseOptions;
 use crate::gateway::reverse::board::{Board, BoardChanges};
-use crate::interception::{Interception, LISTEN};
+use crate::interception::{Interception, listen};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Drained, Parts, Plane, PlaneKind, PlaneOptions};
@@ -283,9 +283,10 @@ impl Sidecar {
         listeners.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
         let interception = options.interception.as_ref();
         let app_network = interception.and_then(|of| of.network.clone());
-        if interception.is_some() {
+        if let Some(interception) = interception {
             listeners.set_app_network(app_network.clone());
-            listeners.bind_all("intercept", &LISTEN, &ListenerKind::Intercepted)?;
+            let addresses = listen(interception.port);
+            listeners.bind_all("intercept", &addresses, &ListenerKind::Intercepted)?;
         }
         let inbound = listeners.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
         let advertise = advertised(options.advertise, inbound)?;

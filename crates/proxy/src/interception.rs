@@ -12,11 +12,11 @@ use tollway_net::{AppNetwork, Conn};
 use tollway_routing::ExternalNames;
 use tollway_routing::intercept::{LeftAlone, Meaning, MeshNames, dns};
 
-/// Where intercepted connections are taken: loopback, at one free port.
-pub(crate) const LISTEN: [SocketAddr; 2] = [
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0),
-];
+/// Where intercepted connections are taken: loopback, at one port.
+pub(crate) fn listen(port: u16) -> [SocketAddr; 2] {
+    let at = |ip: IpAddr| SocketAddr::new(ip, port);
+    [at(Ipv4Addr::LOCALHOST.into()), at(Ipv6Addr::LOCALHOST.into())]
+}
 
 /// Knows what connections were meant for.
 pub trait Origins: Send + Sync + fmt::Debug {
@@ -39,6 +39,8 @@ impl Origins for RedirectedOrigins {
 /// Interception as a sidecar meets it.
 #[derive(Clone, Debug)]
 pub struct Interception {
+    /// The port of loopback where they come; 0 takes a free one.
+    pub port: u16,
     pub origins: Arc<dyn Origins>,
     pub names: Arc<NameTable>,
     /// The network namespace of the app, if it has one of its own.
@@ -196,7 +198,7 @@ mod tests {
         let origins = Arc::new(All(to.map(|to| to.parse().unwrap())));
         let left_alone = LeftAlone::new(vec!["10.0.0.0/8".parse().unwrap()], false);
         let names = Arc::new(names);
-        let interception = Interception { origins, names, network: None, left_alone };
+        let interception = Interception { port: 0, origins, names, network: None, left_alone };
         let (end, _other) = tollway_net::local_pair().unwrap();
         interception.meant("127.0.0.1:4711".parse().unwrap(), &Conn::local(end), &home)
     }

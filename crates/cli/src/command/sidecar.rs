@@ -1,8 +1,12 @@
 //! `tollway sidecar`.
 
+use std::sync::Arc;
+
 use anyhow::Result;
+use tollway_intercept::{Resolvers, serve_names};
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{Live, LiveOptions, SidecarOptions, live};
+use tollway_proxy::{Interception, Live, LiveOptions, RedirectedOrigins, SidecarOptions, live};
+use tollway_routing::intercept::LeftAlone;
 use tollway_runtime::{MESSAGE_BYTES, SidecarError, run_sidecar};
 use tollway_settings::reload::watch;
 use tollway_settings::{Flags, Given, Sidecar};
@@ -24,7 +28,13 @@ pub(crate) fn run(given: Given<Sidecar>, flags: Flags) -> Result<()> {
         let end = end_of(&reloads)?;
         let (found, stores) =
             read_dapr_files(&settings.dapr_files, &settings.app_id, &settings.namespace)?;
+        let names_port = settings.capture_names_port;
         let options = found.complete(options(settings, live)?);
+        let captured = options.interception.as_ref().map(|of| Arc::clone(&of.names));
+        // They are served until the sidecar ends.
+        let _names = captured
+            .map(|names| serve_names(names_port, names, Resolvers::of(Vec::new())))
+            .transpose()?;
         let apply = async |new: Sidecar| {
             let options = LiveOptions {
                 telemetry: found.telemetry(telemetry_options(&new.telemetry)?),
@@ -78,7 +88,18 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
         telemetry: telemetry_options(&settings.telemetry)?,
         dapr_metrics: None,
         external_endpoints: None,
-        interception: None,
+        interception: settings.capture_port.map(interception),
         as_daprd: None,
     })
+}
+
+/// Takes connections of the app that the kernel redirects to a port of loopback.
+fn interception(port: u16) -> Interception {
+    Interception {
+        port,
+        origins: Arc::new(RedirectedOrigins),
+        names: Arc::default(),
+        network: None,
+        left_alone: LeftAlone::new(Vec::new(), false),
+    }
 }

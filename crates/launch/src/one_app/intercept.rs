@@ -72,6 +72,7 @@ impl InterceptPlan {
         };
         let InterceptOptions { spared, mesh_only, .. } = &self.options;
         Some(tollway_proxy::Interception {
+            port: 0,
             origins,
             names: Arc::clone(&self.names),
             network: self.network().cloned(),

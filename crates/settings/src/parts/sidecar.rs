@@ -44,6 +44,13 @@ pub struct Sidecar {
     /// (a pool of connections, one at a time on each).
     #[setting(form = "PROTOCOL", default = "http2")]
     pub mesh_protocol: MeshProtocol,
+    /// Port of loopback to which the kernel leads connections of the app, where app and sidecar share a
+    /// network, such as that of a pod, and `tollway kube capture` has set that up.
+    #[setting(form = "PORT")]
+    pub capture_port: Option<u16>,
+    /// Port of loopback to which the kernel leads the app's questions for names.
+    #[setting(form = "PORT", default = "15053")]
+    pub capture_names_port: u16,
     /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
     #[setting(form = "PORT=SERVICE", flag = "upstream", live)]
     pub upstreams: Vec<Upstream>,

@@ -50,6 +50,7 @@ impl Site {
             Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None);
         let (meant, names) = (Arc::<MeantFor>::default(), Arc::<NameTable>::default());
         let interception = Interception {
+            port: 0,
             origins: Arc::clone(&meant) as _,
             names: names.clone(),
             network: None,
