@@ -7,6 +7,7 @@ mod check;
 mod dapr_files;
 mod explain;
 mod intercept;
+mod kube;
 mod newcomer;
 mod run;
 mod run_file;

@@ -18,6 +18,7 @@ use crate::command::fabric::FabricArgs;
 use crate::command::get::GetArgs;
 use crate::command::identity::IdentityArgs;
 use crate::command::join::JoinArgs;
+use crate::command::kube::KubeArgs;
 use crate::command::lab::LabCommand;
 use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
@@ -28,7 +29,8 @@ use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 use crate::command::{
     actors, apply, call, check, control, demo, diff, echo, fabric, front, gateway, get, identity,
-    join, lab, load, local_control, neighbours, run as run_command, sidecar, state, store, token,
+    join, kube, lab, load, local_control, neighbours, run as run_command, sidecar, state, store,
+    token,
 };
 use crate::part::PartArgs;
 
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Write and read neighbours of the fabric: the hosts of addresses in virtual networks.
     Neighbours(NeighboursArgs),
+    /// Bring apps on Kubernetes into the mesh.
+    Kube(KubeArgs),
     /// Send load and measure.
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
@@ -155,6 +159,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Get(args) => get::run(&args)?,
         Command::Delete(args) => apply::delete(&args)?,
         Command::Neighbours(args) => neighbours::run(&args)?,
+        Command::Kube(args) => kube::run(args)?,
         Command::Load(args) => return load::run(&args),
         Command::Echo(args) => echo::run(args)?,
         Command::Lab { command } => return lab::run(&command),

@@ -17,6 +17,7 @@ pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod identity;
 pub(crate) mod join;
+pub(crate) mod kube;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod local_control;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,10 @@ use crate::failure::{Report, failure_of};
 const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The flag that names a control plane.
 const CONTROL_OPTION: &str = "--control-plane-address";
+/// The variable that names a file with the join token.
+const TOKEN_FILE: &str = "TOLLWAY_TOKEN_FILE";
+/// The variable that has that file read although others than its owner can use it.
+const ALLOW_OPEN_FILES: &str = "TOLLWAY_ALLOW_OPEN_FILES";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
@@ -164,14 +169,21 @@ fn log_event(event: ControlEvent) {
     }
 }
 
-/// The right to join: a token from the environment for a control plane that is named, else one of
+/// The right to join: a token from a file or the environment for a control plane that is named, else one of
 /// the local control plane.
 async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
     if let Some(control) = daprd.control.clone() {
-        return Ok(Access::named(control, TokenSource::Environment));
+        return Ok(Access::named(control, token_source()));
     }
     let absent = WhenAbsent::Start { linger: LINGER };
     local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await
+}
+
+/// Where the join token is. The flags are daprd's, so variables name the file.
+fn token_source() -> TokenSource {
+    let file = std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let may_be_open = std::env::var(ALLOW_OPEN_FILES).is_ok_and(|value| value == "true");
+    TokenSource::of(file, may_be_open)
 }
 
 /// Where the app is; of several addresses of a host first one of IPv4, as most apps listen there.

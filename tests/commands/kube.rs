@@ -1,0 +1,180 @@
+//! `tollway kube`: manifests that get sidecars, and a pod's network whose connections are captured.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tollway_net::netns::NetNs;
+use tollway_testkit::{need_right, need_tool};
+use tollway_tests::mesh::{AppProtocol, Network};
+use tollway_tests::program;
+
+const PORTS: [&str; 4] = ["--port", "15006", "--names-port", "15053"];
+/// The user of the app in a pod; the sidecar is the tests' own user there.
+const APP_USER: &str = "4711";
+
+fn inject(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(program())
+        .args(["kube", "inject"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn manifests_come_back_with_sidecars_and_notes_go_to_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.yaml");
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: report}\nspec:\n  template:\n    \
+               metadata: {annotations: {tollway.dev/prot: http}}\n    spec: {containers: [{name: a}]}\n";
+    std::fs::write(&file, job).unwrap();
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+    let file = file.to_str().unwrap();
+    let output = inject(&["-f", "-", "-f", file, "--image", "registry.example/t:1"], service);
+    let (printed, notes) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{notes}");
+    assert!(printed.starts_with("apiVersion: v1\nkind: Service\n"), "{printed}");
+    assert!(printed.contains("\n---\napiVersion: batch/v1\n"), "{printed}");
+    for line in ["image: registry.example/t:1", "- \"--app-id=report\"", "restartPolicy: Always"] {
+        assert!(printed.lines().any(|found| found.trim() == line), "{line}: {printed}");
+    }
+    let note = format!(
+        "note: {file}:1: document 1: Job report: the annotation tollway.dev/prot has no effect: it is \
+         not known\n"
+    );
+    assert_eq!(notes, note);
+    let again = inject(&["-f", "-"], printed);
+    assert_eq!(text(&again.stdout), printed);
+}
+
+#[test]
+fn a_mistake_prints_nothing_and_names_the_object_and_what_to_write() {
+    let input = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec: {containers: [{name: a}]}\n\
+                 ---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: bad\n  annotations: \
+                 {tollway.dev/protocol: smtp}\nspec: {containers: [{name: a}]}\n";
+    let output = inject(&["-f", "-"], input);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    assert_eq!(
+        text(&output.stderr),
+        "error: standard input:6: document 2: Pod bad: the annotation tollway.dev/protocol is `smtp` \
+         [ERR_BAD_CONFIGURATION]\n\
+         hint: write `http`, `https`, `h2c`, `grpc`, `grpcs`, `tcp`\n"
+    );
+    let output = inject(&["-f", "/nowhere/a.yaml"], "");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot read /nowhere/a.yaml"), "{output:?}");
+}
+
+/// Gives the namespace of this thread a device with a route, as that of a pod has one.
+fn plug(ip: &Path) -> Result<(), String> {
+    for line in [
+        "link add eth0 type veth peer name far",
+        "link set far up",
+        "link set eth0 up",
+        "address add 10.9.0.2/24 dev eth0",
+        "route add default via 10.9.0.1",
+    ] {
+        let output = Command::new(ip).args(line.split(' ')).output();
+        let output = output.map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("ip {line}: {}", text(&output.stderr).trim()));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program as the app's user; what it printed.
+#[track_caller]
+fn as_app(setpriv: &Path, command: &[&str]) -> String {
+    let output = Command::new(setpriv)
+        .args(["--reuid", APP_USER, "--regid", APP_USER, "--clear-groups", "--"])
+        .args(command)
+        .output()
+        .unwrap();
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn an_app_in_a_pod_calls_services_by_their_names_and_others_as_before() {
+    let (curl, ip, setpriv) = (need_tool!("curl"), need_tool!("ip"), need_tool!("setpriv"));
+    let namespace = need_right!(NetNs::create("pod"));
+    let body = || {
+        need_right!(plug(&ip));
+        let own = rustix::process::getuid().as_raw().to_string();
+        let captured = Command::new(program())
+            .args(["kube", "capture", "--sidecar-uid", &own])
+            .args(PORTS)
+            .output()
+            .unwrap();
+        need_right!(match captured.status.success() {
+            true => Ok(()),
+            false => Err(text(&captured.stderr)),
+        });
+        let west = Network::start("west", "127.0.0.1", &[]);
+        let _stock = west.app("stock", "stock-1", AppProtocol::Http);
+        let options = ["--capture-port", "15006", "--capture-names-port", "15053"];
+        let web = west.sidecar("web", &options);
+        web.until_served("stock");
+        let call = |url: &str| {
+            as_app(&setpriv, &[curl.to_str().unwrap(), "-sS", "-i", "--max-time", "20", url])
+        };
+        let answer = call("http://stock.mesh/healthz");
+        assert!(answer.contains("x-echo-name: stock-1"), "{answer}\n{}", web.process.log());
+        // Not through the mesh, and by its sidecar all the same.
+        let server = TcpListener::bind("10.9.0.2:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let served = std::thread::spawn(move || {
+            let (mut accepted, _) = server.accept().unwrap();
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\npage";
+            accepted.write_all(answer.as_bytes()).unwrap();
+            std::io::copy(&mut accepted, &mut std::io::sink()).unwrap();
+        });
+        let answer = call(&format!("http://{address}/"));
+        assert!(answer.ends_with("page"), "{answer}\n{}", web.process.log());
+        served.join().unwrap();
+        let decision = |word: &str| {
+            let name = format!("tollway_intercepted_connections_total{{decision=\"{word}\"}}");
+            web.process.metric(&name).unwrap()
+        };
+        assert_eq!((decision("declared"), decision("outside")), (1, 1));
+        // The port itself leads nowhere, and not to the sidecar for ever.
+        let answer = call("http://127.0.0.1:15006/");
+        assert!(answer.contains("curl: ("), "{answer}");
+        assert_eq!(decision("refused"), 1);
+    };
+    namespace.run(body).unwrap();
+}
+
+/// Samples and what becomes of them, for those who read. `UPDATE_DOCS=1` writes the results.
+#[test]
+fn samples_become_what_is_written_beside_them() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/kube");
+    for name in ["shop", "dapr"] {
+        let input = std::fs::read_to_string(corpus.join(format!("{name}.yaml"))).unwrap();
+        let output = inject(&["-f", "-", "--image", "tollway:sample"], &input);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        // The version is that of the program.
+        let version = format!("tollway.dev/injected: \"{}\"", env!("CARGO_PKG_VERSION"));
+        let found = text(&output.stdout).replace(&version, "tollway.dev/injected: VERSION");
+        let result = corpus.join(format!("{name}.injected.yaml"));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&result, &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(&result).unwrap_or_default();
+        assert!(found == expected, "{} differs; it is now:\n{found}", result.display());
+    }
+}
