@@ -13,6 +13,7 @@ mod edges;
 mod errors;
 mod fuzz;
 mod go;
+mod image;
 mod lint;
 mod nextest;
 mod parts;
@@ -61,6 +62,8 @@ enum Command {
     Bpf,
     /// Record the profile that release builds are compiled with.
     Profile,
+    /// Make the container image of the shipped program: an OCI layout, and an archive of it.
+    Image(image::Options),
     /// Look for inputs that break a parser; keep those that reach new code.
     Fuzz(fuzz::Options),
     /// Run one of the measured proofs; without a name, list them.
@@ -109,6 +112,7 @@ fn perform(command: Command, workspace: &Workspace) -> Result<()> {
         }
         Command::Bpf => bpf::run(),
         Command::Profile => profile::run(workspace),
+        Command::Image(options) => image::run(workspace, &options),
         Command::Fuzz(options) => fuzz::run(workspace, &options),
         Command::Proof { name, quick, before } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };

@@ -1,0 +1,82 @@
+//! `cargo xtask image`: the container image of the shipped program, made without Docker, as an OCI layout
+//! and as an archive that `ctr image import` and `docker load` take.
+//!
+//! The same program and libraries give the same bytes: entries are sorted, times are fixed, and the
+//! compressor is a pinned library whose output does not depend on the processor. `contents` decides what
+//! is in the image, `tar` and `gzip` write it, `layout` puts the parts together.
+
+mod contents;
+mod gzip;
+mod layout;
+mod tar;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::cache::remove_folder;
+use crate::process;
+use crate::workspace::Workspace;
+use contents::Contents;
+use layout::{Image, Name};
+
+/// Most bytes of the image as it is sent to a node.
+const LIMIT_BYTES: u64 = 20_000_000;
+/// How hard the layer of a release is compressed.
+const LEVEL: u8 = 9;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The program to pack; by default a release build, which is made first.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Name of the image, with its tag; by default `tollway` with the version.
+    #[arg(long, value_name = "NAME:TAG", default_value = concat!("tollway:", env!("CARGO_PKG_VERSION")))]
+    name: String,
+    /// Folder for the layout and the archive; what they had before is replaced [default: target/image].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Certificates of public authorities, for calls out of the mesh (PEM).
+    #[arg(long, value_name = "FILE", default_value = "/etc/ssl/certs/ca-certificates.crt")]
+    authorities: PathBuf,
+}
+
+/// Makes the image and prints its digest and size. Prepared for releases: the limit of the size holds
+/// for those alone.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            process::run(process::cargo().args(["build", "--release", "--package", "tollway"]))?;
+            workspace.target.join("release/tollway")
+        }
+    };
+    let name: Name = options.name.parse()?;
+    let contents = Contents::of(&program, &options.authorities)?;
+    let image = Image::of(&contents, &name, LEVEL)?;
+    let size = image.sent_bytes();
+    let out = options.out.clone().unwrap_or_else(|| workspace.target.join("image"));
+    let (layout, archive) = (out.join("layout"), out.join("tollway.tar"));
+    std::fs::create_dir_all(&out).with_context(|| format!("could not make {}", out.display()))?;
+    remove_folder(&layout)?;
+    image.write_layout(&layout)?;
+    image.write_archive(&archive)?;
+    for file in contents.files() {
+        println!("file     {:>9} {}", file.bytes.len(), file.path);
+    }
+    println!("image    {}", name.full());
+    println!("digest   {}", image.digest());
+    println!("size     {size} bytes compressed, {} unpacked", contents.bytes());
+    println!("layout   {}", layout.display());
+    println!("archive  {}", archive.display());
+    if options.program.is_none() && size > LIMIT_BYTES {
+        bail!(
+            "the image has {size} bytes, and {LIMIT_BYTES} at most are wanted; look at the files above"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
