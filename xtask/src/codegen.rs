@@ -24,19 +24,23 @@ pub(crate) fn run() -> Result<()> {
 
 /// Writes the schemas of settings files in `schema/` and the table of settings in
 /// `docs/guide/configure.md`. Both are made from the list of settings in crate `settings`, by the
-/// tests that compare the files with it. So is the schema of the kinds, in crate `config`.
+/// tests that compare the files with it. So is the schema of the kinds, in crate `config`, and the tables of
+/// annotations in `docs/guide/kubernetes.md`, in crate `inject`.
 ///
 /// # Errors
 /// When the program does not compile or a file cannot be written.
 pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
-    let mut command = process::cargo();
-    command.args(["test", "--quiet", "-p", "tollway-settings", "--test", "documents"]);
-    command.env("UPDATE_DOCS", "1").current_dir(&workspace.root);
-    process::run(&mut command)?;
-    let mut command = process::cargo();
-    command.args(["test", "--quiet", "-p", "tollway-config", "--lib", "schema::"]);
-    command.env("UPDATE_DOCS", "1").current_dir(&workspace.root);
-    process::run(&mut command)
+    for tests in [
+        ["tollway-settings", "--test", "documents"].as_slice(),
+        &["tollway-config", "--lib", "schema::"],
+        &["tollway-inject", "--test", "documents"],
+    ] {
+        let mut command = process::cargo();
+        command.args(["test", "--quiet", "-p"]).args(tests);
+        command.env("UPDATE_DOCS", "1").current_dir(&workspace.root);
+        process::run(&mut command)?;
+    }
+    Ok(())
 }
 
 /// Where the definitions are: a folder for each package.

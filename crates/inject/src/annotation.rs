@@ -107,8 +107,8 @@ pub(crate) enum ProbeKind {
 impl Annotation {
     /// What it takes, in words.
     #[must_use]
-    pub fn takes(&self) -> &'static str {
-        self.form.words()
+    pub fn takes(&self) -> String {
+        self.form.allowed()
     }
 
     /// Whether it is taken and does nothing.

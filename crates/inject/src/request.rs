@@ -324,14 +324,12 @@ pub(crate) fn literal(text: &str) -> String {
 
 /// A value as the sidecar takes it: the words of closed sets and switches in their own spelling.
 fn canonical(form: Form, value: &str) -> String {
-    match form {
-        Form::Switch => switch(value).unwrap_or_default().to_string(),
-        Form::OneOf(words) => {
-            let word = words.iter().find(|word| word.eq_ignore_ascii_case(value));
-            word.copied().unwrap_or(value).to_owned()
-        }
-        _ => value.to_owned(),
+    if let Form::OneOf(words) = form {
+        let word = words.iter().find(|word| word.eq_ignore_ascii_case(value));
+        return word.copied().unwrap_or(value).to_owned();
     }
+    let yes = if matches!(form, Form::Switch) { switch(value) } else { None };
+    yes.map_or_else(|| value.to_owned(), |yes| yes.to_string())
 }
 
 impl Listener {

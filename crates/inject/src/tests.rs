@@ -382,7 +382,7 @@ fn capture_takes_an_init_container_that_may_change_the_network_alone() {
 }
 
 #[test]
-fn mistakes_say_what_to_write() {
+fn mistakes_have_what_to_write() {
     for (annotations, expected) in [
         (
             json!({"tollway.dev/protocol": "htp"}),

@@ -62,12 +62,8 @@ impl Form {
 
     /// What it takes, with the words of a closed set.
     pub(crate) fn allowed(self) -> String {
-        match self {
-            Self::OneOf(words) => {
-                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
-            }
-            form => form.words().to_owned(),
-        }
+        let Self::OneOf(words) = self else { return self.words().to_owned() };
+        words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
     }
 
     pub(crate) fn takes(self, text: &str) -> bool {

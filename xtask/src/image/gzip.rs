@@ -28,7 +28,8 @@ mod tests {
 
     #[test]
     fn gzip_reads_it() {
-        let text: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(n).to_le_bytes()).collect();
+        let text: Vec<u8> =
+            (0..100_000_u32).flat_map(|n| n.wrapping_mul(n).to_le_bytes()).collect();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.gz");
         std::fs::write(&file, compress(&text, 6).unwrap()).unwrap();
