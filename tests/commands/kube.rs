@@ -1,6 +1,6 @@
 //! `tollway kube`: manifests that get sidecars, and a pod's network whose connections are captured.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -139,6 +139,8 @@ fn an_app_in_a_pod_calls_services_by_their_names_and_others_as_before() {
         let address = server.local_addr().unwrap();
         let served = std::thread::spawn(move || {
             let (mut accepted, _) = server.accept().unwrap();
+            let begun = accepted.read(&mut [0; 4096]).unwrap();
+            assert!(begun > 0);
             let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\npage";
             accepted.write_all(answer.as_bytes()).unwrap();
             std::io::copy(&mut accepted, &mut std::io::sink()).unwrap();

@@ -453,7 +453,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
         Form::Objects,
         Effect::Resources,
         "orders-components",
-        "ConfigMaps of the pod's namespace; their keys are Dapr's resource files (components, Resiliency, HTTPEndpoints)",
+        "ConfigMaps of the pod's namespace; their keys that end with `.yaml` are Dapr's resource files (components, Resiliency, HTTPEndpoints)",
     ),
     of(
         "tollway.dev/api-token-secret",
