@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tollway_identity::RootPin;
 use tollway_model::{Label, Locality, ServiceName, ServiceState};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::Admin;
@@ -70,6 +71,7 @@ impl Admin for AdminService {
             revision: self.store.revision(),
             certificate_ends_unix_s: unix_s(self.peering.credentials().not_after()),
             root_ends_unix_s: unix_s(authority.root_not_after()),
+            root_pin: RootPin::of(authority.network(), authority.root_der()).to_string(),
             data_planes: self.connected.list().into_iter().map(data_plane).collect(),
         }))
     }

@@ -1,6 +1,6 @@
-//! Certificates for workloads and gateways: for the holder of a join token, and again for the
-//! holder of a certificate. `tokens` decides about tokens and `decide` about certificates; the service
-//! executes, and stores the last certificate of each instance (`issued.rs`).
+//! Certificates for workloads and gateways: for the holder of a join token or of a pod's token, and
+//! again for the holder of a certificate. `tokens` and `pods` decide about tokens, and `decide` about
+//! certificates; the service executes, and stores the last certificate of each instance (`issued.rs`).
 
 mod decide;
 
@@ -21,11 +21,13 @@ use crate::connections::{Caller, revoked_status};
 use crate::hub::Hub;
 use crate::instance_keys::{InstanceKeys, Remembered};
 use crate::issued::{IssuedLog, record_of};
+use crate::pods::{Cluster, PodRefusal, ProvenPod};
 use crate::tokens::{Redeemable, Tokens, is_gateway};
 
 /// By what a caller may have a certificate.
 enum Proof {
     Token(Redeemable),
+    Pod(ProvenPod),
     Certificate,
 }
 
@@ -34,6 +36,8 @@ pub(crate) struct IdentityService {
     pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) issued: IssuedLog,
+    /// The pods that may have identities.
+    pub(crate) cluster: Option<Cluster>,
     /// Lifetime of a certificate unless a shorter one is requested.
     pub(crate) certificate_ttl: Duration,
 }
@@ -52,7 +56,7 @@ impl Identity for IdentityService {
         };
         let issuing = async {
             let Allowed { proof, remembered, ended } =
-                self.may_have(&caller, &claim, &request.token).await?;
+                self.may_have(&caller, &claim, &request.token, &request.pod_token).await?;
             let ttl = decide_ttl(request.ttl_s, self.certificate_ttl);
             let issued =
                 self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
@@ -60,13 +64,21 @@ impl Identity for IdentityService {
                 .map_err(|error| Status::internal(tollway_model::chain(&error)))?;
             let record = record_of(&claim, &identity, unix_now_ms());
             // Stored before it is given out: no certificate runs that is not listed.
-            if let Proof::Token(token) = &proof {
-                let is_new = self.issued.is_new(&claim).await?;
-                let may_repeat = !remembered.is_barred();
-                self.tokens.spend(token, &claim.instance, record.clone(), may_repeat, from).await?;
-                if is_new {
-                    self.issued.add(&claim);
+            match &proof {
+                Proof::Token(token) => {
+                    let is_new = self.issued.is_new(&claim).await?;
+                    let may_repeat = !remembered.is_barred();
+                    let record = record.clone();
+                    self.tokens.spend(token, &claim.instance, record, may_repeat, from).await?;
+                    self.issued.add_if(is_new, &claim);
                 }
+                Proof::Pod(pod) => {
+                    let is_new = self.issued.is_new(&claim).await?;
+                    self.issued.enrol(&claim, record.clone()).await?;
+                    self.issued.add_if(is_new, &claim);
+                    info!(service = %claim.service, pod = pod.name, account = pod.service_account, node = pod.node, "a pod has proven who it is");
+                }
+                Proof::Certificate => {}
             }
             self.keys.issued(remembered, &identity, ended).await?;
             if let Proof::Certificate = proof {
@@ -92,14 +104,21 @@ impl Identity for IdentityService {
         &self,
         request: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
-        let token = request.into_inner().token;
-        let stored = self.tokens.check(&token).await;
-        let stored = stored.map_err(tollway_wire::with_clock(unix_now_ms()))?;
+        let v1::CheckRequest { token, pod_token } = request.into_inner();
+        let checked = async {
+            if token.is_empty() && !pod_token.is_empty() {
+                self.cluster()?.prove(&pod_token).await?;
+                return Ok(0);
+            }
+            Ok(self.tokens.check(&token).await?.expires_at_unix_ms)
+        };
+        let checked: Result<_, Status> = checked.await;
+        let expires_at_unix_ms = checked.map_err(tollway_wire::with_clock(unix_now_ms()))?;
         Ok(Response::new(v1::CheckResponse {
             network: self.tokens.authority.network().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_unix_ms: unix_now_ms(),
-            token_expires_at_unix_ms: stored.expires_at_unix_ms,
+            token_expires_at_unix_ms: expires_at_unix_ms,
         }))
     }
 }
@@ -118,16 +137,26 @@ impl IdentityService {
         caller: &Caller,
         claim: &Claim,
         token: &str,
+        pod_token: &str,
     ) -> Result<Allowed, Status> {
         let Claim { service, instance } = claim;
-        if !token.is_empty() {
-            let token = self.tokens.find(token, service).await?;
+        let proof = if !token.is_empty() {
+            Some(Proof::Token(self.tokens.find(token, service).await?))
+        } else if !pod_token.is_empty() {
+            let cluster = self.cluster()?;
+            let pod = cluster.prove(pod_token).await?;
+            cluster.allows(&pod, claim)?;
+            Some(Proof::Pod(pod))
+        } else {
+            None
+        };
+        if let Some(proof) = proof {
             // Only the holder of a token learns what is revoked.
             if self.hub.read(|catalogue| catalogue.is_revoked(service, instance)) {
                 return Err(revoked_status(service, instance));
             }
             let remembered = self.keys.enrolling(service, instance).await?;
-            return Ok(Allowed { proof: Proof::Token(token), remembered, ended: None });
+            return Ok(Allowed { proof, remembered, ended: None });
         }
         if matches!(caller, Caller::Anonymous) {
             return Err(Refusal::NoProof.into());
@@ -137,6 +166,10 @@ impl IdentityService {
         decide_renewal(&(who.service.clone(), who.instance.clone()), claim)?;
         let remembered = self.keys.renewing(&who).await?;
         Ok(Allowed { proof: Proof::Certificate, remembered, ended: who.ended })
+    }
+
+    fn cluster(&self) -> Result<&Cluster, Refusal> {
+        self.cluster.as_ref().ok_or(Refusal::Pod(PodRefusal::NoCluster))
     }
 
     fn sign(

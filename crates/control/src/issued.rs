@@ -126,10 +126,20 @@ impl IssuedLog {
         }
     }
 
-    /// Counts a new instance.
-    pub(crate) fn add(&self, claim: &Claim) {
-        let [namespace, app] = names_of(claim);
-        self.instances().add(&namespace, &app);
+    /// Counts an instance that is new.
+    pub(crate) fn add_if(&self, is_new: bool, claim: &Claim) {
+        if is_new {
+            let [namespace, app] = names_of(claim);
+            self.instances().add(&namespace, &app);
+        }
+    }
+
+    /// Stores the certificate of an instance that has enrolled without a join token.
+    pub(crate) async fn enrol(&self, claim: &Claim, record: Issued) -> Result<(), Status> {
+        let key = issued_key(&claim.service, &claim.instance);
+        let put = Transaction::new().put(key, record.encode_to_vec());
+        self.store.transact(put).await.map_err(|error| store_status(&error))?;
+        Ok(())
     }
 
     fn instances(&self) -> MutexGuard<'_, InstanceCounts> {

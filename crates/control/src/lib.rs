@@ -37,6 +37,7 @@ mod pace;
 mod parts;
 mod peering;
 mod placement;
+mod pods;
 mod quota;
 mod registry;
 mod reminders;
@@ -60,3 +61,4 @@ pub use options::{
 };
 pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
+pub use pods::{PodOptions, Pods, PodsError, ProvenPod, Proving};

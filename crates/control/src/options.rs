@@ -10,6 +10,8 @@ use tollway_identity::{KeyExchange, SealingKey};
 use tollway_model::{AddressRange, EgressDefault, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
+use crate::pods::PodOptions;
+
 /// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
 const CONNECTIONS_LIMIT: usize = 40_000;
 /// Those of one instance. A sidecar has up to four, and for a moment those from before it reconnected.
@@ -82,6 +84,9 @@ pub struct Options {
     /// Addresses that a joined network may state for its gateways, in addition to public ones.
     /// Default none.
     pub peer_addresses: Vec<AddressRange>,
+    /// The cluster whose pods may have identities of this network by their service accounts' tokens.
+    /// Default none.
+    pub pods: Option<PodOptions>,
     /// Metrics and health over plain HTTP, for this machine or a network that may see them.
     /// Default none.
     pub admin_listen: Option<SocketAddr>,
@@ -231,6 +236,7 @@ impl Options {
             remote_calls: RemoteCalls::default(),
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),
+            pods: None,
             admin_listen: None,
             ports_file: None,
             config: watch::channel(RunningConfig::default()).1,

@@ -47,6 +47,7 @@ use crate::options::{ConnectionOptions, FollowOptions, Options, Timing};
 use crate::pace::Paces;
 use crate::peering::{Moves, Peering, PeeringService, join, link};
 use crate::placement::{PlacementService, Placements, release_lapsed};
+use crate::pods::Cluster;
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
@@ -99,6 +100,7 @@ pub(crate) struct Parts {
     ended: Arc<Notify>,
     keys: Arc<InstanceKeys>,
     certificate_ttl: Duration,
+    cluster: Option<Cluster>,
     workload_addresses: Vec<AddressRange>,
     timing: Timing,
     app_state: Arc<AppState>,
@@ -218,6 +220,7 @@ impl Parts {
             ended: Arc::default(),
             keys,
             certificate_ttl,
+            cluster: options.pods.clone().map(Cluster::new),
             workload_addresses: options.workload_addresses.clone(),
             timing,
             placements,
@@ -381,6 +384,7 @@ impl Parts {
             keys: self.keys.clone(),
             hub: self.hub.clone(),
             issued: self.issued.clone(),
+            cluster: self.cluster.clone(),
             certificate_ttl: self.certificate_ttl,
         }
     }

@@ -125,13 +125,14 @@ fn asks(method: &str) -> Vec<Ask> {
                     instance: of.instance.to_owned(),
                     token: of.token.to_owned(),
                     ttl_s: 0,
+                    pod_token: String::new(),
                 })
             })
             .with_token(),
         ],
         "Identity.Check" => vec![
             Ask::of("whether a token is good", |of| {
-                one(v1::CheckRequest { token: of.token.to_owned() })
+                one(v1::CheckRequest { token: of.token.to_owned(), ..v1::CheckRequest::default() })
             })
             .with_token(),
         ],
@@ -557,7 +558,7 @@ async fn caller(network: &Network, credentials: &Credentials) -> Caller {
 /// Whether a connection goes on after its handshake: then its first call has an answer.
 async fn stays(channel: &Channel) -> bool {
     let mut client = v1::identity_client::IdentityClient::new(channel.clone());
-    let checked = client.check(v1::CheckRequest { token: String::new() }).await;
+    let checked = client.check(v1::CheckRequest::default()).await;
     checked.is_err_and(|status| status.code() == Code::InvalidArgument)
 }
 

@@ -57,6 +57,7 @@ async fn enroll_with(
         instance: instance.to_owned(),
         token: token.to_string(),
         ttl_s: 0,
+        pod_token: String::new(),
     };
     let mut client = IdentityClient::new(bootstrap(network.address, token).await);
     Ok(client.issue(request).await?.into_inner())
@@ -82,7 +83,10 @@ async fn a_stolen_token_enrols_nothing_once_it_is_spent() {
         assert!(parts.iter().all(|part| refused.message().contains(part)), "{refused:?}");
     }
     let mut client = IdentityClient::new(bootstrap(west.address, &token).await);
-    let checked = client.check(v1::CheckRequest { token: token.to_string() }).await.unwrap_err();
+    let checked = client
+        .check(v1::CheckRequest { token: token.to_string(), ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(code(&checked), Some(ErrorCode::TokenSpent));
     let listed = west.listed(&id).await;
     let last = listed.last_use.clone().unwrap();

@@ -16,6 +16,7 @@ mod credentials_text;
 mod front;
 mod key;
 mod peer;
+mod pin;
 mod probe;
 mod renew;
 mod revocations;
@@ -43,6 +44,7 @@ pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
 };
+pub use pin::{RootPin, RootPinError};
 pub use probe::{GatewayState, PROBE_ANSWER, ProbeAnswer, ProbeHello, ProbeId, ProbeQuestion};
 pub use renew::renewal_time;
 pub use revocations::Revocations;

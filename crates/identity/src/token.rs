@@ -16,10 +16,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use thiserror::Error;
 use tollway_model::{Label, NameError, NetworkName};
 
+use crate::pin::RootPin;
+
 const VERSION: &str = "tollway1";
 const ID_BYTES: usize = 9;
 const SECRET_BYTES: usize = 32;
-const FINGERPRINT_BYTES: usize = 32;
 
 /// Why a text is not a join token. The text itself is never repeated: it is a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -39,10 +40,9 @@ pub enum TokenError {
 /// A join token. `Display` prints it whole, secret included; `Debug` hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    network: NetworkName,
     id: [u8; ID_BYTES],
     secret: [u8; SECRET_BYTES],
-    root_fingerprint: [u8; FINGERPRINT_BYTES],
+    pin: RootPin,
 }
 
 impl JoinToken {
@@ -55,12 +55,12 @@ impl JoinToken {
         let random = SystemRandom::new();
         random.fill(&mut id).map_err(|_| TokenError::Randomness)?;
         random.fill(&mut secret).map_err(|_| TokenError::Randomness)?;
-        Ok(Self { network: network.clone(), id, secret, root_fingerprint: fingerprint(root_der) })
+        Ok(Self { id, secret, pin: RootPin::of(network, root_der) })
     }
 
     #[must_use]
     pub fn network(&self) -> &NetworkName {
-        &self.network
+        self.pin.network()
     }
 
     /// The public name of the token, 12 characters: under it the control plane keeps the hash.
@@ -81,14 +81,10 @@ impl JoinToken {
         SecretHash::of(&self.secret)
     }
 
-    /// SHA-256 of the network's root certificate (DER).
+    /// What the first contact trusts.
     #[must_use]
-    pub fn root_fingerprint(&self) -> &[u8; FINGERPRINT_BYTES] {
-        &self.root_fingerprint
-    }
-
-    pub(crate) fn pins(&self, certificate_der: &[u8]) -> bool {
-        self.root_fingerprint == fingerprint(certificate_der)
+    pub fn pin(&self) -> &RootPin {
+        &self.pin
     }
 }
 
@@ -103,12 +99,10 @@ impl FromStr for JoinToken {
         if version != VERSION || parts.next().is_some() {
             return Err(TokenError::Shape);
         }
-        Ok(Self {
-            network: Label::of_network(network).map_err(TokenError::Network)?,
-            id: decode(id, "id")?,
-            secret: decode(secret, "secret")?,
-            root_fingerprint: decode(root, "fingerprint")?,
-        })
+        let network = Label::of_network(network).map_err(TokenError::Network)?;
+        let (id, secret) = (decode(id, "id")?, decode(secret, "secret")?);
+        let pin = RootPin::from_parts(network, decode(root, "fingerprint")?);
+        Ok(Self { id, secret, pin })
     }
 }
 
@@ -117,10 +111,10 @@ impl fmt::Display for JoinToken {
         write!(
             f,
             "{VERSION}.{}.{}.{}.{}",
-            self.network,
+            self.network(),
             self.id(),
             URL_SAFE_NO_PAD.encode(self.secret),
-            URL_SAFE_NO_PAD.encode(self.root_fingerprint),
+            URL_SAFE_NO_PAD.encode(self.pin.fingerprint()),
         )
     }
 }
@@ -128,7 +122,7 @@ impl fmt::Display for JoinToken {
 impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinToken")
-            .field("network", &self.network)
+            .field("network", self.network())
             .field("id", &self.id())
             .finish_non_exhaustive()
     }
@@ -169,10 +163,6 @@ fn decode<const N: usize>(text: &str, part: &'static str) -> Result<[u8; N], Tok
     bytes.try_into().map_err(|_| TokenError::Part { part })
 }
 
-fn fingerprint(certificate_der: &[u8]) -> [u8; FINGERPRINT_BYTES] {
-    sha256(certificate_der)
-}
-
 fn sha256(bytes: &[u8]) -> [u8; 32] {
     digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
@@ -192,9 +182,7 @@ mod tests {
         let token = token();
         let text = format!("  {token}\n");
         assert_eq!(text.parse::<JoinToken>().unwrap(), token);
-        assert!(token.pins(b"root"));
-        assert_eq!(token.root_fingerprint(), &sha256(b"root"));
-        assert!(!token.pins(b"toor"));
+        assert!(token.pin().pins(b"root") && !token.pin().pins(b"toor"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod probe_secret;
 mod revocation;
 pub mod route;
 mod service;
+mod service_account;
 mod text;
 mod trace;
 pub mod traffic_policy;
@@ -55,6 +56,7 @@ pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Unready, Workload,
 };
+pub use service_account::ServiceAccount;
 pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};
 pub use traffic_policy::TrafficPolicy;

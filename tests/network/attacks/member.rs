@@ -39,7 +39,7 @@ impl Member {
         let token: JoinToken = token.trim().parse().unwrap();
         let domain = TrustDomain::default_for(token.network());
         let expected = Expected::control(token.network(), &domain);
-        let config = bootstrap_config(&token, ALPN, KeyExchange::Hybrid).unwrap();
+        let config = bootstrap_config(token.pin(), ALPN, KeyExchange::Hybrid).unwrap();
         let channel = open(control, &expected, config).await?;
         let service = ServiceName::parse_in(service, &label("default"), token.network()).unwrap();
         let credentials = issue(channel, &service, instance, token.to_string()).await?;
@@ -100,6 +100,7 @@ async fn issue(
         instance: instance.into(),
         token,
         ttl_s: 0,
+        pod_token: String::new(),
     };
     let mut client = IdentityClient::new(channel);
     let issued = tokio::time::timeout(WITHIN, client.issue(request)).await;

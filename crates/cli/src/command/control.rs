@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use tollway_control::Options;
+use tollway_control::{Options, PodOptions};
+use tollway_kube::Cluster;
 use tollway_model::EgressDefault;
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
@@ -21,8 +22,14 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let log = log::start(&settings.log);
     let (reloads, config) = watch(given, flags);
     // Its connections are many, and a shell or a unit gives few descriptors.
-    let options = Options { config, ..options(settings)? };
+    let is_in_kubernetes = settings.kubernetes;
+    let gateways = settings.kubernetes_gateways.clone();
+    let mut options = Options { config, ..options(settings)? };
     block_on(async {
+        if is_in_kubernetes {
+            let pods = Arc::new(Cluster::find().await?);
+            options.pods = Some(PodOptions { pods, gateways });
+        }
         let end = end_of(&reloads)?;
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
         let apply = async |new: Control| {

@@ -42,6 +42,12 @@ enum IdentityCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Print the pin of the network's root, by which pods recognise their control plane. It is no
+    /// secret.
+    Root {
+        #[command(flatten)]
+        store: StoreArg,
+    },
     /// Take a revocation back. The same identity has to be given.
     Restore {
         #[command(flatten)]
@@ -81,7 +87,7 @@ impl IdentityArgs {
     pub(crate) fn prints_json(&self) -> bool {
         match &self.command {
             IdentityCommand::List { json, .. } | IdentityCommand::Revoke { json, .. } => *json,
-            IdentityCommand::Restore { .. } => false,
+            IdentityCommand::Root { .. } | IdentityCommand::Restore { .. } => false,
         }
     }
 }
@@ -93,6 +99,10 @@ pub(crate) fn run(args: IdentityArgs) -> Result<()> {
             IdentityCommand::List { store, revoked: false, json } => list(&store, json).await,
             IdentityCommand::Revoke { store, identity, json } => {
                 revoke(&store, identity, json).await
+            }
+            IdentityCommand::Root { store } => {
+                println!("{}", store.admin().await?.status().await?.root_pin);
+                Ok(())
             }
             IdentityCommand::Restore { store, identity } => {
                 let shown = shown(Some(&identity.0));

@@ -1,12 +1,13 @@
 //! What sidecar, gateway and front do with their settings alike.
 
+use std::path::PathBuf;
 use std::pin::Pin;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_identity::KeyExchange;
 use tollway_launch::random_instance;
-use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
+use tollway_proxy::mesh::{MeshConfig, PodToken, Role, RootPin, StateDirectory, TokenSource};
 use tollway_proxy::{CommonOptions, Live, LiveOptions, PlaneOptions, TelemetryOptions};
 use tollway_settings::reload::Reloads;
 use tollway_settings::{Member, Part, Plane};
@@ -19,7 +20,9 @@ use crate::async_runtime::{shutdown, shutdown_or_hangup};
 /// When the system has no random numbers for the name of the instance.
 pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<CommonOptions> {
     let (_, timeouts) = member.bounds();
-    let token = TokenSource::of(member.token_file, member.plane.allow_open_files);
+    let may_be_open = member.plane.allow_open_files;
+    let pod = (member.pod_token_file, member.root_pin);
+    let token = token_source(member.token_file, pod, may_be_open)?;
     let has_name = member.instance.is_none();
     let instance = member.instance.map_or_else(random_instance, Ok)?;
     let mut mesh = MeshConfig::new(member.control, token, role, instance);
@@ -28,6 +31,28 @@ pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<C
     mesh.key_exchange = key_exchange(member.classical_key_exchange);
     let plane = PlaneOptions { timeouts, ..plane_options(member.plane, live) };
     Ok(CommonOptions { mesh, plane })
+}
+
+/// By what a part proves who it is: the token of its pod, or a join token.
+///
+/// # Errors
+/// When one of the two settings of a pod is missing.
+pub(crate) fn token_source(
+    token_file: Option<PathBuf>,
+    pod: (Option<PathBuf>, Option<RootPin>),
+    may_be_open: bool,
+) -> Result<TokenSource> {
+    match pod {
+        (Some(_), Some(_)) if token_file.is_some() => {
+            bail!("--token-file and --pod-token-file are two ways to join; give one of them")
+        }
+        (Some(file), Some(root)) => Ok(TokenSource::Pod(PodToken { file, root })),
+        (Some(_), None) => bail!(
+            "--pod-token-file needs --root-pin: what `tollway identity root` prints where the control plane runs"
+        ),
+        (None, Some(_)) => bail!("--root-pin is for a pod, whose token --pod-token-file names"),
+        (None, None) => Ok(TokenSource::of(token_file, may_be_open)),
+    }
 }
 
 /// How the keys of connections are agreed on.

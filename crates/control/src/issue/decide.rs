@@ -10,6 +10,7 @@ use tollway_wire::ConvertError;
 use tonic::Status;
 
 use crate::connections::is_system;
+use crate::pods::PodRefusal;
 
 /// The workload that a certificate is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,10 +50,12 @@ pub(crate) enum Refusal {
         "the join token is spent: {uses} of {uses} uses, the last one by {by} from {from} {ago} ago; make a new one with `tollway token create`, and where that use was none of yours, `tollway identity revoke` takes its identity back"
     )]
     SpentToken { uses: u32, by: String, from: String, ago: String },
-    #[error("neither a join token nor a certificate was shown")]
+    #[error("neither a token nor a certificate was shown")]
     NoProof,
     #[error("the certificate of {own} renews only itself, not {asked}")]
     NotYours { own: Box<Claim>, asked: Box<Claim> },
+    #[error(transparent)]
+    Pod(PodRefusal),
     #[error("the request is malformed")]
     Request(#[from] ConvertError),
 }
@@ -69,6 +72,7 @@ impl Refusal {
             | Self::UnknownToken
             | Self::Scope { .. }
             | Self::NotYours { .. } => ErrorCode::TokenRefused,
+            Self::Pod(refusal) => refusal.code(),
             Self::Request(_) => ErrorCode::MalformedRequest,
         }
     }
@@ -81,12 +85,14 @@ impl From<Refusal> for Status {
         let status = match refusal {
             Refusal::Request(_) | Refusal::TokenShape(_) => Self::invalid_argument(text),
             Refusal::NoProof => Self::unauthenticated(text),
+            Refusal::Pod(pod) if pod.may_pass() => Self::unavailable(text),
             Refusal::OtherNetwork { .. }
             | Refusal::UnknownToken
             | Refusal::ExpiredToken { .. }
             | Refusal::SpentToken { .. }
             | Refusal::RevokedToken { .. }
             | Refusal::Scope { .. }
+            | Refusal::Pod(_)
             | Refusal::NotYours { .. } => Self::permission_denied(text),
         };
         tollway_wire::with_code(status, code)

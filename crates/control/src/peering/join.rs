@@ -361,7 +361,7 @@ async fn present(
     own: Vec<u8>,
 ) -> Result<(), JoinError> {
     // The token pins the root, so the first contact needs no trust configured before.
-    let config = bootstrap_config(token, ALPN, peering.key_exchange)?;
+    let config = bootstrap_config(token.pin(), ALPN, peering.key_exchange)?;
     let name = Whom::control(&bundle.network, &bundle.trust_domain).server_name()?;
     let dial_error = |source| JoinError::Dial { network: bundle.network.clone(), source };
     let mut tries = 0;

@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
 use tollway_identity::{
     CertificateDer, Credentials, Expected, GatewayState, JoinToken, KeyExchange, KeyPair,
-    ProbeAnswer, ProbeHello, ProbeId, TrustBundle, TrustBundles, bootstrap_config, client_config,
+    ProbeAnswer, ProbeHello, ProbeId, RootPin, TrustBundle, TrustBundles, bootstrap_config,
+    client_config,
 };
 use tollway_model::failover::FailoverNetwork;
 use tollway_model::{
@@ -400,9 +401,14 @@ pub async fn connect(
 
 /// The channel of a client that has only a token.
 pub async fn bootstrap(address: SocketAddr, token: &JoinToken) -> Channel {
-    let domain = TrustDomain::default_for(token.network());
-    let name = Expected::control(token.network(), &domain).server_name().unwrap();
-    connect(address, name, bootstrap_config(token, ALPN, KeyExchange::Hybrid).unwrap())
+    bootstrap_by(address, token.pin()).await
+}
+
+/// The channel of a client that knows nothing but the root.
+pub async fn bootstrap_by(address: SocketAddr, root: &RootPin) -> Channel {
+    let domain = TrustDomain::default_for(root.network());
+    let name = Expected::control(root.network(), &domain).server_name().unwrap();
+    connect(address, name, bootstrap_config(root, ALPN, KeyExchange::Hybrid).unwrap())
         .await
         .unwrap()
 }
@@ -431,6 +437,7 @@ pub async fn issue(
         instance: instance.into(),
         token,
         ttl_s: 0,
+        pod_token: String::new(),
     };
     let issued = IdentityClient::new(channel).issue(request).await?.into_inner();
     let trust = issued.trust.unwrap();

@@ -1,5 +1,5 @@
-//! The first contact with the control plane, by a workload that holds a join token and nothing
-//! else: the token pins the network's root, which the control plane shows in its chain.
+//! The first contact with the control plane, by a workload that trusts nothing but a pin of the
+//! network's root, as its join token has one: the control plane shows that root in its chain.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::refusal::{Refusal, from_webpki};
 use super::verify::{read_peer, signatures_of_the_library, verify_name, verify_server_to};
 use super::{KeyExchange, TlsError, owned, provider_for};
 use crate::authority::{control_dns_san, control_spiffe_id};
-use crate::token::JoinToken;
+use crate::pin::RootPin;
 
 /// The dialler's configuration for the first contact. It shows no certificate, and goes on only
-/// with the control plane of the token's network under the token's root. The server name to
-/// dial is [`crate::control_dns_san`] of the token's network.
+/// with the control plane of the pin's network under its root. The server name to dial is
+/// [`crate::control_dns_san`] of that network.
 ///
 /// # Errors
 /// [`TlsError`].
 pub fn bootstrap_config(
-    token: &JoinToken,
+    pin: &RootPin,
     alpn: &[&[u8]],
     key_exchange: KeyExchange,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    bootstrap_config_at(token, alpn, key_exchange, Arc::new(DefaultTimeProvider))
+    bootstrap_config_at(pin, alpn, key_exchange, Arc::new(DefaultTimeProvider))
 }
 
 /// As [`bootstrap_config`], with the time taken from `clock`.
@@ -34,7 +34,7 @@ pub fn bootstrap_config(
 /// # Errors
 /// [`TlsError`].
 pub fn bootstrap_config_at(
-    token: &JoinToken,
+    pin: &RootPin,
     alpn: &[&[u8]],
     key_exchange: KeyExchange,
     clock: Arc<dyn TimeProvider>,
@@ -43,17 +43,17 @@ pub fn bootstrap_config_at(
         .with_protocol_versions(&[&version::TLS13])
         .map_err(TlsError::Library)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(PinnedRoot { token: token.clone() }))
+        .with_custom_certificate_verifier(Arc::new(PinnedRoot { pin: pin.clone() }))
         .with_no_client_auth();
     config.alpn_protocols = owned(alpn);
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// Believes the control plane of one network, under the root a token pins.
+/// Believes the control plane of one network, under a root that is pinned.
 #[derive(Debug)]
 struct PinnedRoot {
-    token: JoinToken,
+    pin: RootPin,
 }
 
 impl ServerCertVerifier for PinnedRoot {
@@ -66,10 +66,10 @@ impl ServerCertVerifier for PinnedRoot {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let peer = read_peer(leaf, intermediates)?;
-        let name = control_dns_san(self.token.network());
+        let name = control_dns_san(self.pin.network());
         let root = intermediates
             .iter()
-            .find(|certificate| self.token.pins(certificate))
+            .find(|certificate| self.pin.pins(certificate))
             .ok_or_else(|| Refusal::NotThePinnedRoot { name: name.clone() })?;
         let anchor = webpki::anchor_from_trusted_cert(root).map_err(from_webpki)?;
         if peer.spiffe != control_spiffe_id(&peer.spiffe.trust_domain) {

@@ -8,9 +8,10 @@ use tollway_model::TrustDomain;
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
 
-use super::config::TokenSource;
+use super::config::{FirstProof, TokenSource};
 use super::connect::{ALPN, connect_by_clock};
 use super::control_at::ControlAt;
+use super::enroll::texts;
 use super::error::MeshError;
 
 /// Time for the answer.
@@ -37,14 +38,16 @@ pub async fn check_control(
     control: &Targets,
     token: &TokenSource,
 ) -> Result<ControlCheck, MeshError> {
-    let token = token.read()?;
-    let any = TrustDomain::default_for(token.network());
-    let name = Expected::control(token.network(), &any).server_name()?;
-    let config = |clock| bootstrap_config_at(&token, ALPN, KeyExchange::default(), clock);
+    let proof = token.read()?;
+    let root = proof.root();
+    let any = TrustDomain::default_for(root.network());
+    let name = Expected::control(root.network(), &any).server_name()?;
+    let config = |clock| bootstrap_config_at(root, ALPN, KeyExchange::default(), clock);
     let control = ControlAt::fixed(control.clone());
     let channel = connect_by_clock(&control, name, &config).await?;
     let mut client = IdentityClient::new(channel);
-    let request = v1::CheckRequest { token: token.to_string() };
+    let (token, pod_token) = texts(Some(&proof));
+    let request = v1::CheckRequest { token, pod_token };
     let before = unix_ms();
     let answer = tokio::time::timeout(CHECK_TIMEOUT, client.check(request)).await;
     let after = unix_ms();
@@ -53,7 +56,7 @@ pub async fn check_control(
         // Before there was this question.
         Err(status) if status.code() == tonic::Code::Unimplemented => {
             return Ok(ControlCheck {
-                network: token.network().to_string(),
+                network: root.network().to_string(),
                 version: String::new(),
                 clock_ahead_ms: 0,
                 token_left: None,
@@ -67,7 +70,8 @@ pub async fn check_control(
         network: answer.network,
         version: answer.version,
         clock_ahead_ms: theirs.saturating_sub(before.midpoint(after)),
-        token_left: Some(Duration::from_millis(left_ms)),
+        // The kubelet renews that of a pod.
+        token_left: matches!(proof, FirstProof::Join(_)).then(|| Duration::from_millis(left_ms)),
     })
 }
 

@@ -1,11 +1,12 @@
 //! What a data plane needs to find its mesh.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_identity::{GATEWAY_APP, JoinToken, KeyExchange, SYSTEM_NAMESPACE};
+use tollway_identity::{GATEWAY_APP, JoinToken, KeyExchange, RootPin, SYSTEM_NAMESPACE};
 use tollway_model::{AppId, AppProtocol, Instance, Label, Locality, NetworkName, ServiceName};
 use tollway_net::{OpenSecretFile, SecretFile};
 
@@ -13,8 +14,10 @@ use super::{MeshError, Targets};
 
 /// The environment variable that may carry the join token.
 pub const TOKEN_VARIABLE: &str = "TOLLWAY_TOKEN";
-/// Largest token file that is read, in bytes.
+/// Largest file with a join token that is read, in bytes.
 const TOKEN_FILE_LIMIT_BYTES: u64 = 4096;
+/// Largest file with the token of a pod that is read, in bytes; they have one or two thousand.
+const POD_TOKEN_FILE_LIMIT_BYTES: u64 = 16 << 10;
 
 /// How to take part. The network is the one that the token names.
 #[derive(Clone, Debug)]
@@ -56,13 +59,53 @@ pub enum Role {
     Gateway,
 }
 
-/// Where the join token is. It is read again whenever a new identity is needed.
+/// Where the token is by which a process proves who it is. It is read again whenever a new identity is
+/// needed.
 #[derive(Clone, Debug)]
 pub enum TokenSource {
-    /// The environment variable `TOLLWAY_TOKEN`.
+    /// A join token in the environment variable `TOLLWAY_TOKEN`.
     Environment,
+    /// A join token in a file.
     File(SecretFile),
     Given(JoinToken),
+    Pod(PodToken),
+}
+
+/// The token of a pod's service account, which the kubelet keeps fresh in a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PodToken {
+    pub file: PathBuf,
+    /// The control plane that the token may be shown to.
+    pub root: RootPin,
+}
+
+/// What a process shows to a control plane that does not know it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum FirstProof {
+    Join(JoinToken),
+    Pod { token: String, root: RootPin },
+}
+
+impl std::fmt::Debug for FirstProof {
+    /// Without what is secret of it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Join(token) => f.debug_tuple("Join").field(token).finish(),
+            Self::Pod { root, .. } => {
+                f.debug_struct("Pod").field("root", root).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl FirstProof {
+    /// The control plane that it may be shown to.
+    pub(super) fn root(&self) -> &RootPin {
+        match self {
+            Self::Join(token) => token.pin(),
+            Self::Pod { root, .. } => root,
+        }
+    }
 }
 
 /// What an instance announces of itself to the mesh.
@@ -123,25 +166,37 @@ impl TokenSource {
     }
 
     /// Reads the token.
-    pub(super) fn read(&self) -> Result<JoinToken, MeshError> {
-        match self {
-            Self::Given(token) => Ok(token.clone()),
-            Self::Environment => {
-                let text = std::env::var(TOKEN_VARIABLE)
-                    .map_err(|_| MeshError::NoToken { variable: TOKEN_VARIABLE })?;
-                text.parse().map_err(MeshError::Token)
-            }
-            Self::File(file) => {
-                let text = file.read_text(TOKEN_FILE_LIMIT_BYTES).map_err(|source| {
-                    let path = file.path().to_owned();
-                    match source.get_ref().filter(|inner| inner.is::<OpenSecretFile>()) {
-                        Some(open) => MeshError::OpenTokenFile { path, reason: open.to_string() },
-                        None => MeshError::TokenFile { path, source },
-                    }
-                })?;
-                text.parse().map_err(MeshError::Token)
-            }
+    pub(super) fn read(&self) -> Result<FirstProof, MeshError> {
+        let text = match self {
+            Self::Given(token) => return Ok(FirstProof::Join(token.clone())),
+            Self::Pod(pod) => return pod.read(),
+            Self::Environment => std::env::var(TOKEN_VARIABLE)
+                .map_err(|_| MeshError::NoToken { variable: TOKEN_VARIABLE })?,
+            Self::File(file) => file.read_text(TOKEN_FILE_LIMIT_BYTES).map_err(|source| {
+                let path = file.path().to_owned();
+                match source.get_ref().filter(|inner| inner.is::<OpenSecretFile>()) {
+                    Some(open) => MeshError::OpenTokenFile { path, reason: open.to_string() },
+                    None => MeshError::TokenFile { path, source },
+                }
+            })?,
+        };
+        text.parse().map(FirstProof::Join).map_err(MeshError::Token)
+    }
+}
+
+impl PodToken {
+    /// The kubelet decides about the mode of the file, which only this container sees.
+    fn read(&self) -> Result<FirstProof, MeshError> {
+        let unread = |source| MeshError::PodTokenFile { path: self.file.clone(), source };
+        let file = std::fs::File::open(&self.file).map_err(unread)?;
+        let mut token = String::new();
+        let mut limited = file.take(POD_TOKEN_FILE_LIMIT_BYTES + 1);
+        limited.read_to_string(&mut token).map_err(unread)?;
+        if token.len() as u64 > POD_TOKEN_FILE_LIMIT_BYTES {
+            let reason = format!("it has more than {POD_TOKEN_FILE_LIMIT_BYTES} bytes");
+            return Err(unread(std::io::Error::new(std::io::ErrorKind::InvalidData, reason)));
         }
+        Ok(FirstProof::Pod { token: token.trim().to_owned(), root: self.root.clone() })
     }
 }
 
@@ -157,8 +212,27 @@ mod tests {
         std::fs::write(&file, format!("{token}\n")).unwrap();
         assert_eq!(
             TokenSource::File(SecretFile::new(file.path().to_owned(), false)).read().unwrap(),
-            token
+            FirstProof::Join(token)
         );
+    }
+
+    #[test]
+    fn the_token_of_a_pod_is_read_each_time_and_has_a_limit() {
+        let root = RootPin::of(&Label::new("west").unwrap(), b"root");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let source =
+            TokenSource::Pod(PodToken { file: file.path().to_owned(), root: root.clone() });
+        for token in ["a.b.c", "d.e.f"] {
+            std::fs::write(&file, format!("{token}\n")).unwrap();
+            let token = token.to_owned();
+            assert_eq!(source.read().unwrap(), FirstProof::Pod { token, root: root.clone() });
+        }
+        std::fs::write(&file, vec![b'a'; (16 << 10) + 1]).unwrap();
+        let error = source.read().unwrap_err();
+        assert!(tollway_model::chain(&error).contains("more than 16384 bytes"), "{error}");
+        drop(file);
+        let error = source.read().unwrap_err();
+        assert!(matches!(error, MeshError::PodTokenFile { .. }), "{error}");
     }
 
     #[test]

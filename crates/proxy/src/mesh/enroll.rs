@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tollway_dial::Targets;
 use tollway_identity::{
-    CertificateDer, Credentials, Expected, JoinToken, KeyExchange, KeyPair, Revocations,
-    SecretHash, TrustBundle, TrustBundles, bootstrap_config_at, client_config, issued_at, span,
+    CertificateDer, Credentials, Expected, KeyExchange, KeyPair, Revocations, TrustBundle,
+    TrustBundles, bootstrap_config_at, client_config, issued_at, span,
 };
 use tollway_model::{ErrorCode, Instance, Locality, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
@@ -17,7 +17,7 @@ use tollway_wire::{
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
-use super::config::{MeshConfig, Role, TokenSource};
+use super::config::{FirstProof, MeshConfig, Role, TokenSource};
 use super::connect::{ALPN, connect_by_clock};
 use super::control_at::ControlAt;
 use super::error::MeshError;
@@ -64,7 +64,7 @@ pub(super) async fn first(
     // Without a kept identity there must be a token; with one it may be spent, or gone.
     let token = config.token.read();
     let (network, token) = match (token, &kept) {
-        (Ok(token), _) => (token.network().clone(), Some(token)),
+        (Ok(token), _) => (token.root().network().clone(), Some(token)),
         (Err(_), Some(kept)) => (kept.service().network.clone(), None),
         (Err(error), None) => return Err(error),
     };
@@ -120,15 +120,16 @@ pub(super) async fn first(
     }
 }
 
-/// Redeems the join token.
+/// Redeems the join token, or shows the token of the pod.
 pub(super) async fn by_token(who: &Enrolment) -> Result<Credentials, MeshError> {
-    let token = who.token.read()?;
+    let proof = who.token.read()?;
+    let root = proof.root();
     // The trust domain is not known yet and no part of the server name.
-    let any = TrustDomain::default_for(token.network());
-    let name = Expected::control(token.network(), &any).server_name()?;
-    let config = |clock| bootstrap_config_at(&token, ALPN, who.key_exchange, clock);
+    let any = TrustDomain::default_for(root.network());
+    let name = Expected::control(root.network(), &any).server_name()?;
+    let config = |clock| bootstrap_config_at(root, ALPN, who.key_exchange, clock);
     let channel = connect_by_clock(&who.control, name, &config).await?;
-    issue(channel, who, &who.token_key, token.to_string()).await
+    issue(channel, who, &who.token_key, Some(&proof)).await
 }
 
 /// Renews a certificate that has ended, or is refused as one that has, by itself; where the control
@@ -143,7 +144,11 @@ pub(super) async fn again(
         Err(error) => error,
     };
     match by_token(who).await {
-        Err(MeshError::NoToken { .. } | MeshError::TokenFile { .. }) => Err(refused),
+        Err(
+            MeshError::NoToken { .. }
+            | MeshError::TokenFile { .. }
+            | MeshError::PodTokenFile { .. },
+        ) => Err(refused),
         Err(_)
             if matches!(
                 refused.code(),
@@ -164,10 +169,10 @@ async fn by_certificate(who: &Enrolment, present: &Credentials) -> Result<Creden
 }
 
 /// Whether the token is for the root that is trusted with the kept identity.
-fn is_of(kept: &Credentials, token: &JoinToken) -> bool {
+fn is_of(kept: &Credentials, token: &FirstProof) -> bool {
     let own = kept.bundles().get(&kept.spiffe_id().trust_domain);
     let mut roots = own.map(TrustBundle::roots).unwrap_or_default().iter();
-    roots.any(|root| SecretHash::of(root).as_bytes() == token.root_fingerprint())
+    roots.any(|root| token.root().pins(root))
 }
 
 /// Waits for a former process to leave the folder.
@@ -189,7 +194,7 @@ async fn open_state(
 
 /// Renews over a connection that shows the present certificate.
 pub(super) async fn renew(channel: Channel, who: &Enrolment) -> Result<Credentials, MeshError> {
-    issue(channel, who, &KeyPair::generate()?, String::new()).await
+    issue(channel, who, &KeyPair::generate()?, None).await
 }
 
 /// Whether the certificate is no longer good for anything.
@@ -201,14 +206,16 @@ async fn issue(
     channel: Channel,
     who: &Enrolment,
     key: &KeyPair,
-    token: String,
+    proof: Option<&FirstProof>,
 ) -> Result<Credentials, MeshError> {
+    let (token, pod_token) = texts(proof);
     let request = v1::IssueRequest {
         csr: key.csr_der()?,
         service: Some((&who.service).into()),
         instance: who.instance.as_str().to_owned(),
         token,
         ttl_s: who.certificate_ttl_s,
+        pod_token,
     };
     let mut client = IdentityClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES);
     let issued = tokio::time::timeout(ISSUE_TIMEOUT, client.issue(request)).await;
@@ -224,6 +231,15 @@ async fn issue(
     check_clock(&who.control.targets(), &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), instance = %who.instance, "has a certificate");
     Ok(credentials)
+}
+
+/// The join token and the token of a pod, as a request has them: one of them is empty.
+pub(super) fn texts(proof: Option<&FirstProof>) -> (String, String) {
+    match proof {
+        None => Default::default(),
+        Some(FirstProof::Join(token)) => (token.to_string(), String::new()),
+        Some(FirstProof::Pod { token, .. }) => (String::new(), token.clone()),
+    }
 }
 
 /// Compares this machine's clock with the one that dated a certificate a moment ago.

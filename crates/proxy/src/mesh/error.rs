@@ -20,6 +20,10 @@ pub enum MeshError {
     TokenFile { path: PathBuf, source: std::io::Error },
     #[error("cannot read the join token from {}: {reason}", path.display())]
     OpenTokenFile { path: PathBuf, reason: String },
+    #[error(
+        "cannot read the token of this pod from {}; it is a projected token of the service account, as `tollway kube inject` mounts it (--pod-token-file)", path.display()
+    )]
+    PodTokenFile { path: PathBuf, source: std::io::Error },
     #[error("the join token is unusable")]
     Token(#[source] TokenError),
     #[error("cannot find the control plane {control}; check the name given with --control")]
@@ -75,7 +79,9 @@ impl MeshError {
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::NoToken { .. } | Self::TokenFile { .. } => Some(ErrorCode::TokenMissing),
+            Self::NoToken { .. } | Self::TokenFile { .. } | Self::PodTokenFile { .. } => {
+                Some(ErrorCode::TokenMissing)
+            }
             Self::OpenTokenFile { .. } => Some(ErrorCode::FileUnusable),
             Self::Token(_) => Some(ErrorCode::TokenMalformed),
             Self::Resolve { .. }
@@ -117,6 +123,7 @@ impl MeshError {
             Self::NoToken { .. }
             | Self::TokenFile { .. }
             | Self::OpenTokenFile { .. }
+            | Self::PodTokenFile { .. }
             | Self::Token(_)
             | Self::Tls { .. }
             | Self::Clock { .. }
@@ -168,6 +175,7 @@ impl MeshError {
             Self::NoToken { .. }
             | Self::TokenFile { .. }
             | Self::OpenTokenFile { .. }
+            | Self::PodTokenFile { .. }
             | Self::Token(_)
             | Self::Several { .. }
             | Self::Http { .. }

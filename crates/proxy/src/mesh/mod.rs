@@ -37,7 +37,11 @@ use tonic::transport::Channel;
 use control_at::ControlAt;
 
 pub use check::{ControlCheck, check_control};
-pub use config::{Announcement, MeshConfig, Role, StateDirectory, TOKEN_VARIABLE, TokenSource};
+pub use tollway_identity::RootPin;
+
+pub use config::{
+    Announcement, MeshConfig, PodToken, Role, StateDirectory, TOKEN_VARIABLE, TokenSource,
+};
 pub use egress::EgressUpdate;
 pub use error::MeshError;
 pub use policies::{Applied, PolicyUpdate};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tollway_model::{AddressRange, NetworkName, TrustDomain};
+use tollway_model::{AddressRange, NetworkName, ServiceAccount, TrustDomain};
 
 use super::Log;
 use crate::serial::part;
@@ -69,6 +69,13 @@ pub struct Control {
     /// as 10.2.0.0/16.
     #[setting(form = "RANGE")]
     pub peer_addresses: Vec<AddressRange>,
+    /// Give identities to pods of the Kubernetes cluster that this control plane runs in, or to which
+    /// the file named by the variable `KUBECONFIG` leads, by their service accounts' tokens.
+    #[setting()]
+    pub kubernetes: bool,
+    /// The service account whose pods are gateways of this network [default: none].
+    #[setting(form = "NAMESPACE/NAME")]
+    pub kubernetes_gateways: Option<ServiceAccount>,
     /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
     /// keeps what is recorded today from computers to come.
     #[setting()]

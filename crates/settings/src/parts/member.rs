@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tollway_model::Instance;
-use tollway_proxy::mesh::Targets;
+use tollway_proxy::mesh::{RootPin, Targets};
 use tollway_proxy::{Limits, Timeouts};
 
 use super::Plane;
@@ -20,6 +20,13 @@ pub struct Member {
     /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
     #[setting(form = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// File with the token of this pod's service account, for the audience `tollway`, in place of a
+    /// join token: a control plane that runs with `--kubernetes` gives the pod its identity.
+    #[setting(form = "FILE")]
+    pub pod_token_file: Option<PathBuf>,
+    /// The root of the network that the pod joins, as `tollway identity root` prints it.
+    #[setting(form = "PIN")]
+    pub root_pin: Option<RootPin>,
     /// Name of this instance of the service [default: random].
     #[setting(form = "NAME")]
     pub instance: Option<Instance>,

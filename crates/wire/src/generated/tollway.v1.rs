@@ -843,6 +843,9 @@ pub struct StatusResponse {
     /// When the network's own root ends.
     #[prost(uint64, tag = "8")]
     pub root_ends_unix_s: u64,
+    /// The network and the fingerprint of its root: what a first contact trusts. Not a secret.
+    #[prost(string, tag = "9")]
+    pub root_pin: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataPlane {
@@ -4225,12 +4228,16 @@ pub struct IssueRequest {
     /// Label that distinguishes this instance from others of the service.
     #[prost(string, tag = "3")]
     pub instance: ::prost::alloc::string::String,
-    /// Join token as printed; empty when renewing.
+    /// Join token as printed; empty when renewing, and beside the token of a pod.
     #[prost(string, tag = "4")]
     pub token: ::prost::alloc::string::String,
     /// A shorter life than the network gives, for a short task; never a longer one. 0: what it gives.
     #[prost(uint32, tag = "5")]
     pub ttl_s: u32,
+    /// Token of a Kubernetes service account, bound to a pod, for the audience `tollway`. It proves the
+    /// app that the pod's annotations name; the instance is the pod's name or its UID.
+    #[prost(string, tag = "6")]
+    pub pod_token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct IssueResponse {
@@ -4245,9 +4252,12 @@ pub struct IssueResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckRequest {
-    /// Join token as printed.
+    /// Join token as printed; empty beside the token of a pod.
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
+    /// As in IssueRequest.
+    #[prost(string, tag = "2")]
+    pub pod_token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckResponse {

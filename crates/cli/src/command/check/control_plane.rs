@@ -9,11 +9,12 @@ use std::time::Duration;
 use anyhow::Result;
 use tollway_dial::{Targets, Unreached, dial_any};
 use tollway_model::ErrorCode;
-use tollway_proxy::mesh::{ControlCheck, MeshError, TokenSource, check_control};
+use tollway_proxy::mesh::{ControlCheck, MeshError, check_control};
 use tollway_settings::Listing;
 
 use super::finding::{Finding, Level};
 use crate::async_runtime::block_on;
+use crate::command::mesh::token_source;
 use crate::failure::without_os_numbers;
 
 /// Time to connect.
@@ -36,7 +37,9 @@ pub(super) fn inspect(settings: &Listing) -> Result<Vec<Finding>> {
     if may_be_open && let Some(path) = &token_file {
         findings.extend(token_file_mode(path));
     }
-    let token = TokenSource::of(token_file, may_be_open);
+    let pod_token_file = settings.values("pod_token_file").first().map(PathBuf::from);
+    let root_pin = settings.values("root_pin").first().map(|text| text.parse()).transpose()?;
+    let token = token_source(token_file, (pod_token_file, root_pin), may_be_open)?;
     match block_on(check_control(control, &token))? {
         Ok(found) => findings.extend(answered(control, &found)),
         Err(error) => {
@@ -45,6 +48,7 @@ pub(super) fn inspect(settings: &Listing) -> Result<Vec<Finding>> {
                 MeshError::NoToken { .. }
                     | MeshError::TokenFile { .. }
                     | MeshError::OpenTokenFile { .. }
+                    | MeshError::PodTokenFile { .. }
                     | MeshError::Token(_)
             );
             findings.push(failed(error));

@@ -17,12 +17,12 @@ use crate::bundle::TrustBundles;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::key::KeyPair;
 use crate::peer::{PeerError, peer_identity};
+use crate::pin::RootPin;
 use crate::tls::tests::forged::{Forge, trusting_client};
 use crate::tls::{
     Expected, KeyExchange, Refusal, TlsError, UNRECOGNIZED_NAME_RECORD, bootstrap_config_at,
     client_config, control_server_config, explain, provider, server_config,
 };
-use crate::token::JoinToken;
 
 #[test]
 fn joined_networks_shake_hands_and_know_each_other() {
@@ -304,9 +304,9 @@ fn first_contact(
 }
 
 fn bootstrap(world: &World, pinned: &crate::authority::Authority) -> Arc<ClientConfig> {
-    let token = JoinToken::generate(&label("west"), pinned.root_der()).unwrap();
+    let pin = RootPin::of(&label("west"), pinned.root_der());
     let clock: Arc<TestClock> = Arc::clone(&world.clock);
-    bootstrap_config_at(&token, H2, KeyExchange::Hybrid, clock).unwrap()
+    bootstrap_config_at(&pin, H2, KeyExchange::Hybrid, clock).unwrap()
 }
 
 fn control_name() -> ServerName<'static> {

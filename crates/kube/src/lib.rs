@@ -1,0 +1,90 @@
+//! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
+//!
+//! [`Cluster`] asks; `proof` reads the answers, without I/O. What follows from an answer is decided in
+//! `control`.
+
+mod proof;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use thiserror::Error;
+use tollway_control::{Pods, PodsError, ProvenPod, Proving};
+
+/// The audience of the tokens by which pods prove who they are to a control plane.
+pub const AUDIENCE: &str = "tollway";
+
+/// Why there is no client of a cluster.
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    #[error(
+        "no Kubernetes cluster is found: this is no pod with a service account, and no file of the variable KUBECONFIG or ~/.kube/config names one"
+    )]
+    Find(#[source] kube::config::InferConfigError),
+    #[error("the client of the Kubernetes cluster cannot be made")]
+    Client(#[source] kube::Error),
+}
+
+/// The API server of a cluster. Clones share its connections.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+}
+
+impl Cluster {
+    /// The cluster that this process runs in, or else the one of the user's configuration.
+    ///
+    /// # Errors
+    /// [`ClusterError`]: no cluster is named, or its certificates cannot be used.
+    pub async fn find() -> Result<Self, ClusterError> {
+        let config = kube::Config::infer().await.map_err(ClusterError::Find)?;
+        let client = Client::try_from(config).map_err(ClusterError::Client)?;
+        Ok(Self { client })
+    }
+
+    async fn pod_of(&self, token: &str) -> Result<ProvenPod, PodsError> {
+        let reviews: Api<TokenReview> = Api::all(self.client.clone());
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                token: Some(token.to_owned()),
+            },
+            ..TokenReview::default()
+        };
+        let reviewed = reviews.create(&PostParams::default(), &review).await;
+        let reviewed = reviewed.map_err(|error| unavailable("create tokenreviews", &error))?;
+        let holder = proof::holder(&reviewed.status.unwrap_or_default())?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &holder.namespace);
+        let pod = pods.get_opt(&holder.pod).await;
+        let pod = pod.map_err(|error| unavailable("get pods", &error))?;
+        proof::proven(holder, pod.as_ref())
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
+    }
+}
+
+impl Pods for Cluster {
+    fn prove<'a>(&'a self, token: &'a str) -> Proving<'a> {
+        Box::pin(self.pod_of(token))
+    }
+}
+
+/// The API server has not answered a question that takes the right `right`.
+fn unavailable(right: &str, error: &kube::Error) -> PodsError {
+    if let kube::Error::Api(status) = error
+        && matches!(status.code, 401 | 403)
+    {
+        return PodsError::Unavailable(format!(
+            "it refuses the control plane, whose service account needs the right to {right}: {}",
+            status.message
+        ));
+    }
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let texts = causes.map(|cause| format!(": {cause}"));
+    PodsError::Unavailable(std::iter::once(error.to_string()).chain(texts).collect())
+}
