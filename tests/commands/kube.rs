@@ -11,12 +11,13 @@ use tollway_tests::mesh::{AppProtocol, Network};
 use tollway_tests::program;
 
 const PORTS: [&str; 4] = ["--port", "15006", "--names-port", "15053"];
+const PIN: &str = "tollway1-root.west.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// The user of the app in a pod; the sidecar is the tests' own user there.
 const APP_USER: &str = "4711";
 
 fn inject(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(program())
-        .args(["kube", "inject"])
+        .args(["kube", "inject", "--root-pin", PIN])
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

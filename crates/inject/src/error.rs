@@ -50,6 +50,10 @@ pub enum Problem {
         "{user} runs as user {uid}, which is the sidecar's, so its connections would not be captured; give it another in `securityContext.runAsUser`"
     )]
     SidecarUser { user: String, uid: u32 },
+    #[error(
+        "the sidecar could not recognise its control plane; give --root-pin what `tollway identity root` prints, or have sidecars join by a token of a Secret (--token-secret)"
+    )]
+    NoRootPin,
     #[error("the pod asks for a sidecar, but {reason}")]
     Unfit { reason: &'static str },
 }

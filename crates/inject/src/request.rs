@@ -11,7 +11,7 @@ use crate::decision::Style;
 use crate::error::Problem;
 use crate::manifest::PodAt;
 use crate::ports::Ports;
-use crate::settings::{DaprConfig, Settings};
+use crate::settings::{DaprConfig, Settings, TokenFrom};
 use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
 
 /// A sidecar as its pod asks for it. What is `None` or empty is as the settings have it.
@@ -19,6 +19,10 @@ use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
 pub(crate) struct Request {
     pub(crate) style: Style,
     pub(crate) app: Label,
+    /// The field of the pod that has the name of the instance.
+    pub(crate) instance: &'static str,
+    /// The pin of the network's root, for a sidecar that joins by the token of its service account.
+    pub(crate) root_pin: Option<String>,
     pub(crate) app_port: Option<u16>,
     /// Arguments of the sidecar.
     pub(crate) flags: Vec<String>,
@@ -67,6 +71,8 @@ impl Request {
         let mut request = Self {
             style,
             app: app(object, at, &given)?,
+            instance: instance(object, at),
+            root_pin: None,
             app_port: None,
             flags: Vec::new(),
             ports: Ports::new(style),
@@ -96,6 +102,11 @@ impl Request {
                 continue;
             }
             request.take(annotation, value, notes)?;
+        }
+        if let (None, TokenFrom::ServiceAccount { root_pin, .. }) =
+            (&request.token_secret, &settings.token)
+        {
+            request.root_pin = Some(root_pin.clone().ok_or(Problem::NoRootPin)?);
         }
         if !request.captures {
             request.ports.without(&[Listener::Captured, Listener::Names]);
@@ -270,6 +281,15 @@ fn app(
         None => maker(object, at).ok_or(Problem::NoName { annotation })?,
     };
     Label::new(&name).map_err(|why| Problem::BadName { name, annotation, why })
+}
+
+/// The field of a pod by which its instance is called: its name, which fits unless it has a dot or is long;
+/// then its UID. What makes pods adds up to eleven characters to its own name, and Kubernetes cuts that at 63.
+fn instance(object: &Value, at: &PodAt) -> &'static str {
+    let own = ["/metadata/name", "/metadata/generateName"];
+    let names = own.map(|path| at.of_owner(object, path).or_else(|| at.text(object, path)));
+    let fits = |name: &str| name.len() <= 52 && !name.contains('.');
+    if names.into_iter().flatten().all(fits) { "metadata.name" } else { "metadata.uid" }
 }
 
 /// The name of what makes the pod. A Deployment makes its pods by ReplicaSets, whose names end with a

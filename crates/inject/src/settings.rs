@@ -33,8 +33,9 @@ pub enum PullPolicy {
 /// How a sidecar proves what it is when it joins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TokenFrom {
-    /// A token of the pod's service account, which the kubelet renews.
-    ServiceAccount { audience: String, expiration_seconds: u32 },
+    /// A token of the pod's service account, which the kubelet renews; and the pin of the network's root,
+    /// by which the sidecar recognises the control plane that it shows the token to.
+    ServiceAccount { root_pin: Option<String>, expiration_seconds: u32 },
     /// The field `token` of a Secret of the pod's namespace: a join token.
     Secret(String),
 }
@@ -88,10 +89,7 @@ impl Settings {
             image: image.to_owned(),
             pull_policy: PullPolicy::IfNotPresent,
             control: control.to_owned(),
-            token: TokenFrom::ServiceAccount {
-                audience: "tollway".to_owned(),
-                expiration_seconds: 3600,
-            },
+            token: TokenFrom::ServiceAccount { root_pin: None, expiration_seconds: 3600 },
             resources: DefaultResources {
                 cpu_request: text("10m"),
                 cpu_limit: None,

@@ -13,6 +13,8 @@ use crate::request::{Request, from_secret, literal};
 use crate::settings::{IpFamily, Settings, TokenFrom};
 
 const TOKEN_VOLUME: &str = "tollway-token";
+/// What a control plane of Kubernetes has the API server review tokens for.
+const AUDIENCE: &str = "tollway";
 const STATE_VOLUME: &str = "tollway-state";
 const CONFIGURATION_VOLUME: &str = "tollway-configuration";
 const RESOURCES_VOLUME: &str = "tollway-resources";
@@ -281,9 +283,7 @@ fn arguments(request: &Request, settings: &Settings) -> Vec<String> {
             format!("--app-id={app}"),
             "--namespace=$(NAMESPACE)".to_owned(),
             format!("--control={control}"),
-            format!("--token-file={TOKEN_FOLDER}/token"),
-            // The kubelet lets every user of a container read it; the container is the border.
-            "--allow-open-files".to_owned(),
+            "--instance=$(TOLLWAY_INSTANCE)".to_owned(),
             format!("--state-dir={STATE_FOLDER}/identity"),
             format!("--http-listen=127.0.0.1:{}", of(Listener::Http)),
             format!("--grpc-listen=127.0.0.1:{}", of(Listener::Grpc)),
@@ -311,6 +311,19 @@ fn arguments(request: &Request, settings: &Settings) -> Vec<String> {
             ]);
         }
     }
+    if request.style == Style::Own {
+        match &request.root_pin {
+            Some(pin) => arguments.extend([
+                format!("--pod-token-file={TOKEN_FOLDER}/token"),
+                format!("--root-pin={}", literal(pin)),
+            ]),
+            // The kubelet lets every user of a container read it; the container is the border.
+            None => arguments.extend([
+                format!("--token-file={TOKEN_FOLDER}/token"),
+                "--allow-open-files".to_owned(),
+            ]),
+        }
+    }
     let (file, folder) = match request.style {
         Style::Own => ("configuration", "resources-path"),
         Style::Daprd => ("config", "resources-path"),
@@ -336,15 +349,24 @@ fn own_variables(request: &Request) -> Vec<Value> {
         json!({"name": name, "valueFrom": from})
     };
     let text = |name: &str, value: &str| json!({"name": name, "value": value});
-    let mut variables = vec![field("NAMESPACE", "metadata.namespace")];
-    match request.style {
-        Style::Own => variables.push(field("TOLLWAY_POD_IP", "status.podIP")),
-        Style::Daprd => variables.extend([
-            field("DAPR_HOST_IP", "status.podIP"),
-            text("TOLLWAY_TOKEN_FILE", &format!("{TOKEN_FOLDER}/token")),
-            text("TOLLWAY_ALLOW_OPEN_FILES", "true"),
-            text("TOLLWAY_STATE_DIR", &format!("{STATE_FOLDER}/identity")),
-        ]),
+    let mut variables =
+        vec![field("NAMESPACE", "metadata.namespace"), field("TOLLWAY_INSTANCE", request.instance)];
+    let token = format!("{TOKEN_FOLDER}/token");
+    match (request.style, &request.root_pin) {
+        (Style::Own, _) => variables.push(field("TOLLWAY_POD_IP", "status.podIP")),
+        (Style::Daprd, pin) => {
+            variables.push(field("DAPR_HOST_IP", "status.podIP"));
+            variables.push(text("TOLLWAY_STATE_DIR", &format!("{STATE_FOLDER}/identity")));
+            variables.extend(match pin {
+                Some(pin) => [
+                    text("TOLLWAY_POD_TOKEN_FILE", &token),
+                    text("TOLLWAY_ROOT_PIN", &literal(pin)),
+                ],
+                None => {
+                    [text("TOLLWAY_TOKEN_FILE", &token), text("TOLLWAY_ALLOW_OPEN_FILES", "true")]
+                }
+            });
+        }
     }
     let tokens = request.shared_tokens.iter();
     variables.extend(tokens.map(|(name, secret)| from_secret(name, secret, "token")));
@@ -429,10 +451,10 @@ fn volumes(request: &Request, settings: &Settings) -> Vec<Value> {
         (Some(name), _) | (None, TokenFrom::Secret(name)) => {
             json!({"name": TOKEN_VOLUME, "secret": secret(name)})
         }
-        (None, TokenFrom::ServiceAccount { audience, expiration_seconds }) => json!({
+        (None, TokenFrom::ServiceAccount { expiration_seconds, .. }) => json!({
             "name": TOKEN_VOLUME,
             "projected": {"sources": [{"serviceAccountToken": {
-                "audience": audience,
+                "audience": AUDIENCE,
                 "expirationSeconds": expiration_seconds,
                 "path": "token",
             }}]},

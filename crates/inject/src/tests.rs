@@ -6,9 +6,12 @@ use serde_json::{Map, json};
 use super::*;
 
 const IMAGE: &str = "registry.example/tollway:0.1.0";
+const PIN: &str = "tollway1-root.west.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn settings() -> Settings {
-    Settings::new(IMAGE, "control.tollway:15010")
+    let root_pin = Some(PIN.to_owned());
+    let token = TokenFrom::ServiceAccount { root_pin, expiration_seconds: 3600 };
+    Settings { token, ..Settings::new(IMAGE, "control.tollway:15010") }
 }
 
 fn pod(annotations: Value) -> Value {
@@ -107,6 +110,31 @@ fn the_token_is_mounted_for_the_sidecar_alone() {
     assert_eq!(object["spec"]["containers"][0].get("volumeMounts"), None);
     let object = done(&asked(json!({"tollway.dev/token-secret": "join"}))).object;
     assert_eq!(object["spec"]["volumes"][0]["secret"]["secretName"], "join");
+    has(&object, "--token-file=/var/run/secrets/tollway/token");
+}
+
+#[test]
+fn a_sidecar_with_the_token_of_its_pod_knows_its_control_plane_and_its_own_name() {
+    let injected = done(&asked(json!({}))).object;
+    has(&injected, "--pod-token-file=/var/run/secrets/tollway/token");
+    has(&injected, &format!("--root-pin={PIN}"));
+    has(&injected, "--instance=$(TOLLWAY_INSTANCE)");
+    let instance = |object: &Value| {
+        let env = sidecar(object)["env"].as_array().unwrap().clone();
+        let variable = env.into_iter().find(|one| one["name"] == "TOLLWAY_INSTANCE").unwrap();
+        variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(instance(&injected), "metadata.name");
+    for name in ["web.v1".to_owned(), "w".repeat(53)] {
+        let mut pod = asked(json!({"tollway.dev/app": "web"}));
+        pod["metadata"]["name"] = json!(name);
+        assert_eq!(instance(&done(&pod).object), "metadata.uid", "{name}");
+    }
+    let without = Settings::new(IMAGE, "control.tollway:15010");
+    let refused = inject(&asked(json!({})), &Namespace::default(), &without).unwrap_err();
+    assert_eq!(refused.problem, Problem::NoRootPin);
+    let by_secret = asked(json!({"tollway.dev/token-secret": "join"}));
+    assert!(inject(&by_secret, &Namespace::default(), &without).is_ok());
 }
 
 #[test]
@@ -674,7 +702,7 @@ proptest! {
         let injection = inject(&object, &Namespace::default(), &settings).unwrap();
         let text = serde_json::to_string(&injection.patch).unwrap();
         let patch: json_patch::Patch = serde_json::from_str(&text).unwrap();
-        let mut patched = object.clone();
+        let mut patched = object;
         json_patch::patch(&mut patched, &patch).unwrap();
         prop_assert_eq!(patched, injection.object);
     }

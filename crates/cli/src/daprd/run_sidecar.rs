@@ -12,9 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollway_dapr::{Configuration, DaprdOptions, Files};
 use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
-use tollway_launch::{
-    Access, LaunchError, WhenAbsent, local_access, random_instance, state_folder,
-};
+use tollway_launch::{Access, WhenAbsent, local_access, random_instance, state_folder};
+use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, StateDirectory, TokenSource};
 use tollway_proxy::{
     AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
@@ -26,6 +25,7 @@ use tollway_telemetry::{DaprMetrics, LogTarget, start_daprd_log};
 use super::log_lines;
 use crate::async_runtime::block_on;
 use crate::command::api_tokens::tokens_of_environment;
+use crate::command::mesh::token_source;
 use crate::command::resources::read_files;
 use crate::failure::{Report, failure_of};
 
@@ -38,6 +38,11 @@ const CONTROL_OPTION: &str = "--control-plane-address";
 const TOKEN_FILE: &str = "TOLLWAY_TOKEN_FILE";
 /// The variable that has that file read although others than its owner can use it.
 const ALLOW_OPEN_FILES: &str = "TOLLWAY_ALLOW_OPEN_FILES";
+/// The variables that name the file with the token of a pod, and the root of the network that it joins.
+const POD_TOKEN_FILE: &str = "TOLLWAY_POD_TOKEN_FILE";
+const ROOT_PIN: &str = "TOLLWAY_ROOT_PIN";
+/// The variable with the name of this instance of the app; by default it is random.
+const INSTANCE: &str = "TOLLWAY_INSTANCE";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
@@ -171,19 +176,22 @@ fn log_event(event: ControlEvent) {
 
 /// The right to join: a token from a file or the environment for a control plane that is named, else one of
 /// the local control plane.
-async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
+async fn access(daprd: &DaprdOptions) -> Result<Access> {
     if let Some(control) = daprd.control.clone() {
-        return Ok(Access::named(control, token_source()));
+        return Ok(Access::named(control, token_of_environment()?));
     }
     let absent = WhenAbsent::Start { linger: LINGER };
-    local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await
+    Ok(local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await?)
 }
 
-/// Where the join token is. The flags are daprd's, so variables name the file.
-fn token_source() -> TokenSource {
-    let file = std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+/// Where the token is. The flags are daprd's, so variables name the file.
+fn token_of_environment() -> Result<TokenSource> {
+    let path = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let may_be_open = std::env::var(ALLOW_OPEN_FILES).is_ok_and(|value| value == "true");
-    TokenSource::of(file, may_be_open)
+    let root = std::env::var(ROOT_PIN).ok().filter(|text| !text.is_empty());
+    let root = root.map(|text| text.parse()).transpose();
+    let root = root.with_context(|| format!("the variable {ROOT_PIN} cannot be read"))?;
+    token_source(path(TOKEN_FILE), (path(POD_TOKEN_FILE), root), may_be_open)
 }
 
 /// Where the app is; of several addresses of a host first one of IPv4, as most apps listen there.
@@ -225,10 +233,15 @@ fn options(
         limits.h2.header_list_bytes = bytes.try_into().unwrap_or(u32::MAX);
     }
     let is_local = access.local.is_some();
-    let mut mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
+    let instance = match std::env::var(INSTANCE) {
+        Ok(name) if !name.is_empty() => Instance::new(&name)
+            .with_context(|| format!("the variable {INSTANCE} is no name of an instance"))?,
+        Ok(_) | Err(_) => random_instance()?,
+    };
+    let has_name = std::env::var_os(INSTANCE).is_none_or(|name| name.is_empty());
+    let mut mesh = MeshConfig::new(access.control, access.token, role, instance);
     mesh.locality = daprd.locality.clone();
-    mesh.state =
-        state_folder().filter(|_| !is_local).map(|path| StateDirectory { path, has_name: true });
+    mesh.state = state_folder().filter(|_| !is_local).map(|path| StateDirectory { path, has_name });
     let plane = PlaneOptions {
         admin_listen: daprd.metrics,
         threads: 1,

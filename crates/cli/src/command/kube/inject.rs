@@ -14,6 +14,7 @@ use tollway_inject::{
     TokenFrom, Unmarked, inject,
 };
 use tollway_model::{ErrorCode, decode_text};
+use tollway_proxy::mesh::RootPin;
 
 use crate::failure::Failure;
 
@@ -38,9 +39,10 @@ pub(crate) struct InjectArgs {
     /// service account.
     #[arg(long, value_name = "SECRET")]
     token_secret: Option<String>,
-    /// Audience of the token of the service account.
-    #[arg(long, value_name = "NAME", default_value = "tollway", conflicts_with = "token_secret")]
-    token_audience: String,
+    /// The root of the network, as `tollway identity root` prints it: by it the sidecar recognises the
+    /// control plane that it shows the token of its service account to.
+    #[arg(long, value_name = "PIN", conflicts_with = "token_secret")]
+    root_pin: Option<RootPin>,
     /// Namespace of objects that name none.
     #[arg(short = 'n', long, value_name = "NAME", default_value = "default")]
     namespace: String,
@@ -163,7 +165,7 @@ impl InjectArgs {
         let token = match &self.token_secret {
             Some(name) => TokenFrom::Secret(name.clone()),
             None => TokenFrom::ServiceAccount {
-                audience: self.token_audience.clone(),
+                root_pin: self.root_pin.as_ref().map(ToString::to_string),
                 expiration_seconds: TOKEN_SECONDS,
             },
         };

@@ -8,7 +8,8 @@ use crate::daprd::words_of;
 
 fn settings() -> Settings {
     let unmarked = Unmarked::Inject;
-    Settings { unmarked, ..Settings::new("tollway:1", "control:15010") }
+    let token = TokenFrom::Secret("join".to_owned());
+    Settings { unmarked, token, ..Settings::new("tollway:1", "control:15010") }
 }
 
 /// The arguments of the sidecar of a pod with these annotations.
@@ -26,8 +27,8 @@ fn arguments(annotations: &Value) -> Vec<String> {
     let args = &list.last().unwrap()["args"];
     // What the kubelet puts for them.
     let filled = |text: &str| {
-        let text = text.replace("$(NAMESPACE)", "shop").replace("$(TOLLWAY_POD_IP)", "10.0.0.7");
-        text.replace("$$", "$")
+        let text = text.replace("$(NAMESPACE)", "shop").replace("$(TOLLWAY_INSTANCE)", "web-1");
+        text.replace("$(TOLLWAY_POD_IP)", "10.0.0.7").replace("$$", "$")
     };
     args.as_array().unwrap().iter().map(|arg| filled(arg.as_str().unwrap())).collect()
 }
