@@ -239,14 +239,19 @@ impl World {
                 let held = Held::from([("cart".to_owned(), all)]);
                 let name = self.name(at);
                 let before = self.placement.grants("cart");
-                let _ = self.placement.enter(&name, &held, self.now);
+                let wrong = self.placement.enter(&name, &held, self.now);
                 for ((host, _), shards) in self.placement.grants("cart") {
                     let had = |shard| {
                         before.iter().any(|((of, _), set)| *of == host && set.contains(shard))
                     };
                     assert!(shards.iter().all(had), "a claim gives a host nothing");
                 }
-                // It holds what it was granted last.
+                // What it holds under another epoch than it claims is free by its own words.
+                let holdings = &mut self.hosts[at].holdings;
+                wrong.iter().for_each(|order| holdings.obey(order));
+                for shard in Shard::all() {
+                    holdings.give_back("cart", shard);
+                }
                 self.enter(at);
             }
             Step::Pass(tenths) => (0..tenths).for_each(|_| self.tick()),
