@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,9 +14,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
 use tollway_model::RunningConfig;
 
+use crate::bounded::Bounded;
 use crate::metrics::{Page, names};
 
 /// Connections served at once; for one more the quietest ends.
@@ -63,49 +62,18 @@ const ROUTES: [(&str, Shown); 4] = [
 
 /// Serves `/metrics`, `/config`, `/healthz` and `/readyz` until it is dropped.
 pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
-    let mut open = OpenConnections::default();
+    let mut open = Bounded::new(ADMIN_CONNECTIONS, CONNECTION_LIFE);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => open.serve(stream, Arc::clone(&facts)),
+            Ok((stream, _)) => {
+                let facts = Arc::clone(&facts);
+                open.serve(|note| serve_connection(stream, facts, note));
+            }
             Err(error) => {
                 tracing::warn!(%error, "the admin port cannot accept; it tries again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-/// The connections that are open. For one too many, the one without a request for longest ends, so that
-/// connections that do nothing cannot hold the port.
-#[derive(Default)]
-struct OpenConnections {
-    served: JoinSet<()>,
-    /// Each with the number of its last request.
-    open: Vec<(AbortHandle, Arc<AtomicU64>)>,
-    /// Connections and requests so far.
-    count: Arc<AtomicU64>,
-}
-
-impl OpenConnections {
-    fn serve(&mut self, stream: TcpStream, facts: Arc<dyn AdminFacts>) {
-        while self.served.try_join_next().is_some() {}
-        self.open.retain(|(task, _)| !task.is_finished());
-        if self.open.len() >= ADMIN_CONNECTIONS {
-            let last_request = |at: &usize| self.open[*at].1.load(Ordering::Relaxed);
-            if let Some(quietest) = (0..self.open.len()).min_by_key(last_request) {
-                self.open.swap_remove(quietest).0.abort();
-            }
-        }
-        let count = Arc::clone(&self.count);
-        let last = Arc::new(AtomicU64::new(count.fetch_add(1, Ordering::Relaxed)));
-        let noted = Arc::clone(&last);
-        let task = self.served.spawn(async move {
-            let note =
-                move || noted.store(count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-            let served = serve_connection(stream, facts, note);
-            let _ = tokio::time::timeout(CONNECTION_LIFE, served).await;
-        });
-        self.open.push((task, last));
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod admin;
+mod bounded;
 mod daprd_lines;
 mod handoff;
 mod log;
@@ -17,6 +18,7 @@ mod written;
 
 pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};
+pub use bounded::Bounded;
 pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_daprd_log, start_log};
 pub use log_limiter::{LOG_LINE_EVERY, LOG_LINES, LOG_SUBJECTS, LogLimiter};
