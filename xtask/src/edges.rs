@@ -59,7 +59,7 @@ pub(crate) const CRATES: &[Crate] = &[
         "control",
         &["model", "routing", "actors", "net", "wire", "identity", "dial", "store", "telemetry"],
     ),
-    part("kube", &["control"]),
+    part("kube", &["model", "identity", "control"]),
     part(
         "launch",
         &[

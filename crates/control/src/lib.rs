@@ -61,4 +61,4 @@ pub use options::{
 };
 pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
-pub use pods::{PodOptions, Pods, PodsError, ProvenPod, Proving};
+pub use pods::{Announcing, PodOptions, Pods, PodsError, ProvenPod, Proving};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
-use tollway_identity::{Authority, Credentials};
+use tollway_identity::{Authority, Credentials, RootPin};
 use tollway_model::{AddressRange, ErrorCode, RunningConfig};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::AdminServer;
@@ -256,6 +256,10 @@ impl Parts {
             self.ended.clone(),
             background.stop.clone(),
         ));
+        if let Some(cluster) = self.cluster.clone() {
+            let root = RootPin::of(self.authority.network(), self.authority.root_der());
+            background.spawn_until_stop(cluster.announce(root));
+        }
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
         background.spawn(link::supervise(self.peering.clone()));
         let standstill = self.standstill.clone();

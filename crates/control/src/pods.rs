@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tollway_model::ServiceAccount;
+use tollway_identity::RootPin;
+use tollway_model::KubeName;
 use tonic::Status;
+use tracing::{info, warn};
 
 pub(crate) use self::decide::PodRefusal;
 use self::decide::{decide_pod, decide_shape};
@@ -23,6 +25,10 @@ use crate::issue::{Claim, Refusal};
 const REVIEWS_LIMIT: usize = 32;
 /// Time for a review to begin and to end.
 const REVIEW_WITHIN: Duration = Duration::from_secs(8);
+
+/// From a failed announcement to the next: at first, and at most.
+const ANNOUNCED_AGAIN_AFTER: Duration = Duration::from_millis(500);
+const ANNOUNCED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a cluster reports of a pod whose token it has reviewed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,10 +57,16 @@ pub enum PodsError {
 /// The answer of a cluster, once it is there.
 pub type Proving<'a> = Pin<Box<dyn Future<Output = Result<ProvenPod, PodsError>> + Send + 'a>>;
 
-/// Asks the API server of a cluster which pod a token is of.
+/// The outcome of an announcement, once it is there.
+pub type Announcing<'a> = Pin<Box<dyn Future<Output = Result<(), PodsError>> + Send + 'a>>;
+
+/// The API server of a cluster: which pod a token is of, and where the cluster finds this network's root.
 pub trait Pods: Send + Sync + fmt::Debug {
     /// The pod that holds `token`, which is for this network's audience, as it is now.
     fn prove<'a>(&'a self, token: &'a str) -> Proving<'a>;
+
+    /// Writes the pin of this network's root into the ConfigMap `at`.
+    fn announce<'a>(&'a self, at: &'a KubeName, root: &'a RootPin) -> Announcing<'a>;
 }
 
 /// Pods of one cluster may have identities of this network.
@@ -62,7 +74,9 @@ pub trait Pods: Send + Sync + fmt::Debug {
 pub struct PodOptions {
     pub pods: Arc<dyn Pods>,
     /// Pods of this service account are gateways of the network. `None`: no pod is one.
-    pub gateways: Option<ServiceAccount>,
+    pub gateways: Option<KubeName>,
+    /// The ConfigMap that receives the pin of this network's root. `None`: none does.
+    pub root: Option<KubeName>,
 }
 
 /// The pods of a network's cluster. Clones share the bound.
@@ -75,6 +89,19 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(options: PodOptions) -> Self {
         Self { options, reviews: Arc::new(Semaphore::new(REVIEWS_LIMIT)) }
+    }
+
+    /// Makes the root known in the cluster, as often as that fails.
+    pub(crate) async fn announce(self, root: RootPin) {
+        let Some(at) = &self.options.root else { return };
+        let mut pause = ANNOUNCED_AGAIN_AFTER;
+        while let Err(error) = self.options.pods.announce(at, &root).await {
+            let hint = "it needs the rights to get, create and patch this ConfigMap";
+            warn!(configmap = %at, %error, hint, "the root pin is not written");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(ANNOUNCED_AGAIN_WITHIN);
+        }
+        info!(configmap = %at, %root, "the root pin is written");
     }
 
     /// The pod that the token is of.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{Network, bootstrap_by};
-use tollway_control::{PodOptions, Pods, PodsError, ProvenPod, Proving};
+use tokio::sync::watch;
+use tollway_control::{Announcing, PodOptions, Pods, PodsError, ProvenPod, Proving};
 use tollway_identity::{KeyPair, RootPin};
-use tollway_model::ErrorCode;
+use tollway_model::{ErrorCode, KubeName};
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
 use tonic::{Code, Status};
@@ -20,6 +21,9 @@ use tonic::{Code, Status};
 #[derive(Debug, Default)]
 struct TestCluster {
     asked: AtomicU64,
+    /// Announcements that have failed, and the one that has not.
+    refused: AtomicU64,
+    announced: watch::Sender<Option<(String, String)>>,
 }
 
 impl Pods for TestCluster {
@@ -39,6 +43,18 @@ impl Pods for TestCluster {
         };
         Box::pin(std::future::ready(answer))
     }
+
+    /// The first one fails.
+    fn announce<'a>(&'a self, at: &'a KubeName, root: &'a RootPin) -> Announcing<'a> {
+        let is_first = self.refused.fetch_add(1, Ordering::Relaxed) == 0;
+        Box::pin(async move {
+            if is_first {
+                return Err(PodsError::Unavailable("configmaps is forbidden".to_owned()));
+            }
+            self.announced.send_replace(Some((at.to_string(), root.to_string())));
+            Ok(())
+        })
+    }
 }
 
 struct World {
@@ -52,7 +68,7 @@ impl World {
         let cluster = Arc::new(TestCluster::default());
         let pods: Arc<dyn Pods> = Arc::<TestCluster>::clone(&cluster);
         let gateways = Some("default/edge".parse().unwrap());
-        let options = PodOptions { pods, gateways };
+        let options = PodOptions { pods, gateways, root: Some("tollway/root".parse().unwrap()) };
         let mut network = Network::start_with("west", |o| o.pods = Some(options)).await;
         let root = network.admin.status().await.unwrap().root_pin.parse().unwrap();
         Self { network, cluster, root }
@@ -79,6 +95,15 @@ impl World {
     async fn refused(&self, pod_token: &str, service: &str, instance: &str) -> Status {
         self.enrol(pod_token, service, instance).await.unwrap_err()
     }
+}
+
+#[tokio::test]
+async fn the_root_is_made_known_in_the_cluster_also_after_a_failure() {
+    let world = World::start().await;
+    let mut announced = world.cluster.announced.subscribe();
+    let told = announced.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(told, Some(("tollway/root".to_owned(), world.root.to_string())));
+    assert!(world.cluster.refused.load(Ordering::Relaxed) >= 2);
 }
 
 fn code(status: &Status) -> Option<ErrorCode> {

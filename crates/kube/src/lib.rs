@@ -6,11 +6,14 @@
 mod proof;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use thiserror::Error;
-use tollway_control::{Pods, PodsError, ProvenPod, Proving};
+use tollway_control::{Announcing, Pods, PodsError, ProvenPod, Proving};
+use tollway_identity::RootPin;
+use tollway_model::{KubeName, chain};
 
 /// The audience of the tokens by which pods prove who they are to a control plane.
 pub const AUDIENCE: &str = "tollway";
@@ -60,6 +63,20 @@ impl Cluster {
         let pod = pod.map_err(|error| unavailable("get pods", &error))?;
         proof::proven(holder, pod.as_ref())
     }
+
+    async fn write_root(&self, at: &KubeName, root: &RootPin) -> Result<(), PodsError> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &at.namespace);
+        let data = [(ROOT_PIN_KEY, root.to_string()), (NETWORK_KEY, root.network().to_string())];
+        let map = ConfigMap {
+            metadata: ObjectMeta { name: Some(at.name.clone()), ..ObjectMeta::default() },
+            data: Some(data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect()),
+            ..ConfigMap::default()
+        };
+        let parameters = PatchParams::apply(WRITER).force();
+        let written = maps.patch(&at.name, &parameters, &Patch::Apply(&map)).await;
+        let right = "get, create and patch configmaps";
+        written.map(drop).map_err(|error| unavailable(right, &error))
+    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -68,9 +85,19 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
+/// The name under which the API server keeps what is written here apart from what others write.
+const WRITER: &str = "tollway";
+/// Keys of the ConfigMap of a network.
+pub const ROOT_PIN_KEY: &str = "root-pin";
+const NETWORK_KEY: &str = "network";
+
 impl Pods for Cluster {
     fn prove<'a>(&'a self, token: &'a str) -> Proving<'a> {
         Box::pin(self.pod_of(token))
+    }
+
+    fn announce<'a>(&'a self, at: &'a KubeName, root: &'a RootPin) -> Announcing<'a> {
+        Box::pin(self.write_root(at, root))
     }
 }
 
@@ -84,7 +111,5 @@ fn unavailable(right: &str, error: &kube::Error) -> PodsError {
             status.message
         ));
     }
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    let texts = causes.map(|cause| format!(": {cause}"));
-    PodsError::Unavailable(std::iter::once(error.to_string()).chain(texts).collect())
+    PodsError::Unavailable(chain(error))
 }

@@ -1,22 +1,23 @@
-//! Service accounts of Kubernetes clusters.
+//! Names of objects of Kubernetes clusters.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A service account of a cluster. Its text form is `NAMESPACE/NAME`.
+/// The name of an object in a namespace of a cluster, such as a service account. Its text form is
+/// `NAMESPACE/NAME`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServiceAccount {
+pub struct KubeName {
     pub namespace: String,
     pub name: String,
 }
 
-impl fmt::Display for ServiceAccount {
+impl fmt::Display for KubeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-impl FromStr for ServiceAccount {
+impl FromStr for KubeName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -35,15 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_account_is_a_namespace_and_a_name() {
-        let account: ServiceAccount = "tollway/gateway".parse().unwrap();
-        assert_eq!((account.namespace.as_str(), account.name.as_str()), ("tollway", "gateway"));
-        assert_eq!(account.to_string(), "tollway/gateway");
+    fn a_name_has_its_namespace_before_it() {
+        let name: KubeName = "tollway/gateway".parse().unwrap();
+        assert_eq!((name.namespace.as_str(), name.name.as_str()), ("tollway", "gateway"));
+        assert_eq!(name.to_string(), "tollway/gateway");
         for text in ["", "gateway", "/gateway", "tollway/", "a/b/c"] {
-            assert!(
-                text.parse::<ServiceAccount>().unwrap_err().contains("NAMESPACE/NAME"),
-                "{text}"
-            );
+            assert!(text.parse::<KubeName>().unwrap_err().contains("NAMESPACE/NAME"), "{text}");
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod egress;
 pub mod failover;
 pub mod failure;
 mod host_names;
+mod kube_name;
 mod locality;
 mod mode;
 mod name;
@@ -23,7 +24,6 @@ mod probe_secret;
 mod revocation;
 pub mod route;
 mod service;
-mod service_account;
 mod text;
 mod trace;
 pub mod traffic_policy;
@@ -35,6 +35,7 @@ pub use egress::{Egress, EgressDefault, HostName};
 pub use failover::Failover;
 pub use failure::ErrorCode;
 pub use host_names::HostNames;
+pub use kube_name::KubeName;
 pub use locality::{AREA_NAME_BYTES, AreaName, AreaNameError, Level, Locality};
 pub use mode::Mode;
 pub use name::{
@@ -56,7 +57,6 @@ pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Unready, Workload,
 };
-pub use service_account::ServiceAccount;
 pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};
 pub use traffic_policy::TrafficPolicy;

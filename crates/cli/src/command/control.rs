@@ -23,12 +23,12 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let (reloads, config) = watch(given, flags);
     // Its connections are many, and a shell or a unit gives few descriptors.
     let is_in_kubernetes = settings.kubernetes;
-    let gateways = settings.kubernetes_gateways.clone();
+    let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
     let mut options = Options { config, ..options(settings)? };
     block_on(async {
         if is_in_kubernetes {
             let pods = Arc::new(Cluster::find().await?);
-            options.pods = Some(PodOptions { pods, gateways });
+            options.pods = Some(PodOptions { pods, gateways, root });
         }
         let end = end_of(&reloads)?;
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;

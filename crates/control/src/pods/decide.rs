@@ -1,7 +1,7 @@
 //! Which identity a pod may have. Pure.
 
 use thiserror::Error;
-use tollway_model::{ErrorCode, ServiceAccount};
+use tollway_model::{ErrorCode, KubeName};
 
 use super::ProvenPod;
 use crate::connections::is_system;
@@ -89,13 +89,12 @@ pub(super) fn decide_shape(token: &str) -> Result<(), PodRefusal> {
 pub(super) fn decide_pod(
     pod: &ProvenPod,
     claim: &Claim,
-    gateways: Option<&ServiceAccount>,
+    gateways: Option<&KubeName>,
 ) -> Result<(), PodRefusal> {
     let (service, asked) = (&claim.service, claim.service.to_string());
     let (name, namespace) = (pod.name.clone(), pod.namespace.clone());
     if is_gateway(service) {
-        let own =
-            ServiceAccount { namespace: namespace.clone(), name: pod.service_account.clone() };
+        let own = KubeName { namespace: namespace.clone(), name: pod.service_account.clone() };
         if gateways != Some(&own) {
             return Err(PodRefusal::NotAGateway { pod: name, account: own.to_string() });
         }
@@ -169,7 +168,7 @@ mod tests {
     #[test]
     fn only_pods_of_the_named_service_account_are_gateways() {
         let gateway = claim(SYSTEM_NAMESPACE, GATEWAY_APP, UID);
-        let account = |namespace: &str, name: &str| ServiceAccount {
+        let account = |namespace: &str, name: &str| KubeName {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tollway_model::{AddressRange, NetworkName, ServiceAccount, TrustDomain};
+use tollway_model::{AddressRange, KubeName, NetworkName, TrustDomain};
 
 use super::Log;
 use crate::serial::part;
@@ -75,7 +75,11 @@ pub struct Control {
     pub kubernetes: bool,
     /// The service account whose pods are gateways of this network [default: none].
     #[setting(form = "NAMESPACE/NAME")]
-    pub kubernetes_gateways: Option<ServiceAccount>,
+    pub kubernetes_gateways: Option<KubeName>,
+    /// The ConfigMap that receives the name of this network, and the pin of its root, for those who
+    /// inject sidecars [default: none].
+    #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]
+    pub kubernetes_root: Option<KubeName>,
     /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
     /// keeps what is recorded today from computers to come.
     #[setting()]
