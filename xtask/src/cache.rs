@@ -6,6 +6,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::env::{temp_dir, var_os};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
@@ -70,6 +71,32 @@ impl CargoTool {
     }
 }
 
+/// Has `make` fill a folder of the cache unless it is there, and whole. Of several that want it one
+/// makes it, and the others wait; what a killed maker left is made from the beginning.
+///
+/// # Errors
+///
+/// Those of `make`, and that the folder cannot be written.
+pub(crate) fn once(folder: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let failed = || format!("could not make {}", folder.display());
+    let above = folder.parent().with_context(failed)?;
+    std::fs::create_dir_all(above).with_context(failed)?;
+    // The kernel unlocks the file when its holder ends, however it ends.
+    let lock = File::create(folder.with_added_extension("lock")).with_context(failed)?;
+    lock.lock().with_context(failed)?;
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let partial = folder.with_added_extension("partial");
+    remove_folder(&partial)?;
+    std::fs::create_dir(&partial).with_context(failed)?;
+    make(&partial)?;
+    std::fs::rename(&partial, folder).with_context(failed)
+}
+
 /// Removes a folder with all that is in it, if it is there.
 pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
@@ -92,6 +119,10 @@ pub(crate) fn link(target: &Path, at: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use anyhow::bail;
+
     use super::*;
 
     #[test]
@@ -109,5 +140,32 @@ mod tests {
             link(Path::new(target), &at).unwrap();
             assert_eq!(std::fs::read_link(&at).unwrap(), Path::new(target));
         }
+    }
+
+    #[test]
+    fn a_folder_is_made_once_by_however_many_and_never_left_half_made() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("tools/a");
+        let failed = once(&folder, |partial| {
+            std::fs::write(partial.join("half"), "")?;
+            bail!("no luck")
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "no luck");
+        assert!(!folder.exists());
+        let made = AtomicU8::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let make = |partial: &Path| {
+                        made.fetch_add(1, Ordering::Relaxed);
+                        assert!(!partial.join("half").exists());
+                        Ok(std::fs::write(partial.join("whole"), "")?)
+                    };
+                    once(&folder, make).unwrap();
+                    assert!(folder.join("whole").is_file());
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
     }
 }

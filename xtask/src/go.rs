@@ -5,6 +5,7 @@
 //! [`crate::cache`]; a link in `target/tools` leads to each tool.
 
 use std::fs::Permissions;
+use std::hash::Hash;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,19 +106,31 @@ pub(crate) fn is_built(workspace: &Workspace, name: &str) -> bool {
 pub(crate) fn build(workspace: &Workspace, name: &str, package: &str) -> Result<()> {
     let built = built(workspace, name)?;
     if !is_executable(&built) {
-        let mut go = Command::new(toolchain()?);
-        go.current_dir(workspace.go_module(name)).args(["build", "-o"]).arg(&built).arg(package);
-        // They are static: none needs a C compiler or library.
-        go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
-        process::run(&mut go)?;
+        let mut go = build_command(&workspace.go_module(name))?;
+        process::run(go.arg("-o").arg(&built).arg(package))?;
     }
     cache::link(&built, &workspace.tools().join(name))
 }
 
-/// Where the tool's program is in the cache: the folder's name is made of Go's version and of all
-/// files of the module.
+/// `go build` in a module as it is, without a C compiler or library: what it builds is static.
+///
+/// # Errors
+///
+/// Says that Go cannot be had.
+pub(crate) fn build_command(module: &Path) -> Result<Command> {
+    let mut go = Command::new(toolchain()?);
+    go.current_dir(module).arg("build").env("GOTOOLCHAIN", "local");
+    go.env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
+    Ok(go)
+}
+
+/// Where the tool's program is in the cache.
 fn built(workspace: &Workspace, name: &str) -> Result<PathBuf> {
-    let module = workspace.go_module(name);
+    Ok(cache::entry(name, pins(&workspace.go_module(name))?).join(name))
+}
+
+/// What the build of a module depends on: Go's version and all files of the module.
+pub(crate) fn pins(module: &Path) -> Result<impl Hash + use<>> {
     let read = || -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
         let mut files = Vec::new();
         for entry in module.read_dir()? {
@@ -129,7 +142,7 @@ fn built(workspace: &Workspace, name: &str) -> Result<PathBuf> {
         Ok(files)
     };
     let files = read().with_context(|| format!("could not read {}", module.display()))?;
-    Ok(cache::entry(name, (VERSION, files)).join(name))
+    Ok((VERSION, files))
 }
 
 #[cfg(test)]

@@ -14,12 +14,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::cache::remove_folder;
 use crate::process;
 use crate::workspace::Workspace;
-use contents::Contents;
-use layout::{Image, Name};
+pub(crate) use contents::Contents;
+use contents::{PROGRAM, USER};
+pub(crate) use layout::{Image, Name};
 
 /// Most bytes of the image as it is sent to a node.
 const LIMIT_BYTES: u64 = 20_000_000;
@@ -54,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     };
     let name: Name = options.name.parse()?;
     let contents = Contents::of(&program, &options.authorities)?;
-    let image = Image::of(&contents, &name, LEVEL)?;
+    let image = Image::of(&contents, &settings(), &name, Some(LEVEL))?;
     let size = image.sent_bytes();
     let out = options.out.clone().unwrap_or_else(|| workspace.target.join("image"));
     let (layout, archive) = (out.join("layout"), out.join("tollway.tar"));
@@ -62,8 +64,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     remove_folder(&layout)?;
     image.write_layout(&layout)?;
     image.write_archive(&archive)?;
-    for file in contents.files() {
-        println!("file     {:>9} {}", file.bytes.len(), file.path);
+    for (path, file) in contents.files() {
+        println!("file     {:>9} {path}", file.bytes.len());
     }
     println!("image    {}", name.full());
     println!("digest   {}", image.digest());
@@ -76,6 +78,21 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// How a container of the shipped program is started.
+fn settings() -> Value {
+    json!({
+        "User": format!("{USER}:{USER}"),
+        "Env": ["PATH=/"],
+        "Entrypoint": [PROGRAM],
+        "WorkingDir": "/",
+        "Labels": {
+            "org.opencontainers.image.title": "tollway",
+            "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+            "org.opencontainers.image.licenses": "Apache-2.0",
+        },
+    })
 }
 
 #[cfg(test)]

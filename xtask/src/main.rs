@@ -5,6 +5,7 @@
 mod advisories;
 mod bpf;
 mod cache;
+mod cluster;
 mod codegen;
 mod deny;
 mod deps;
@@ -29,7 +30,7 @@ mod tools;
 mod words;
 mod workspace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -64,6 +65,11 @@ enum Command {
     Profile,
     /// Make the container image of the shipped program: an OCI layout, and an archive of it.
     Image(image::Options),
+    /// Run two real Kubernetes clusters on this machine, for tests.
+    Cluster {
+        #[command(subcommand)]
+        command: cluster::Command,
+    },
     /// Look for inputs that break a parser; keep those that reach new code.
     Fuzz(fuzz::Options),
     /// Run one of the measured proofs; without a name, list them.
@@ -89,13 +95,21 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<()> {
+    // Some of its commands run where there is no workspace.
+    if let Command::Cluster { command } = command {
+        return cluster::run(command).map_err(|error| with_shortage(error, &[&*cache::root()]));
+    }
     let workspace = Workspace::load()?;
-    perform(command, &workspace).map_err(|error| {
-        match space::shortage([&*workspace.target, &*cache::root()]) {
-            Some(shortage) => error.context(shortage),
-            None => error,
-        }
-    })
+    perform(command, &workspace)
+        .map_err(|error| with_shortage(error, &[&*workspace.target, &*cache::root()]))
+}
+
+/// An error, under the shortage of space that may be its cause.
+fn with_shortage(error: anyhow::Error, folders: &[&Path]) -> anyhow::Error {
+    match space::shortage(folders.iter().copied()) {
+        Some(shortage) => error.context(shortage),
+        None => error,
+    }
 }
 
 fn perform(command: Command, workspace: &Workspace) -> Result<()> {
@@ -113,6 +127,7 @@ fn perform(command: Command, workspace: &Workspace) -> Result<()> {
         Command::Bpf => bpf::run(),
         Command::Profile => profile::run(workspace),
         Command::Image(options) => image::run(workspace, &options),
+        Command::Cluster { command } => cluster::run(command),
         Command::Fuzz(options) => fuzz::run(workspace, &options),
         Command::Proof { name, quick, before } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };

@@ -281,6 +281,9 @@ pub(crate) const APPS_TOOLS: &[Tool] = &[Tool {
     source: Source::Go("github.com/dapr/cli"),
 }];
 
+/// What clusters need of [`TOOLS`].
+const CLUSTER_TOOLS: &[&str] = &["curl", "go", "ip", "nft", "openssl"];
+
 /// Whether the table has a tool of this name, so that no test may miss it in CI.
 pub(crate) fn is_listed(name: &str) -> bool {
     TOOLS.iter().any(|tool| tool.name == name)
@@ -307,8 +310,14 @@ pub(crate) fn install_for_apps(workspace: &Workspace) {
     bring(workspace, APPS_TOOLS);
 }
 
+/// Installs the packages that clusters of Kubernetes need.
+pub(crate) fn install_for_clusters(workspace: &Workspace) {
+    let wanted = TOOLS.iter().filter(|tool| CLUSTER_TOOLS.contains(&tool.name));
+    install_packages(&packages(wanted.filter(|tool| !is_here(tool, workspace))));
+}
+
 fn bring(workspace: &Workspace, tools: &'static [Tool]) {
-    install_packages(workspace, tools);
+    install_packages(&packages(missing(workspace, tools)));
     build_go_tools(workspace, tools);
     install_python_tools(workspace, tools);
 }
@@ -334,8 +343,7 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
     }
 }
 
-fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
-    let packages = packages(missing(workspace, tools));
+fn install_packages(packages: &[&str]) {
     if packages.is_empty() {
         return;
     }
@@ -352,7 +360,7 @@ fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
     let apt = |arguments: &[&str]| {
         process::run(Command::new(become_root[0]).args(&become_root[1..]).args(arguments))
     };
-    let install = || apt(&[&["install", "--no-install-recommends"], &packages[..]].concat());
+    let install = || apt(&[&["install", "--no-install-recommends"], packages].concat());
     // Package lists may be absent or too old, so a failure earns one refresh.
     if install().or_else(|_| apt(&["update"]).and_then(|()| install())).is_err() {
         eprintln!("tools: the packages could not be installed; by hand: {by_hand}");
@@ -438,6 +446,11 @@ mod tests {
     fn package_of_two_tools_is_installed_once() {
         let packages = packages(TOOLS.iter());
         assert_eq!(packages.iter().filter(|package| **package == "nghttp2-client").count(), 1);
+    }
+
+    #[test]
+    fn clusters_need_tools_that_are_listed() {
+        assert!(CLUSTER_TOOLS.iter().all(|name| is_listed(name)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is in the image: the program, the libraries that its loader finds, the loader, and the few files
+//! What is in an image: programs, the libraries that their loader finds, the loader, and the few files
 //! that they read.
 
 use std::collections::BTreeMap;
@@ -15,49 +15,72 @@ const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// A file of the image.
 pub(super) struct File {
-    pub(super) path: String,
     pub(super) mode: u32,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The files of an image in the order of their paths, and the processor that they are for.
-pub(super) struct Contents {
-    files: Vec<File>,
+/// The files of an image in the order of their paths, its symbolic links with what they lead to, and the
+/// processor that it is for.
+pub(crate) struct Contents {
+    files: BTreeMap<String, File>,
+    links: BTreeMap<String, String>,
     pub(super) architecture: &'static str,
 }
 
 impl Contents {
-    /// A program with all that it needs.
+    /// The shipped program with all that it needs.
     pub(super) fn of(program: &Path, authorities: &Path) -> Result<Self> {
-        let bytes = read(program)?;
-        let architecture = architecture(&bytes)
-            .with_context(|| format!("{} is no program for Linux", program.display()))?;
-        let mut files = BTreeMap::new();
-        files.insert(PROGRAM.to_owned(), (0o755, bytes));
-        for library in libraries(program)? {
-            let path = library.to_str().context("a library has a path that is no text")?;
-            files.insert(path.to_owned(), (0o755, read(&library)?));
-        }
-        files.insert(AUTHORITIES.to_owned(), (0o644, read(authorities)?));
+        let mut contents = Self::of_programs(&[(PROGRAM, program)])?;
+        contents.file(AUTHORITIES, 0o644, read(authorities)?);
         for (path, text) in [
             ("/etc/passwd", format!("tollway:x:{USER}:{USER}:Tollway:/:/sbin/nologin\n")),
             ("/etc/group", format!("tollway:x:{USER}:\n")),
             // Names of a pod and of the cluster, in this order.
             ("/etc/nsswitch.conf", "hosts: files dns\n".to_owned()),
         ] {
-            files.insert(path.to_owned(), (0o644, text.into_bytes()));
+            contents.file(path, 0o644, text.into_bytes());
         }
-        let files = files.into_iter().map(|(path, (mode, bytes))| File { path, mode, bytes });
-        Ok(Self { files: files.collect(), architecture })
+        Ok(contents)
     }
 
-    pub(super) fn files(&self) -> &[File] {
-        &self.files
+    /// Programs of this machine, each under its path in the image, with the libraries that their loader
+    /// finds.
+    pub(crate) fn of_programs(programs: &[(&str, &Path)]) -> Result<Self> {
+        let (files, links) = (BTreeMap::new(), BTreeMap::new());
+        let mut contents = Self { files, links, architecture: "" };
+        for (path, program) in programs {
+            let bytes = read(program)?;
+            contents.architecture = architecture(&bytes)
+                .with_context(|| format!("{} is no program for Linux", program.display()))?;
+            contents.file(path, 0o755, bytes);
+            for library in libraries(program)? {
+                let path = library.to_str().context("a library has a path that is no text")?;
+                contents.file(path, 0o755, read(&library)?);
+            }
+        }
+        Ok(contents)
+    }
+
+    fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
+        self.files.insert(path.to_owned(), File { mode, bytes });
+    }
+
+    /// Adds a symbolic link.
+    pub(crate) fn link(&mut self, path: &str, target: &str) {
+        self.links.insert(path.to_owned(), target.to_owned());
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &File)> {
+        self.files.iter().map(|(path, file)| (path.as_str(), file))
+    }
+
+    pub(super) fn links(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.links.iter().map(|(path, target)| (path.as_str(), target.as_str()))
     }
 
     /// Bytes of all files.
     pub(super) fn bytes(&self) -> usize {
-        self.files.iter().map(|file| file.bytes.len()).sum()
+        self.files.values().map(|file| file.bytes.len()).sum()
     }
 }
 

@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::contents::{Contents, PROGRAM, USER};
+use super::contents::Contents;
 use super::{gzip, tar};
 
 /// When it was made, for those who ask: the time that all images of all versions have.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
 /// Where an image is found: `tollway:1` is `docker.io/library/tollway:1`, as container runtimes read it.
-pub(super) struct Name {
+pub(crate) struct Name {
     given: String,
     full: String,
 }
@@ -26,7 +26,7 @@ struct Blob {
     media_type: &'static str,
 }
 
-pub(super) struct Image {
+pub(crate) struct Image {
     layer: Blob,
     config: Blob,
     manifest: Blob,
@@ -102,29 +102,29 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 impl Image {
-    pub(super) fn of(contents: &Contents, name: &Name, level: u8) -> Result<Self> {
+    /// An image with these settings for its containers, in the form of the specification. Without a level
+    /// its layer is not compressed.
+    pub(crate) fn of(
+        contents: &Contents,
+        settings: &Value,
+        name: &Name,
+        level: Option<u8>,
+    ) -> Result<Self> {
         let unpacked = layer(contents)?;
         let diff = digest(&unpacked);
-        let layer = Blob {
-            bytes: gzip::compress(&unpacked, level)?,
-            media_type: "application/vnd.oci.image.layer.v1.tar+gzip",
+        let layer = match level {
+            Some(level) => Blob {
+                bytes: gzip::compress(&unpacked, level)?,
+                media_type: "application/vnd.oci.image.layer.v1.tar+gzip",
+            },
+            None => Blob { bytes: unpacked, media_type: "application/vnd.oci.image.layer.v1.tar" },
         };
         let platform = json!({"architecture": contents.architecture, "os": "linux"});
         let config = json!({
             "architecture": contents.architecture,
             "os": "linux",
             "created": CREATED,
-            "config": {
-                "User": format!("{USER}:{USER}"),
-                "Env": ["PATH=/"],
-                "Entrypoint": [PROGRAM],
-                "WorkingDir": "/",
-                "Labels": {
-                    "org.opencontainers.image.title": "tollway",
-                    "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
-                    "org.opencontainers.image.licenses": "Apache-2.0",
-                },
-            },
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [diff]},
             "history": [{"created": CREATED, "created_by": "cargo xtask image"}],
         });
@@ -184,7 +184,7 @@ impl Image {
     }
 
     /// Writes the same as one file.
-    pub(super) fn write_archive(&self, file: &Path) -> Result<()> {
+    pub(crate) fn write_archive(&self, file: &Path) -> Result<()> {
         std::fs::write(file, self.archive()?)
             .with_context(|| format!("could not write {}", file.display()))
     }
@@ -214,11 +214,14 @@ impl Image {
     }
 }
 
-/// The files of the image as an archive. Of folders there are those of the files, and `/tmp`.
+/// The files and links of the image as an archive. Of folders there are those of the files, and `/tmp`.
 fn layer(contents: &Contents) -> Result<Vec<u8>> {
     let mut archive = tar::Archive::default();
-    for file in contents.files() {
-        archive.file(&file.path, file.mode, &file.bytes)?;
+    for (path, file) in contents.files() {
+        archive.file(path, file.mode, &file.bytes)?;
+    }
+    for (path, target) in contents.links() {
+        archive.link(path, target)?;
     }
     archive.folder("/tmp", 0o1777)?;
     Ok(archive.end())

@@ -16,9 +16,11 @@ pub(super) struct Archive {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum Kind<'a> {
     File,
     Folder,
+    /// With what it leads to.
+    Link(&'a str),
 }
 
 impl Archive {
@@ -42,6 +44,13 @@ impl Archive {
         Ok(())
     }
 
+    /// Adds a symbolic link, and before it the folders that it is in.
+    pub(super) fn link(&mut self, path: &str, target: &str) -> Result<()> {
+        let path = path.trim_start_matches('/');
+        self.folders_of(path)?;
+        self.header(path, 0o777, 0, Kind::Link(target))
+    }
+
     /// The whole archive.
     pub(super) fn end(mut self) -> Vec<u8> {
         self.bytes.extend_from_slice(&[0; 2 * BLOCK]);
@@ -58,8 +67,15 @@ impl Archive {
         Ok(())
     }
 
-    fn header(&mut self, path: &str, mode: u32, size: usize, kind: Kind) -> Result<()> {
-        ensure!(path.len() <= NAME_BYTES, "`{path}` is too long for an archive");
+    fn header(&mut self, path: &str, mode: u32, size: usize, kind: Kind<'_>) -> Result<()> {
+        let (mark, target) = match kind {
+            Kind::File => (b"0", ""),
+            Kind::Folder => (b"5", ""),
+            Kind::Link(target) => (b"2", target),
+        };
+        for text in [path, target] {
+            ensure!(text.len() <= NAME_BYTES, "`{text}` is too long for an archive");
+        }
         let mut header = [0; BLOCK];
         let mut put = |at: usize, text: &[u8]| header[at..at + text.len()].copy_from_slice(text);
         put(0, path.as_bytes());
@@ -72,13 +88,8 @@ impl Archive {
         put(136, b"00000000000");
         // The sum is made with spaces in its own field.
         put(148, b"        ");
-        put(
-            156,
-            match kind {
-                Kind::File => b"0",
-                Kind::Folder => b"5",
-            },
-        );
+        put(156, mark);
+        put(157, target.as_bytes());
         put(257, b"ustar\x0000");
         put(329, b"0000000");
         put(337, b"0000000");
@@ -107,6 +118,7 @@ mod tests {
         archive.file("/etc/a/b", 0o644, b"text").unwrap();
         archive.file("/etc/a/c", 0o755, &[7; 513]).unwrap();
         archive.folder("/tmp", 0o1777).unwrap();
+        archive.link("/usr/d", "/etc/a/c").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.tar");
         std::fs::write(&file, archive.end()).unwrap();
@@ -121,16 +133,20 @@ mod tests {
             ("-rw-r--r--", "4", "etc/a/b"),
             ("-rwxr-xr-x", "513", "etc/a/c"),
             ("drwxrwxrwt", "0", "tmp/"),
+            ("drwxr-xr-x", "0", "usr/"),
+            ("lrwxrwxrwx", "0", "usr/d"),
         ];
         assert_eq!(rows.len(), expected.len(), "{listed}");
         for (row, (mode, size, path)) in rows.iter().zip(expected) {
-            assert_eq!(row[..], [mode, "0/0", size, "1970-01-01", "00:00", path]);
+            assert_eq!(row[..6], [mode, "0/0", size, "1970-01-01", "00:00", path]);
         }
+        assert_eq!(rows[6][6..], ["->", "/etc/a/c"]);
     }
 
     #[test]
     fn a_path_that_does_not_fit_is_refused() {
         let mut archive = Archive::default();
         assert!(archive.file(&"a".repeat(NAME_BYTES + 1), 0o644, b"").is_err());
+        assert!(archive.link("a", &"a".repeat(NAME_BYTES + 1)).is_err());
     }
 }

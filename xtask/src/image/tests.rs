@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 fn built(program: &Path, authorities: &Path) -> Image {
     let contents = Contents::of(program, authorities).unwrap();
-    Image::of(&contents, &"tollway:test".parse().unwrap(), FAST).unwrap()
+    Image::of(&contents, &settings(), &"tollway:test".parse().unwrap(), Some(FAST)).unwrap()
 }
 
 /// A program with libraries that every machine has.

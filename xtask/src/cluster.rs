@@ -1,0 +1,102 @@
+//! `cargo xtask cluster`: two real Kubernetes clusters on this machine, for tests: `a` with two machines,
+//! `b` with one, and a routed link between their networks.
+//!
+//! Each machine has namespaces and cgroups of its own, and nothing of the host is changed. `programs`
+//! builds what runs, `plan` has the addresses, `supervisor` is the process that all of it ends with,
+//! `state` the folder by which tests find everything.
+
+mod cgroups;
+mod debian;
+mod down;
+mod images;
+mod keys;
+mod kubectl;
+mod machine;
+mod network;
+mod plan;
+mod programs;
+mod ready;
+mod requirements;
+mod running;
+mod services;
+mod state;
+mod supervisor;
+mod up;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Subcommand;
+
+use kubectl::Kubectl;
+use plan::CLUSTERS;
+use state::State;
+
+/// The variable by which tests find the rig's folder.
+const VARIABLE: &str = "TOLLWAY_CLUSTER";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Bring the clusters up; where they are up, start killed machines again and load more images.
+    Up(up::Options),
+    /// Take them down, and what is left of killed ones.
+    Down,
+    /// Run `kubectl` against one of them.
+    Kubectl {
+        #[arg(value_parser = ["a", "b"])]
+        cluster: String,
+        /// Arguments of `kubectl`, after `--`.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// The process that the rig ends with.
+    #[command(hide = true)]
+    Supervise { state: PathBuf },
+    /// A process that becomes a machine.
+    #[command(hide = true)]
+    Enter { state: PathBuf, machine: String },
+    /// The first process of a machine.
+    #[command(hide = true)]
+    Boot { state: PathBuf, machine: String },
+}
+
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Up(options) => up::run(&options).map(|state| show(&state)),
+        Command::Down => down::run(),
+        Command::Kubectl { cluster, arguments } => call(&cluster, &arguments),
+        Command::Supervise { state } => supervisor::run(&State::at(&state)),
+        Command::Enter { state, machine } => {
+            machine::enter(&State::at(&state), plan::machine(&machine)?.1)
+                .with_context(|| format!("machine {machine}"))
+        }
+        Command::Boot { state, machine } => {
+            let (cluster, machine) = plan::machine(&machine)?;
+            machine::boot(&State::at(&state), cluster, machine)
+                .with_context(|| format!("machine {}", machine.name))
+        }
+    }
+}
+
+/// Prints how to use the rig.
+fn show(state: &State) {
+    println!("export {VARIABLE}={}", state.root().display());
+    for cluster in &CLUSTERS {
+        println!("{}", state.kubectl(cluster.name).display());
+    }
+}
+
+fn call(cluster: &str, arguments: &[String]) -> Result<()> {
+    let state = State::of_user()?;
+    let found = CLUSTERS.iter().find(|found| found.name == cluster);
+    let found = found.with_context(|| format!("there is no cluster `{cluster}`"))?;
+    ensure!(
+        state.supervisor().is_some(),
+        "the clusters are not up: `cargo xtask cluster up` brings them up"
+    );
+    let status = Kubectl::new(&state, found).run(arguments)?;
+    if !status.success() {
+        bail!("`kubectl` failed: {status}");
+    }
+    Ok(())
+}
