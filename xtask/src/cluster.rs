@@ -28,11 +28,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 
+use crate::process;
 use kubectl::Kubectl;
 use plan::CLUSTERS;
 use state::State;
 
-/// The variable by which tests find the rig's folder.
+/// The variable by which tests find the rig's folder; `testkit` reads it.
 const VARIABLE: &str = "TOLLWAY_CLUSTER";
 
 #[derive(Subcommand)]
@@ -48,6 +49,14 @@ pub(crate) enum Command {
         /// Arguments of `kubectl`, after `--`.
         #[arg(last = true)]
         arguments: Vec<String>,
+    },
+    /// Bring them up, run the tests that need them, and take them down unless they were up before.
+    Test {
+        #[command(flatten)]
+        options: up::Options,
+        /// Only tests with this in their name.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
     },
     /// The process that the rig ends with.
     #[command(hide = true)]
@@ -65,6 +74,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Up(options) => up::run(&options).map(|state| show(&state)),
         Command::Down => down::run(),
         Command::Kubectl { cluster, arguments } => call(&cluster, &arguments),
+        Command::Test { options, only } => test(&options, only.as_deref()),
         Command::Supervise { state } => supervisor::run(&State::at(&state)),
         Command::Enter { state, machine } => {
             machine::enter(&State::at(&state), plan::machine(&machine)?.1)
@@ -99,4 +109,17 @@ fn call(cluster: &str, arguments: &[String]) -> Result<()> {
         bail!("`kubectl` failed: {status}");
     }
     Ok(())
+}
+
+fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
+    let was_up = State::of_user()?.supervisor().is_some();
+    let outcome = up::run(options).and_then(|state| {
+        let mut tests = process::cargo();
+        tests.args(["test", "--package", "xtask", "--test", "cluster", "--"]);
+        // One after the other: some of them kill machines.
+        tests.args(["--test-threads=1", "--nocapture"]).args(only);
+        process::run(tests.env(VARIABLE, state.root()))
+    });
+    let ended = if was_up { Ok(()) } else { down::run() };
+    outcome.and(ended)
 }

@@ -17,6 +17,7 @@ mod process;
 mod program;
 mod python;
 mod raw_client;
+mod rig;
 mod servers;
 mod skip;
 mod temp_dir;
@@ -38,6 +39,7 @@ pub use process::{Process, Start};
 pub use program::{binary, tool};
 pub use python::python_with;
 pub use raw_client::{Answer, End, RawClient};
+pub use rig::{Cluster, Rig};
 pub use servers::{MariaDbServer, PostgresServer, RedisServer};
 pub use skip::{RIGHT_MISSING, Skipped, TOOL_MISSING, runs_slow_tests};
 #[doc(hidden)]
