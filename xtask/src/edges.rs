@@ -59,7 +59,7 @@ pub(crate) const CRATES: &[Crate] = &[
         "control",
         &["model", "routing", "actors", "net", "wire", "identity", "dial", "store", "telemetry"],
     ),
-    part("kube", &["model", "identity", "control"]),
+    part("kube", &["config", "model", "inject", "identity", "telemetry", "control"]),
     part(
         "launch",
         &[

@@ -1,9 +1,19 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
 //! [`Cluster`] asks; `proof` reads the answers, without I/O. What follows from an answer is decided in
-//! `control`.
+//! `control`. [`serve_injector`] adds sidecars to pods as they are made; [`Cluster::install`] and its
+//! neighbours are for the commands of an operator.
 
+mod check;
+mod injector;
+mod install;
+mod pods;
 mod proof;
+
+pub use check::{Finding, Standing};
+pub use injector::{InjectorError, InjectorOptions, serve_injector};
+pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
+pub use pods::InjectedApp;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};

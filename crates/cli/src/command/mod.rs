@@ -33,6 +33,7 @@ pub(crate) mod sidecar;
 pub(crate) mod state;
 pub(crate) mod store;
 mod store_location;
+mod table;
 pub(crate) mod telemetry;
 pub(crate) mod token;
 mod usage;

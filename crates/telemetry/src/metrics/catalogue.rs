@@ -7,7 +7,8 @@
 use super::page::{Kind, Metric};
 use super::part::Part;
 
-const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control, Part::Fabric];
+const ALL: &[Part] =
+    &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control, Part::Fabric, Part::Injector];
 const DATA: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front];
 const SERVERS: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control];
 const MEMBERS: &[Part] = &[Part::Sidecar, Part::Gateway];
@@ -15,6 +16,7 @@ const MESH: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Control];
 const FRONT: &[Part] = &[Part::Front];
 const CONTROL: &[Part] = &[Part::Control];
 const FABRIC: &[Part] = &[Part::Fabric];
+const INJECTOR: &[Part] = &[Part::Injector];
 const DAPRD: &[Part] = &[Part::Daprd];
 
 /// Declares the metrics and the list of them.
@@ -23,7 +25,8 @@ macro_rules! metrics {
         /// The metrics by name.
         pub mod names {
             use super::{
-                ALL, CONTROL, DAPRD, DATA, FABRIC, FRONT, Kind, MEMBERS, MESH, Metric, SERVERS,
+                ALL, CONTROL, DAPRD, DATA, FABRIC, FRONT, INJECTOR, Kind, MEMBERS, MESH, Metric,
+                SERVERS,
             };
             $($(
                 #[doc = $help]
@@ -296,6 +299,10 @@ metrics! {
             "Full syncs: writes of the whole group to the kernel's table.";
         FABRIC_PACKETS: Counter "tollway_fabric_packets_total" ["outcome"],
             "Packets that the programs in the kernel processed, by outcome.";
+    }
+    INJECTOR {
+        INJECTOR_REVIEWS: Counter "tollway_injector_reviews_total" ["outcome"],
+            "Pods that the API server asked about, by outcome: a sidecar was added, the pod was left as it is, or it was refused.";
     }
     FRONT {
         CERTIFICATES_REVISION: Gauge "tollway_front_certificates_revision" [],

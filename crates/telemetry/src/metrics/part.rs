@@ -9,6 +9,8 @@ pub enum Part {
     Control,
     /// The agent that keeps the tables of the fabric.
     Fabric,
+    /// What adds sidecars to the pods of a Kubernetes cluster.
+    Injector,
     /// A sidecar that serves Dapr's API: the metrics that it adds to those of a sidecar.
     Daprd,
 }
@@ -23,6 +25,7 @@ impl Part {
             Self::Front => "front",
             Self::Control => "control",
             Self::Fabric => "fabric",
+            Self::Injector => "injector",
             Self::Daprd => "daprd",
         }
     }

@@ -7,15 +7,7 @@ use tollway_model::{
 };
 
 use crate::command::moment::Moment;
-
-/// A heading, and on which side its column is flush.
-type Column = (&'static str, Side);
-
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Left,
-    Right,
-}
+use crate::command::table::{Column, Side, table};
 
 const POLICIES: [Column; 5] = [
     ("POLICY", Side::Left),
@@ -164,29 +156,6 @@ fn route_row(route: &Route, network: &NetworkName, now_unix_ms: u64) -> Vec<Stri
         Moment::In(_) | Moment::Never => "-".to_owned(),
     };
     vec![route.name.to_string(), service, callers, route.rules.len().to_string(), age]
-}
-
-/// Each column is as wide as its widest entry.
-fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
-    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(headings).chain(rows).collect();
-    let width = |at: usize| {
-        let widths = rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count());
-        widths.max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(columns.iter().zip(&widths));
-        let cells = cells.map(|(cell, ((_, side), width))| match side {
-            Side::Left => format!("{cell:<width$}"),
-            Side::Right => format!("{cell:>width$}"),
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use clap::Parser;
 use serde_json::json;
-use tollway_inject::ANNOTATIONS;
+use tollway_inject::{ANNOTATIONS, TokenFrom};
 
 use super::*;
 use crate::args::{Arguments, Command};

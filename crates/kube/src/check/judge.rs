@@ -1,0 +1,240 @@
+//! What is right and wrong about an install. Pure.
+
+/// Oldest Kubernetes in which sidecars work: native ones are switched on from there.
+const OLDEST: (u32, u32) = (1, 29);
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    pub standing: Standing,
+    pub text: String,
+    /// What to do; empty where nothing is to be done.
+    pub remedy: String,
+}
+
+/// How a thing is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    Good,
+    /// It may be meant.
+    Note,
+    Bad,
+}
+
+/// What was read of an install.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) kubernetes: (u32, u32),
+    pub(super) control: Option<Part>,
+    pub(super) gateway: Option<Part>,
+    pub(super) injector: Option<Part>,
+    pub(super) root_pin: Option<String>,
+    pub(super) webhook: Option<Webhook>,
+}
+
+/// A workload of an install.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) wanted: i32,
+    pub(super) ready: i32,
+    pub(super) image: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Webhook {
+    /// The API server has an authority for it.
+    pub(super) is_trusted: bool,
+    /// Pods start without a sidecar while no injector answers.
+    pub(super) fails_open: bool,
+}
+
+pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let (major, minor) = seen.kubernetes;
+    findings.push(match seen.kubernetes >= OLDEST {
+        true => good(format!("Kubernetes {major}.{minor}")),
+        false => bad(
+            format!("Kubernetes {major}.{minor} has no native sidecars"),
+            "use 1.29 or later".to_owned(),
+        ),
+    });
+    let Some(control) = &seen.control else {
+        let text = format!("there is no control plane in namespace {namespace}");
+        let remedy = "install it by `tollway kube install` or the chart, or name its namespace by --namespace";
+        findings.push(bad(text, remedy.to_owned()));
+        return findings;
+    };
+    findings.extend(workload(
+        "control plane",
+        "statefulset/tollway-control",
+        control,
+        namespace,
+        version,
+    ));
+    findings.push(match &seen.root_pin {
+        Some(pin) => good(format!("the root of the network is {pin}")),
+        None => bad(
+            "the control plane has not written the root of the network".to_owned(),
+            format!(
+                "read `kubectl logs --namespace {namespace} tollway-control-0`; without rights in the cluster it never does"
+            ),
+        ),
+    });
+    match &seen.gateway {
+        Some(gateway) => {
+            findings.extend(workload(
+                "gateway",
+                "deployment/tollway-gateway",
+                gateway,
+                namespace,
+                version,
+            ));
+        }
+        None => findings.push(note("there is no gateway: this network is joined with no other")),
+    }
+    match (&seen.injector, &seen.webhook) {
+        (Some(injector), Some(webhook)) => {
+            findings.extend(workload(
+                "injector",
+                "deployment/tollway-injector",
+                injector,
+                namespace,
+                version,
+            ));
+            findings.push(match webhook.is_trusted {
+                true => good("the API server knows the injector's authority".to_owned()),
+                false => bad(
+                    "the API server does not know the injector's authority yet".to_owned(),
+                    format!(
+                        "read `kubectl logs --namespace {namespace} deployment/tollway-injector`"
+                    ),
+                ),
+            });
+            if webhook.fails_open {
+                findings.push(note("pods start without a sidecar while no injector answers (failurePolicy: Ignore)"));
+            }
+        }
+        (None, None) => {
+            findings.push(note(
+                "there is no injector: `tollway kube inject` adds sidecars to manifests",
+            ));
+        }
+        (Some(_), None) | (None, Some(_)) => findings.push(bad(
+            "of the injector and its MutatingWebhookConfiguration one is missing".to_owned(),
+            "apply the install once more".to_owned(),
+        )),
+    }
+    findings
+}
+
+fn workload(what: &str, object: &str, part: &Part, namespace: &str, version: &str) -> Vec<Finding> {
+    let Part { wanted, ready, image } = part;
+    let mut findings = vec![match ready >= wanted && *wanted > 0 {
+        true => good(format!("{what}: {ready} of {wanted} pods are ready")),
+        false => bad(
+            format!("{what}: {ready} of {wanted} pods are ready"),
+            format!(
+                "read `kubectl describe --namespace {namespace} {object}` and the events of its pods"
+            ),
+        ),
+    }];
+    let tag = image.as_deref().and_then(|image| image.rsplit_once(':')).map(|(_, tag)| tag);
+    if let Some(tag) = tag.filter(|tag| *tag != version) {
+        findings
+            .push(note(&format!("{what}: its image is of {tag}, and this program of {version}")));
+    }
+    findings
+}
+
+fn good(text: String) -> Finding {
+    Finding { standing: Standing::Good, text, remedy: String::new() }
+}
+
+fn note(text: &str) -> Finding {
+    Finding { standing: Standing::Note, text: text.to_owned(), remedy: String::new() }
+}
+
+fn bad(text: String, remedy: String) -> Finding {
+    Finding { standing: Standing::Bad, text, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(ready: i32) -> Part {
+        Part { wanted: 1, ready, image: Some("tollway:0.1.0".to_owned()) }
+    }
+
+    fn whole() -> Seen {
+        Seen {
+            kubernetes: (1, 37),
+            control: Some(part(1)),
+            gateway: Some(part(1)),
+            injector: Some(part(1)),
+            root_pin: Some("tollway1-root.west.x".to_owned()),
+            webhook: Some(Webhook { is_trusted: true, fails_open: false }),
+        }
+    }
+
+    fn bad_ones(seen: &Seen) -> Vec<String> {
+        let findings = judge(seen, "tollway", "0.1.0");
+        let bad = findings.into_iter().filter(|finding| finding.standing == Standing::Bad);
+        bad.map(|finding| {
+            assert!(!finding.remedy.is_empty(), "{}", finding.text);
+            finding.text
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_whole_install_is_good() {
+        let findings = judge(&whole(), "tollway", "0.1.0");
+        assert!(findings.iter().all(|finding| finding.standing == Standing::Good), "{findings:?}");
+        assert_eq!(findings.len(), 6);
+    }
+
+    #[test]
+    fn whatever_is_missing_is_named_with_what_to_do() {
+        type Breaking = fn(&mut Seen);
+        let broken: [(&str, Breaking); 7] = [
+            ("no native sidecars", |seen| seen.kubernetes = (1, 28)),
+            ("no control plane in namespace tollway", |seen| seen.control = None),
+            ("control plane: 0 of 1", |seen| seen.control = Some(part(0))),
+            ("has not written the root", |seen| seen.root_pin = None),
+            ("gateway: 0 of 1", |seen| seen.gateway = Some(part(0))),
+            ("one is missing", |seen| seen.webhook = None),
+            ("does not know the injector", |seen| {
+                seen.webhook = Some(Webhook { is_trusted: false, fails_open: false });
+            }),
+        ];
+        for (words, breaking) in broken {
+            let mut seen = whole();
+            breaking(&mut seen);
+            let bad = bad_ones(&seen);
+            assert!(bad.len() == 1 && bad[0].contains(words), "{words}: {bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_meant_is_a_note() {
+        let noted: [fn(&mut Seen); 3] = [
+            |seen| seen.gateway = None,
+            |seen| (seen.injector, seen.webhook) = (None, None),
+            |seen| seen.webhook = Some(Webhook { is_trusted: true, fails_open: true }),
+        ];
+        for change in noted {
+            let mut seen = whole();
+            change(&mut seen);
+            assert_eq!(bad_ones(&seen), Vec::<String>::new());
+            let findings = judge(&seen, "tollway", "0.1.0");
+            assert!(findings.iter().any(|finding| finding.standing == Standing::Note));
+        }
+        let other = judge(&whole(), "tollway", "0.2.0");
+        assert!(
+            other
+                .iter()
+                .any(|finding| finding.text.contains("of 0.1.0, and this program of 0.2.0"))
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether an install is as it should be: [`Cluster::check`] reads it, `judge` decides, without I/O.
+
+mod judge;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
+use kube::Api;
+
+pub use self::judge::{Finding, Standing};
+use self::judge::{Part, Seen, Webhook, judge};
+use crate::{Cluster, ROOT_PIN_KEY};
+
+impl Cluster {
+    /// Reads an install and judges it; `version` is what it should run.
+    ///
+    /// # Errors
+    /// The API server gives no answer, or refuses the user.
+    pub async fn check(&self, namespace: &str, version: &str) -> Result<Vec<Finding>, kube::Error> {
+        let server = self.client.apiserver_version().await?;
+        let number = |text: &str| text.trim_end_matches('+').parse().unwrap_or(0);
+        let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let hooks: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let deployment = async |name: &str| {
+            deployments.get_opt(name).await.map(|found| found.map(|one| part_of_deployment(&one)))
+        };
+        let root = maps.get_opt("tollway-root").await?.and_then(|map| map.data);
+        let hook = hooks.get_opt(&format!("tollway-{namespace}-injector")).await?;
+        let seen = Seen {
+            kubernetes: (number(&server.major), number(&server.minor)),
+            control: sets.get_opt("tollway-control").await?.map(|set| part_of_set(&set)),
+            gateway: deployment("tollway-gateway").await?,
+            injector: deployment("tollway-injector").await?,
+            root_pin: root.and_then(|data| data.get(ROOT_PIN_KEY).cloned()),
+            webhook: hook.map(|hook| webhook(&hook)),
+        };
+        Ok(judge(&seen, namespace, version))
+    }
+}
+
+fn part_of_set(set: &StatefulSet) -> Part {
+    let (spec, status) = (set.spec.as_ref(), set.status.as_ref());
+    Part {
+        wanted: spec.and_then(|spec| spec.replicas).unwrap_or(1),
+        ready: status.and_then(|status| status.ready_replicas).unwrap_or(0),
+        image: spec.and_then(|spec| image(&spec.template)),
+    }
+}
+
+fn part_of_deployment(deployment: &Deployment) -> Part {
+    let (spec, status) = (deployment.spec.as_ref(), deployment.status.as_ref());
+    Part {
+        wanted: spec.and_then(|spec| spec.replicas).unwrap_or(1),
+        ready: status.and_then(|status| status.ready_replicas).unwrap_or(0),
+        image: spec.and_then(|spec| image(&spec.template)),
+    }
+}
+
+fn image(pod: &PodTemplateSpec) -> Option<String> {
+    pod.spec.as_ref()?.containers.first()?.image.clone()
+}
+
+fn webhook(configuration: &MutatingWebhookConfiguration) -> Webhook {
+    let hooks = configuration.webhooks.iter().flatten();
+    let is_trusted =
+        |bundle: Option<&k8s_openapi::ByteString>| bundle.is_some_and(|it| !it.0.is_empty());
+    Webhook {
+        is_trusted: hooks.clone().all(|hook| is_trusted(hook.client_config.ca_bundle.as_ref())),
+        fails_open: hooks.clone().any(|hook| hook.failure_policy.as_deref() == Some("Ignore")),
+    }
+}

@@ -1,0 +1,128 @@
+//! Events of Kubernetes: what is odd about a pod, for who looks at the object that makes it.
+
+use std::collections::{HashSet, VecDeque};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use super::admission::{About, Notes};
+
+/// Notes that wait to become events; further ones are left out.
+const WAITING: usize = 64;
+/// Notes that are remembered, so that the pods of one controller make one event.
+const REMEMBERED: usize = 1024;
+/// Longest text of an event, in characters, by the API.
+const TEXT_CHARACTERS: usize = 1000;
+
+/// Where notes are left to become events. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Events {
+    waiting: mpsc::Sender<Notes>,
+}
+
+impl Events {
+    /// And the task that writes them.
+    pub(crate) fn new(client: Client) -> (Self, impl Future<Output = ()>) {
+        let (waiting, arriving) = mpsc::channel(WAITING);
+        (Self { waiting }, write(client, arriving))
+    }
+
+    /// Never waits.
+    pub(crate) fn tell(&self, notes: Notes) {
+        if let Err(error) = self.waiting.try_send(notes) {
+            debug!(%error, "a note about a pod is left out");
+        }
+    }
+}
+
+async fn write(client: Client, mut arriving: mpsc::Receiver<Notes>) {
+    let mut known = Known::default();
+    while let Some(Notes { about, texts }) = arriving.recv().await {
+        let events: Api<Event> = Api::namespaced(client.clone(), &about.namespace);
+        for text in texts {
+            if !known.is_new(&about, &text) {
+                continue;
+            }
+            let event = event(&about, &text);
+            if let Err(error) = events.create(&PostParams::default(), &event).await {
+                let hint = "the injector needs the right to create events";
+                warn!(%error, hint, namespace = %about.namespace, note = %text, "no event is made");
+            }
+        }
+    }
+}
+
+/// What has become an event lately.
+#[derive(Default)]
+struct Known {
+    notes: HashSet<(About, String)>,
+    oldest: VecDeque<(About, String)>,
+}
+
+impl Known {
+    fn is_new(&mut self, about: &About, text: &str) -> bool {
+        let note = (about.clone(), text.to_owned());
+        if !self.notes.insert(note.clone()) {
+            return false;
+        }
+        self.oldest.push_back(note);
+        if self.oldest.len() > REMEMBERED
+            && let Some(oldest) = self.oldest.pop_front()
+        {
+            self.notes.remove(&oldest);
+        }
+        true
+    }
+}
+
+fn event(about: &About, text: &str) -> Event {
+    let now = Some(Time(Timestamp::now()));
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some("tollway-".to_owned()),
+            namespace: some(&about.namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: some(&about.api_version),
+            kind: some(&about.kind),
+            name: some(&about.name),
+            namespace: some(&about.namespace),
+            uid: some(&about.uid),
+            ..ObjectReference::default()
+        },
+        type_: Some("Warning".to_owned()),
+        reason: Some("SidecarNote".to_owned()),
+        message: Some(text.chars().take(TEXT_CHARACTERS).collect()),
+        source: Some(EventSource { component: Some("tollway-injector".to_owned()), host: None }),
+        first_timestamp: now.clone(),
+        last_timestamp: now,
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_an_event_once_and_again_when_it_is_forgotten() {
+        let about = |name: &str| About { name: name.to_owned(), ..About::default() };
+        let mut known = Known::default();
+        assert!(known.is_new(&about("a"), "odd"));
+        assert!(!known.is_new(&about("a"), "odd"));
+        assert!(known.is_new(&about("a"), "other") && known.is_new(&about("b"), "odd"));
+        for number in 0..REMEMBERED {
+            assert!(known.is_new(&about("c"), &number.to_string()));
+        }
+        assert_eq!((known.notes.len(), known.oldest.len()), (REMEMBERED, REMEMBERED));
+        assert!(known.is_new(&about("a"), "odd"));
+    }
+}

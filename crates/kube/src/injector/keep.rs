@@ -1,0 +1,167 @@
+//! Keeps the certificate of the webhook good, in the Secret and where the API server reads it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::{Mutex, watch};
+use tollway_model::{KubeName, chain};
+use tracing::{info, warn};
+
+use super::certificate::{Kept, Plan, carry_out, plan, server_config};
+use super::follow::{Seen, follow};
+use super::{Shared, unix_s};
+
+/// The clock is asked again after this, whatever the plan is: it may have been set.
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
+/// After a failure.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Runs until it is dropped.
+pub(super) async fn run(
+    client: Client,
+    (secret, webhook): (KubeName, String),
+    service: &KubeName,
+    shared: &Shared,
+) {
+    let keeper = Keeper {
+        secrets: Api::namespaced(client.clone(), &secret.namespace),
+        hooks: Api::all(client),
+        names: names(service),
+        secret: watch::Sender::default(),
+        hook: watch::Sender::default(),
+        shared,
+        shown: Mutex::default(),
+    };
+    tokio::join!(
+        follow(keeper.secrets.clone(), &secret.name, &keeper.secret),
+        follow(keeper.hooks.clone(), &webhook, &keeper.hook),
+        keeper.keep(&secret, &webhook),
+    );
+}
+
+/// Names by which the API server knows a Service.
+fn names(service: &KubeName) -> Vec<String> {
+    let KubeName { namespace, name } = service;
+    vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
+}
+
+struct Keeper<'a> {
+    secrets: Api<Secret>,
+    hooks: Api<MutatingWebhookConfiguration>,
+    names: Vec<String>,
+    secret: watch::Sender<Seen<Secret>>,
+    hook: watch::Sender<Seen<MutatingWebhookConfiguration>>,
+    shared: &'a Shared,
+    /// What is served with.
+    shown: Mutex<Option<Kept>>,
+}
+
+impl Keeper<'_> {
+    async fn keep(&self, secret: &KubeName, webhook: &str) {
+        let (mut secrets, mut hooks) = (self.secret.subscribe(), self.hook.subscribe());
+        loop {
+            let wait = match self.look().await {
+                Ok(wait) => wait,
+                Err(error) => {
+                    warn!(error, %secret, webhook, "the webhook's certificate cannot be kept");
+                    TRIED_AGAIN_AFTER
+                }
+            };
+            tokio::select! {
+                _ = secrets.changed() => {}
+                _ = hooks.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Does what is to be done now. Returns after how long to look again.
+    async fn look(&self) -> Result<Duration, String> {
+        let now = SystemTime::now();
+        let secret = self.secret.borrow().clone();
+        let secret = match secret {
+            Seen::Unknown => return Ok(LOOKED_AGAIN_AFTER),
+            Seen::Absent => return Err("the Secret is not there; the chart makes it".to_owned()),
+            Seen::There(secret) => secret,
+        };
+        let kept = Kept::read(&secret.data.clone().unwrap_or_default());
+        let plan = plan(kept.as_ref(), &self.names, now);
+        let made = carry_out(&plan, kept.as_ref(), &self.names, now);
+        let made = made.map_err(|error| format!("no certificate can be made: {error}"))?;
+        if let Some(made) = made {
+            return self.store(secret, &made, &plan).await;
+        }
+        let Some(kept) = kept else { return Ok(TRIED_AGAIN_AFTER) };
+        if !self.is_trusted(&kept).await? {
+            return Ok(TRIED_AGAIN_AFTER);
+        }
+        self.show(&kept).await?;
+        let Plan::Keep { until } = plan else { return Ok(TRIED_AGAIN_AFTER) };
+        let left = until.duration_since(now).unwrap_or_default();
+        Ok(left.min(LOOKED_AGAIN_AFTER))
+    }
+
+    /// Writes what was made, unless another replica was first; the watch brings either.
+    async fn store(
+        &self,
+        mut secret: Secret,
+        made: &Kept,
+        plan: &Plan,
+    ) -> Result<Duration, String> {
+        let name = secret.metadata.name.clone().unwrap_or_default();
+        secret.data = Some(made.data());
+        match self.secrets.replace(&name, &PostParams::default(), &secret).await {
+            Ok(_) => {
+                info!(?plan, "the webhook has a new certificate");
+                Ok(LOOKED_AGAIN_AFTER)
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(TRIED_AGAIN_AFTER),
+            Err(error) => Err(format!("the Secret cannot be updated: {}", chain(&error))),
+        }
+    }
+
+    /// Has the API server trust the authorities. False while the configuration is not there.
+    async fn is_trusted(&self, kept: &Kept) -> Result<bool, String> {
+        let Seen::There(hook) = self.hook.borrow().clone() else {
+            warn!("the MutatingWebhookConfiguration is not there yet; the chart makes it");
+            return Ok(false);
+        };
+        let bundle = ByteString(kept.authorities.clone().into_bytes());
+        let hooks = hook.webhooks.unwrap_or_default();
+        let strangers =
+            hooks.iter().filter(|hook| hook.client_config.ca_bundle.as_ref() != Some(&bundle));
+        let changes: Vec<_> = strangers
+            .map(|hook| json!({"name": hook.name, "clientConfig": {"caBundle": bundle}}))
+            .collect();
+        if changes.is_empty() {
+            return Ok(true);
+        }
+        let name = hook.metadata.name.unwrap_or_default();
+        let change = Patch::Strategic(json!({"webhooks": changes}));
+        let patched = self.hooks.patch(&name, &PatchParams::default(), &change).await;
+        patched.map_err(|error| {
+            format!("the MutatingWebhookConfiguration cannot be patched: {}", chain(&error))
+        })?;
+        info!(webhook = name, "the API server knows the webhook's authority");
+        Ok(true)
+    }
+
+    /// Serves with the certificate from now on.
+    async fn show(&self, kept: &Kept) -> Result<(), String> {
+        let mut shown = self.shown.lock().await;
+        if shown.as_ref() != Some(kept) {
+            self.shared.tls.send_replace(Some(Arc::new(server_config(kept)?)));
+            let ends = kept.ends().map_or(0, unix_s);
+            self.shared.certificate_ends.store(ends, Ordering::Relaxed);
+            *shown = Some(kept.clone());
+        }
+        Ok(())
+    }
+}
