@@ -1,6 +1,7 @@
 //! Events of Kubernetes: what is odd about a pod, for who looks at the object that makes it.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -16,6 +17,8 @@ use super::admission::{About, Notes};
 const WAITING: usize = 64;
 /// Notes that are remembered, so that the pods of one controller make one event.
 const REMEMBERED: usize = 1024;
+/// Events in a minute, of all pods: who reaches the port of the webhook can make notes, too.
+const EVENTS_PER_MINUTE: u32 = 60;
 /// Longest text of an event, in characters, by the API.
 const TEXT_CHARACTERS: usize = 1000;
 
@@ -32,6 +35,11 @@ impl Events {
         (Self { waiting }, write(client, arriving))
     }
 
+    #[cfg(test)]
+    pub(super) fn into(waiting: mpsc::Sender<Notes>) -> Self {
+        Self { waiting }
+    }
+
     /// Never waits.
     pub(crate) fn tell(&self, notes: Notes) {
         if let Err(error) = self.waiting.try_send(notes) {
@@ -42,10 +50,15 @@ impl Events {
 
 async fn write(client: Client, mut arriving: mpsc::Receiver<Notes>) {
     let mut known = Known::default();
+    let mut pace = Pace::new(Instant::now());
     while let Some(Notes { about, texts }) = arriving.recv().await {
         let events: Api<Event> = Api::namespaced(client.clone(), &about.namespace);
         for text in texts {
             if !known.is_new(&about, &text) {
+                continue;
+            }
+            if !pace.allows(Instant::now()) {
+                debug!(namespace = %about.namespace, note = %text, "too many events: one is left out");
                 continue;
             }
             let event = event(&about, &text);
@@ -80,6 +93,26 @@ impl Known {
     }
 }
 
+/// How many events may be made now.
+struct Pace {
+    minute: Instant,
+    made: u32,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { minute: now, made: 0 }
+    }
+
+    fn allows(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.minute) >= Duration::from_secs(60) {
+            *self = Self::new(now);
+        }
+        self.made += 1;
+        self.made <= EVENTS_PER_MINUTE
+    }
+}
+
 fn event(about: &About, text: &str) -> Event {
     let now = Some(Time(Timestamp::now()));
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -111,6 +144,16 @@ fn event(about: &About, text: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_so_many_in_a_minute() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(begin);
+        let allowed = |pace: &mut Pace, at| (0..200).filter(|_| pace.allows(at)).count();
+        assert_eq!(allowed(&mut pace, begin), 60);
+        assert_eq!(allowed(&mut pace, begin + Duration::from_secs(59)), 0);
+        assert_eq!(allowed(&mut pace, begin + Duration::from_secs(60)), 60);
+    }
 
     #[test]
     fn a_note_is_an_event_once_and_again_when_it_is_forgotten() {

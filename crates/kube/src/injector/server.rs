@@ -137,3 +137,148 @@ fn refuse(status: StatusCode, reason: &str) -> Reply {
     *reply.status_mut() = status;
     reply
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::SystemTime;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::{mpsc, watch};
+    use tokio_rustls::TlsConnector;
+    use tollway_inject::Settings;
+    use tollway_telemetry::AdminFacts;
+
+    use super::super::certificate::{Kept, Plan, carry_out, server_config};
+    use super::super::events::Events;
+    use super::super::follow::Seen;
+    use super::*;
+
+    const NAME: &str = "tollway-injector.tollway.svc";
+
+    struct World {
+        shared: Arc<Shared>,
+        address: SocketAddr,
+        kept: Kept,
+    }
+
+    impl World {
+        /// With a certificate, and the root of the network.
+        async fn start() -> Self {
+            let world = Self::empty().await;
+            world.certify();
+            let pin = format!("tollway1-root.west.{}", "A".repeat(43));
+            let data = Some([(crate::ROOT_PIN_KEY.to_owned(), pin)].into());
+            world.shared.root.send_replace(Seen::There(ConfigMap { data, ..ConfigMap::default() }));
+            world
+        }
+
+        async fn empty() -> Self {
+            let shared = Arc::new(Shared {
+                settings: Settings::new("tollway:1", "control:15010"),
+                needs_root: true,
+                root: watch::Sender::default(),
+                tls: watch::Sender::default(),
+                certificate_ends: Default::default(),
+                events: Events::into(mpsc::channel(1).0),
+                reviews: Default::default(),
+            });
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(serve(listener, Arc::clone(&shared)));
+            let names = [NAME.to_owned()];
+            let kept = carry_out(&Plan::Begin, None, &names, SystemTime::now()).unwrap().unwrap();
+            Self { shared, address, kept }
+        }
+
+        fn certify(&self) {
+            let config = server_config(&self.kept).unwrap();
+            self.shared.tls.send_replace(Some(Arc::new(config)));
+        }
+
+        /// Sends bytes as the API server would, and returns the answer; none if the handshake fails.
+        async fn send(&self, request: &[u8]) -> Option<String> {
+            let mut roots = rustls::RootCertStore::empty();
+            let authority = CertificateDer::from_pem_slice(self.kept.authorities.as_bytes());
+            roots.add(authority.unwrap()).unwrap();
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let config = rustls::ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            let stream = TcpStream::connect(self.address).await.unwrap();
+            let name = ServerName::try_from(NAME).unwrap();
+            let mut stream =
+                TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()?;
+            let _ = stream.write_all(request).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            Some(String::from_utf8_lossy(&answer).into_owned())
+        }
+
+        async fn post(&self, path: &str, body: &str) -> String {
+            let length = body.len();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            self.send((head + body).as_bytes()).await.unwrap()
+        }
+    }
+
+    fn review() -> String {
+        let pod = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+        });
+        serde_json::json!({"request": {"uid": "u", "namespace": "shop", "object": pod}}).to_string()
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_answered_for_by_the_route_of_its_namespace() {
+        let world = World::start().await;
+        let answer = world.post("/pods-of-marked-namespaces", &review()).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("JSONPatch"), "{answer}");
+        let answer = world.post("/pods", &review()).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("patch"), "{answer}");
+        let counts = world
+            .shared
+            .reviews
+            .each_ref()
+            .map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(counts, [1, 1, 0]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_question_about_a_pod_is_refused_with_what_is_wrong() {
+        let world = World::start().await;
+        for (path, body, status) in
+            [("/other", "{}", "404"), ("/pods", "{", "400"), ("/pods", "{}", "400")]
+        {
+            let answer = world.post(path, body).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+        }
+        let get = format!("GET /pods HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\n\r\n");
+        assert!(world.send(get.as_bytes()).await.unwrap().starts_with("HTTP/1.1 405"));
+        let large = format!(
+            "POST /pods HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {}\r\n\r\n{{",
+            REVIEW_BYTES + 1
+        );
+        assert!(world.send(large.as_bytes()).await.unwrap().starts_with("HTTP/1.1 400"));
+        assert_eq!(world.send(b"nonsense\r\n\r\n").await.unwrap().get(..12), Some("HTTP/1.1 400"));
+    }
+
+    #[tokio::test]
+    async fn without_a_certificate_or_a_root_it_says_so_by_not_being_ready() {
+        let world = World::empty().await;
+        assert_eq!(world.send(b"GET / HTTP/1.1\r\n\r\n").await, None);
+        assert!(AdminFacts::ready(&*world.shared).unwrap_err().contains("certificate"));
+        world.certify();
+        assert!(AdminFacts::ready(&*world.shared).unwrap_err().contains("root"));
+        let answer = world.post("/pods-of-marked-namespaces", &review()).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("root"), "{answer}");
+    }
+}
