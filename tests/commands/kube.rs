@@ -181,3 +181,66 @@ fn samples_become_what_is_written_beside_them() {
         assert!(found == expected, "{} differs; it is now:\n{found}", result.display());
     }
 }
+
+/// `tollway kube install` has in it what the chart renders; `UPDATE_DOCS=1` writes it again.
+#[test]
+fn the_rendered_chart_is_that_of_the_chart() {
+    let helm = need_tool!("helm");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&helm);
+        command.current_dir(&root).args(arguments).args(["--kube-version", "1.33.0"]);
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap(), error)
+    };
+    let chart = "charts/tollway";
+    let (is_good, printed, error) = run(&["lint", "--strict", chart]);
+    assert!(is_good, "{printed}{error}");
+    let template = |values: &[&str]| {
+        let mut arguments = vec!["template", "tollway", chart, "--namespace=placeholder-namespace"];
+        values.iter().for_each(|value| arguments.extend(["--set", value]));
+        run(&arguments)
+    };
+    let names = [
+        "network=placeholder-network",
+        "image.name=placeholder-image",
+        "image.tag=placeholder-tag",
+    ];
+    let (is_good, rendered, error) = template(&names);
+    assert!(is_good, "{error}");
+    let file = root.join("charts/tollway.yaml");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&file, &rendered).unwrap();
+    }
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert!(written == rendered, "charts/tollway.yaml is old: UPDATE_DOCS=1 writes it again");
+    // Other shapes, each by what only it has.
+    for (values, has) in [
+        (&["control.store=memory"][..], "emptyDir: {medium: Memory, sizeLimit: 256Mi}"),
+        (&["control.volume.storageClass=-"], "storageClassName: \"\""),
+        (
+            &["control.store=etcd", "control.etcd.members={a:2379,b:2379}", "control.replicas=3"],
+            "--store=etcd://a:2379,b:2379/tollway",
+        ),
+        (&["clusterRights=false", "gateway.tokenSecret=join"], "secretName: join"),
+        (&["gateway.dialOut=true"], "- --dial-out"),
+        (&["networkPolicy.enabled=true"], "kind: NetworkPolicy"),
+        (&["injector.failurePolicy=Ignore"], "failurePolicy: Ignore"),
+    ] {
+        let (is_good, rendered, error) = template(values);
+        assert!(is_good && rendered.contains(has), "{values:?}: {error}\n{rendered}");
+    }
+    // Mistakes, each with what to do.
+    for (values, says) in [
+        (&["control.replicas=2"][..], "several replicas need control.store=etcd"),
+        (&["control.store=etcd"], "name the members of etcd"),
+        (&["clusterRights=false"], "name a Secret that has it"),
+        (&["contrl.replicas=2"], "contrl"),
+        (&["network=West"], "network"),
+        (&["injector.failurePolicy=Maybe"], "failurePolicy"),
+    ] {
+        let (is_good, _, error) = template(values);
+        assert!(!is_good && error.contains(says), "{values:?}: {error}");
+    }
+}

@@ -28,7 +28,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 
-use crate::process;
+use crate::workspace::Workspace;
+use crate::{cache, image, process, tools};
 use kubectl::Kubectl;
 use plan::CLUSTERS;
 use state::State;
@@ -111,14 +112,36 @@ fn call(cluster: &str, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// The packages whose test `cluster` needs the rig: the rig's own, and the product's.
+const TESTED: [&str; 2] = ["xtask", "tollway-tests"];
+
+/// Runs the tests beside the others of `cargo xtask test`; where clusters cannot run, it prints why.
+pub(crate) fn run_with_tests() -> Result<()> {
+    if let Err(error) = requirements::check(&cache::root()) {
+        eprintln!("SKIP tests of Kubernetes: {error:#}");
+        return Ok(());
+    }
+    test(&up::Options::default(), None)
+}
+
 fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
+    let workspace = Workspace::load()?;
+    tools::install_for_cluster_tests(&workspace);
+    process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    let mut options = options.clone();
+    options.image.push(image::of_development_build(&workspace)?);
     let was_up = State::of_user()?.supervisor().is_some();
-    let outcome = up::run(options).and_then(|state| {
-        let mut tests = process::cargo();
-        tests.args(["test", "--package", "xtask", "--test", "cluster", "--"]);
-        // One after the other: some of them kill machines.
-        tests.args(["--test-threads=1", "--nocapture"]).args(only);
-        process::run(tests.env(VARIABLE, state.root()))
+    let outcome: Result<()> = up::run(&options).and_then(|state| {
+        let run = |package: &&str| {
+            let mut tests = process::cargo();
+            tests.args(["test", "--package", package, "--test", "cluster", "--"]);
+            // One after the other: some of them kill machines.
+            tests.args(["--test-threads=1", "--nocapture"]).args(only);
+            tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
+            process::run(&mut tests)
+        };
+        let outcomes: Vec<Result<()>> = TESTED.iter().map(run).collect();
+        outcomes.into_iter().collect()
     });
     let ended = if was_up { Ok(()) } else { down::run() };
     outcome.and(ended)

@@ -10,7 +10,8 @@ mod gzip;
 mod layout;
 mod tar;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -27,6 +28,9 @@ pub(crate) use layout::{Image, Name};
 const LIMIT_BYTES: u64 = 20_000_000;
 /// How hard the layer of a release is compressed.
 const LEVEL: u8 = 9;
+/// The image by which the tests of clusters call the development build.
+const NAME_FOR_TESTS: &str = "tollway:test";
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -40,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Certificates of public authorities, for calls out of the mesh (PEM).
-    #[arg(long, value_name = "FILE", default_value = "/etc/ssl/certs/ca-certificates.crt")]
+    #[arg(long, value_name = "FILE", default_value = AUTHORITIES)]
     authorities: PathBuf,
 }
 
@@ -78,6 +82,22 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Makes the image of the development build for the tests of clusters, without the names for a debugger,
+/// and returns its archive.
+pub(crate) fn of_development_build(workspace: &Workspace) -> Result<PathBuf> {
+    let out = workspace.target.join("image-for-tests");
+    std::fs::create_dir_all(&out).with_context(|| format!("could not make {}", out.display()))?;
+    let (program, archive) = (out.join("tollway"), out.join("tollway.tar"));
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&program).arg(workspace.target.join("debug/tollway"));
+    process::run(&mut strip)?;
+    let contents = Contents::of(&program, Path::new(AUTHORITIES))?;
+    // It goes no farther than this machine.
+    let image = Image::of(&contents, &settings(), &NAME_FOR_TESTS.parse()?, None)?;
+    image.write_archive(&archive)?;
+    Ok(archive)
 }
 
 /// How a container of the shipped program is started.

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: tools, one build, all tests, a tenth of Dapr's own suite, and what was skipped and
-//! why.
+//! `cargo xtask test`: tools, one build, all tests, a tenth of Dapr's own suite, the tests of real
+//! Kubernetes clusters, and what was skipped and why.
 //!
 //! Tests that skip themselves write to the file in `TOLLWAY_SKIP_LOG` (see the crate `testkit`),
 //! because the runner hides what a passing test prints.
@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::advisories;
 use crate::cache;
+use crate::cluster;
 use crate::docs;
 use crate::nextest;
 use crate::process::{self, in_ci};
@@ -56,7 +57,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         true => Ok(()),
         false => proof::dapr::run_with_tests(workspace, may_administrate()),
     };
-    outcomes.into_iter().chain([dapr]).collect::<Result<()>>()?;
+    let clusters = if options.fast { Ok(()) } else { cluster::run_with_tests() };
+    outcomes.into_iter().chain([dapr, clusters]).collect::<Result<()>>()?;
     let here = Here { in_ci: in_ci(), may_administrate: may_administrate() };
     let unexcused = skips.iter().filter(|skip| !is_excused(skip, here)).count();
     if unexcused > 0 {

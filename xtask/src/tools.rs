@@ -244,6 +244,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Go("."),
     },
     Tool {
+        name: "helm",
+        why: "checks, renders and installs the chart",
+        source: Source::Go("helm.sh/helm/v3/cmd/helm"),
+    },
+    Tool {
         name: "fortio",
         why: "Fortio's own report server and runner, for its result files",
         source: Source::Go("fortio.org/fortio"),
@@ -281,8 +286,9 @@ pub(crate) const APPS_TOOLS: &[Tool] = &[Tool {
     source: Source::Go("github.com/dapr/cli"),
 }];
 
-/// What clusters need of [`TOOLS`].
+/// What clusters need of [`TOOLS`], and their tests besides.
 const CLUSTER_TOOLS: &[&str] = &["curl", "go", "ip", "nft", "openssl"];
+const CLUSTER_TEST_TOOLS: &[&str] = &["helm"];
 
 /// Whether the table has a tool of this name, so that no test may miss it in CI.
 pub(crate) fn is_listed(name: &str) -> bool {
@@ -316,9 +322,15 @@ pub(crate) fn install_for_clusters(workspace: &Workspace) {
     install_packages(&packages(wanted.filter(|tool| !is_here(tool, workspace))));
 }
 
+/// And what their tests need.
+pub(crate) fn install_for_cluster_tests(workspace: &Workspace) {
+    install_for_clusters(workspace);
+    build_go_tools(workspace, TOOLS, |tool| CLUSTER_TEST_TOOLS.contains(&tool.name));
+}
+
 fn bring(workspace: &Workspace, tools: &'static [Tool]) {
     install_packages(&packages(missing(workspace, tools)));
-    build_go_tools(workspace, tools);
+    build_go_tools(workspace, tools, |_| true);
     install_python_tools(workspace, tools);
 }
 
@@ -391,8 +403,8 @@ fn root_prefix() -> Option<Vec<&'static str>> {
     Some(vec!["sudo", "-n"])
 }
 
-fn build_go_tools(workspace: &Workspace, tools: &'static [Tool]) {
-    for tool in missing(workspace, tools) {
+fn build_go_tools(workspace: &Workspace, tools: &'static [Tool], wanted: impl Fn(&Tool) -> bool) {
+    for tool in missing(workspace, tools).filter(|tool| wanted(tool)) {
         if let Source::Go(package) = tool.source
             && let Err(error) = go::build(workspace, tool.name, package)
         {
@@ -450,7 +462,7 @@ mod tests {
 
     #[test]
     fn clusters_need_tools_that_are_listed() {
-        assert!(CLUSTER_TOOLS.iter().all(|name| is_listed(name)));
+        assert!(CLUSTER_TOOLS.iter().chain(CLUSTER_TEST_TOOLS).all(|name| is_listed(name)));
     }
 
     #[test]

@@ -21,6 +21,8 @@ use crate::{cache, process, tools};
 
 /// How long the supervisor may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a machine may be silent, by default.
+const GRACE_SECONDS: u16 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Args, Clone)]
@@ -37,11 +39,19 @@ pub(crate) struct Options {
     link_program: Option<PathBuf>,
     /// An archive with an image for all machines, such as that of `cargo xtask image`; may be repeated.
     #[arg(long, value_name = "ARCHIVE")]
-    image: Vec<PathBuf>,
+    pub(super) image: Vec<PathBuf>,
     /// Seconds that a machine may be silent before it is not ready.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10,
+    #[arg(long, value_name = "SECONDS", default_value_t = GRACE_SECONDS,
           value_parser = clap::value_parser!(u16).range(4..))]
     grace: u16,
+}
+
+/// What the command line gives where it says nothing.
+impl Default for Options {
+    fn default() -> Self {
+        let (delay, loss, link_program, image) = (0, 0.0, None, Vec::new());
+        Self { delay, loss, link_program, image, grace: GRACE_SECONDS }
+    }
 }
 
 /// Ends when every machine is ready and both clusters answer questions for names.

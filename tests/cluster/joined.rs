@@ -1,0 +1,68 @@
+//! Two clusters that are joined: apps of one call apps of the other by name.
+
+use serde_json::json;
+
+use crate::support::{
+    Namespace, SOON, client, control, deployment, east, join, need_rig, server, west,
+};
+
+/// Pods have the same addresses in both clusters, so only gateways can join them.
+#[test]
+fn an_app_calls_an_app_of_a_joined_cluster_by_its_name() {
+    let rig = need_rig!();
+    let (west, east) = (west(&rig), east(&rig));
+    join(west, east);
+    let here = Namespace::restricted(west, "joined");
+    let there = Namespace::restricted(east, "joined");
+    there.apply(&deployment("stock", json!({"tollway.dev/port": "8080"}), server()));
+    here.apply(&deployment("till", json!({}), client()));
+    there.wait_rolled_out("stock");
+    here.wait_rolled_out("till");
+    let line = "curl -sS -w '%{http_code}' -o /dev/null \
+                http://127.0.0.1:3500/v1.0/invoke/stock.joined.east/method/echo";
+    here.shell_until("till", line, "200");
+    // Dapr's own way to name an app of another namespace, from an app in daprd's place.
+    let dapr = Namespace::new(west, "joined-dapr", &[]);
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "till"});
+    dapr.apply(&deployment("till", annotations, client()));
+    dapr.wait_rolled_out("till");
+    dapr.shell_until("till", line, "200");
+    let listed = control(west, &["join", "list"]);
+    assert!(listed.contains("east"), "{listed}");
+}
+
+/// A gateway that is made anew has another address inside, and the same one outside.
+#[test]
+fn calls_go_on_when_the_gateway_is_made_anew() {
+    let rig = need_rig!();
+    let (west, east) = (west(&rig), east(&rig));
+    join(west, east);
+    let here = Namespace::restricted(west, "moved");
+    let there = Namespace::restricted(east, "moved");
+    there.apply(&deployment("stock", json!({"tollway.dev/port": "8080"}), server()));
+    here.apply(&deployment("till", json!({}), client()));
+    there.wait_rolled_out("stock");
+    here.wait_rolled_out("till");
+    let line = "curl -sS -w '%{http_code}' -o /dev/null \
+                http://127.0.0.1:3500/v1.0/invoke/stock.moved.east/method/echo";
+    here.shell_until("till", line, "200");
+    let of_gateway = |verb: &[&'static str]| {
+        let rest = ["deployment/tollway-gateway", "--namespace=tollway"];
+        east.kubectl(&[verb, &rest].concat()).unwrap()
+    };
+    of_gateway(&["rollout", "restart"]);
+    of_gateway(&["rollout", "status", "--timeout=60s"]);
+    east.wait_for(
+        SOON,
+        &[
+            "--namespace=tollway",
+            "get",
+            "pods",
+            "--selector=app.kubernetes.io/component=gateway",
+            "--output=name",
+        ],
+        |names| names.lines().count() == 1,
+    )
+    .unwrap();
+    here.shell_until("till", line, "200");
+}

@@ -1,0 +1,302 @@
+//! An installed network, namespaces, pods.
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tollway_testkit::{Cluster, Rig, tool};
+
+/// The image of the program in the clusters.
+const IMAGE: &str = "tollway:test";
+/// Enough for pods to start.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// The rig; the calling test is skipped without one.
+macro_rules! need_rig {
+    () => {
+        match tollway_testkit::Rig::of_environment() {
+            Some(rig) => rig,
+            None => {
+                tollway_testkit::skip!("no clusters: `cargo xtask cluster test` brings them up")
+            }
+        }
+    };
+}
+pub(crate) use need_rig;
+
+/// The port of the machines at which the gateway of a cluster is reached.
+const GATEWAY_PORT: &str = "30443";
+
+/// A network of the tests.
+struct Network {
+    name: &'static str,
+    /// Where its gateway is reached.
+    gateway: &'static str,
+    /// Where that of the other one may be.
+    peers: &'static str,
+}
+
+const WEST: Network = Network { name: "west", gateway: "10.77.0.11", peers: "10.78.0.0/24" };
+const EAST: Network = Network { name: "east", gateway: "10.78.0.11", peers: "10.77.0.0/24" };
+
+/// Cluster `a` with the chart installed as network `west`, whichever test comes first.
+pub(crate) fn west(rig: &Rig) -> Cluster<'_> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let cluster = rig.cluster("a");
+    once(&INSTALLED, || install(cluster, &WEST, &[]));
+    cluster
+}
+
+/// Cluster `b` as network `east`.
+pub(crate) fn east(rig: &Rig) -> Cluster<'_> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let cluster = rig.cluster("b");
+    once(&INSTALLED, || install(cluster, &EAST, &[]));
+    cluster
+}
+
+fn once(done: &Mutex<bool>, work: impl FnOnce()) {
+    let mut is_done = done.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_done {
+        work();
+        *is_done = true;
+    }
+}
+
+/// Joins both, unless they are.
+pub(crate) fn join(west: Cluster<'_>, east: Cluster<'_>) {
+    if control(west, &["join", "list"]).contains("east") {
+        return;
+    }
+    let bundle = control(east, &["join", "export"]);
+    let accept = [CONTROL_EXEC, &["--stdin"], IN_CONTROL, &["join", "accept", STORE, "-"]];
+    west.kubectl_with(&accept.concat(), &bundle).unwrap();
+}
+
+const CONTROL_EXEC: &[&str] = &["--namespace=tollway", "exec", "tollway-control-0"];
+const IN_CONTROL: &[&str] = &["--", "/tollway"];
+const STORE: &str = "--store=/var/lib/tollway/control";
+
+/// A command of the operator at the control plane of a cluster.
+pub(crate) fn control(cluster: Cluster<'_>, command: &[&str]) -> String {
+    cluster.kubectl(&[CONTROL_EXEC, IN_CONTROL, command, &[STORE]].concat()).unwrap()
+}
+
+/// Applies the chart to `west` once more, with other values.
+pub(crate) fn reinstall(cluster: Cluster<'_>, values: &[&str]) {
+    install(cluster, &WEST, values);
+}
+
+/// Ends the install of `west`, and makes it anew. Pods that were there have no network any more.
+pub(crate) fn install_afresh(cluster: Cluster<'_>) {
+    helm(cluster, &["uninstall", "tollway", "--namespace=tollway", "--ignore-not-found"], &[]);
+    cluster.kubectl(&["delete", "namespace", "tollway", "--ignore-not-found"]).unwrap();
+    install(cluster, &WEST, &[]);
+}
+
+/// Kills the control plane of `west`; the kubelet starts the container again.
+pub(crate) fn kill_control() {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let is_wanted = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(b"/tollway\0control\0--network=west\0")
+    };
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let found: Vec<i32> = pids.filter(is_wanted).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    kill_process(Pid::from_raw(found[0]).unwrap(), Signal::KILL).unwrap();
+}
+
+/// Installs the chart, or brings it up to date, and waits until all of it is ready.
+fn install(cluster: Cluster<'_>, network: &Network, values: &[&str]) {
+    let namespace = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "tollway", "labels": {
+            "pod-security.kubernetes.io/enforce": "restricted",
+        }},
+    });
+    apply(cluster, &namespace);
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/tollway");
+    let (name, tag) = IMAGE.split_once(':').unwrap();
+    let Network { name: network, gateway, peers } = network;
+    let usual = [
+        format!("network={network}"),
+        format!("image.name={name}"),
+        format!("image.tag={tag}"),
+        "image.pullPolicy=Never".to_owned(),
+        "control.store=memory".to_owned(),
+        format!("control.peerAddresses={{{peers}}}"),
+        "gateway.service.type=NodePort".to_owned(),
+        format!("gateway.service.nodePort={GATEWAY_PORT}"),
+        format!("gateway.advertise={gateway}:{GATEWAY_PORT}"),
+    ];
+    let values = usual.iter().map(String::as_str).chain(values.iter().copied());
+    let values: Vec<&str> = values.collect();
+    helm(cluster, &["upgrade", "--install", "tollway", chart, "--namespace=tollway"], &values);
+}
+
+fn apply(cluster: Cluster<'_>, object: &Value) {
+    cluster.kubectl_with(&["apply", "-f", "-"], &object.to_string()).unwrap();
+}
+
+fn helm(cluster: Cluster<'_>, arguments: &[&str], values: &[&str]) {
+    let helm = tool("helm").expect("`cargo xtask cluster test` brings it");
+    let mut command: Command = cluster.command(helm);
+    command.env("KUBECONFIG", cluster.kubeconfig()).args(arguments);
+    command.args(["--wait", "--timeout=120s"]);
+    for value in values {
+        command.args(["--set", value]);
+    }
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm: {printed}\n{}", state(cluster, "tollway"));
+}
+
+/// What is in a namespace, for a failure.
+pub(crate) fn state(cluster: Cluster<'_>, namespace: &str) -> String {
+    let shown = |arguments: &[&str]| {
+        let all = [&["--namespace", namespace], arguments].concat();
+        cluster.kubectl(&all).unwrap_or_else(|error| format!("{error:#}"))
+    };
+    let events = shown(&["get", "events", "--sort-by=.lastTimestamp"]);
+    let events: Vec<&str> = events.lines().collect();
+    let events = events[events.len().saturating_sub(30)..].join("\n");
+    let mut text = shown(&["get", "pods", "--output=wide"]) + &events + "\n";
+    let names = shown(&["get", "pods", "--output=name"]);
+    for pod in names.lines() {
+        text += &format!("{pod}:\n");
+        text += &shown(&["logs", pod, "--all-containers", "--tail=15", "--prefix"]);
+    }
+    text
+}
+
+/// A namespace for one test, which is removed with all that is in it.
+pub(crate) struct Namespace<'a> {
+    cluster: Cluster<'a>,
+    pub(crate) name: &'static str,
+}
+
+impl<'a> Namespace<'a> {
+    /// Makes it with these labels, in place of one that an earlier run left.
+    pub(crate) fn new(cluster: Cluster<'a>, name: &'static str, labels: &[(&str, &str)]) -> Self {
+        let wait = "--timeout=60s";
+        cluster.kubectl(&["delete", "namespace", name, "--ignore-not-found", wait]).unwrap();
+        let labels: Value =
+            labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels},
+        });
+        apply(cluster, &namespace);
+        let namespace = Self { cluster, name };
+        // No pod is admitted before.
+        let account = ["get", "serviceaccount/default", "-o", "name"];
+        namespace.wait_for(&account, |found| found.contains("/default"));
+        namespace
+    }
+
+    /// Marked for sidecars, and with the strictest level of Pod Security.
+    pub(crate) fn restricted(cluster: Cluster<'a>, name: &'static str) -> Self {
+        let level = ("pod-security.kubernetes.io/enforce", "restricted");
+        Self::new(cluster, name, &[("tollway.dev/inject", "true"), level])
+    }
+
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
+        let printed = self.cluster.kubectl(&self.here(arguments));
+        printed.unwrap_or_else(|error| panic!("{error:#}\n{}", state(self.cluster, self.name)))
+    }
+
+    pub(crate) fn wait_for(&self, arguments: &[&str], holds: impl Fn(&str) -> bool) -> String {
+        let found = self.cluster.wait_for(SOON, &self.here(arguments), holds);
+        found.unwrap_or_else(|error| panic!("{error:#}\n{}", state(self.cluster, self.name)))
+    }
+
+    pub(crate) fn apply(&self, object: &Value) {
+        let applied =
+            self.cluster.kubectl_with(&self.here(&["apply", "-f", "-"]), &object.to_string());
+        applied.unwrap();
+    }
+
+    pub(crate) fn wait_rolled_out(&self, deployment: &str) {
+        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), "--timeout=60s"]);
+    }
+
+    /// Runs a line of the shell in the container `main` of a deployment's pod.
+    pub(crate) fn shell(&self, deployment: &str, line: &str) -> String {
+        let deployment = format!("deployment/{deployment}");
+        self.kubectl(&["exec", &deployment, "--container=main", "--", "/bin/sh", "-c", line])
+    }
+
+    /// Runs it until it prints this.
+    pub(crate) fn shell_until(&self, deployment: &str, line: &str, expected: &str) {
+        let deployment = format!("deployment/{deployment}");
+        let exec = ["exec", &deployment, "--container=main", "--", "/bin/sh", "-c", line];
+        self.wait_for(&exec, |printed| printed == expected);
+    }
+
+    fn here<'b>(&self, arguments: &[&'b str]) -> Vec<&'b str> {
+        [&["--namespace", self.name], arguments].concat()
+    }
+}
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        let delete = ["delete", "namespace", self.name, "--wait=false"];
+        if let Err(error) = self.cluster.kubectl(&delete) {
+            eprintln!("namespace {} stays: {error:#}", self.name);
+        }
+    }
+}
+
+/// What Pod Security `restricted` asks of a container.
+fn security() -> Value {
+    json!({
+        "runAsNonRoot": true,
+        "runAsUser": 1000,
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// A deployment of one pod. `container` is that of the app.
+pub(crate) fn deployment(name: &str, annotations: Value, mut container: Value) -> Value {
+    let labels = json!({"app": name});
+    container["name"] = json!("main");
+    container["securityContext"] = security();
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+            },
+        },
+    })
+}
+
+/// A Job of one pod, which is tried once.
+pub(crate) fn job(name: &str, annotations: Value, container: Value) -> Value {
+    let mut template = deployment(name, annotations, container)["spec"]["template"].take();
+    template["spec"]["restartPolicy"] = json!("Never");
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"template": template, "backoffLimit": 0},
+    })
+}
+
+/// A server that answers `/echo`, and a pod in which to run commands.
+pub(crate) fn server() -> Value {
+    json!({"image": IMAGE, "args": ["echo", "--http=0.0.0.0:8080"], "imagePullPolicy": "Never"})
+}
+
+pub(crate) fn client() -> Value {
+    json!({"image": "localhost/box:1", "command": ["/bin/sh", "-c", "exec sleep 100000"]})
+}
