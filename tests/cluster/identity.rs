@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Namespace, job, need_rig, server, west};
 
-/// A sidecar that somebody has written into a pod by hand, with the token of that pod.
+/// A sidecar that is written into a pod by hand, with the token of that pod.
 fn by_hand(pod_app: &str, asked: &[&str], audience: &str, pin: &str) -> Value {
     let mut container = server();
     let usual = [

@@ -51,7 +51,7 @@ fn an_app_that_knows_nothing_calls_services_by_their_names() {
 }
 
 #[test]
-fn a_mistake_is_an_event_at_what_makes_the_pod_and_hurts_nobody_else() {
+fn a_mistake_is_an_event_at_what_makes_the_pod_and_other_pods_start() {
     let rig = need_rig!();
     let shop = Namespace::restricted(west(&rig), "mistakes");
     shop.apply(&deployment("wrong", json!({"tollway.dev/port": "high"}), client()));

@@ -31,9 +31,9 @@ fn an_app_calls_an_app_of_a_joined_cluster_by_its_name() {
     assert!(listed.contains("east"), "{listed}");
 }
 
-/// A gateway that is made anew has another address inside, and the same one outside.
+/// A gateway that is replaced has another address inside, and the same one outside.
 #[test]
-fn calls_go_on_when_the_gateway_is_made_anew() {
+fn calls_go_on_when_the_gateway_is_replaced() {
     let rig = need_rig!();
     let (west, east) = (west(&rig), east(&rig));
     join(west, east);

@@ -89,7 +89,7 @@ pub(crate) fn reinstall(cluster: Cluster<'_>, values: &[&str]) {
     install(cluster, &WEST, values);
 }
 
-/// Ends the install of `west`, and makes it anew. Pods that were there have no network any more.
+/// Removes the install of `west`, and installs again. Pods that were there have no network any more.
 pub(crate) fn install_afresh(cluster: Cluster<'_>) {
     helm(cluster, &["uninstall", "tollway", "--namespace=tollway", "--ignore-not-found"], &[]);
     cluster.kubectl(&["delete", "namespace", "tollway", "--ignore-not-found"]).unwrap();

@@ -1,4 +1,4 @@
-//! Calls go on while pods, and parts of the install, are made anew.
+//! Calls go on while pods, and parts of the install, are replaced.
 
 use std::thread;
 use std::time::Duration;

@@ -10,7 +10,7 @@ mod install;
 mod pods;
 mod proof;
 
-pub use check::{Finding, Standing};
+pub use check::{Finding, Grade};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};
 pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
 pub use pods::InjectedApp;

@@ -6,7 +6,7 @@ const OLDEST: (u32, u32) = (1, 29);
 /// One thing that was looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    pub standing: Standing,
+    pub grade: Grade,
     pub text: String,
     /// What to do; empty where nothing is to be done.
     pub remedy: String,
@@ -14,7 +14,7 @@ pub struct Finding {
 
 /// How a thing is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum Grade {
     Good,
     /// It may be meant.
     Note,
@@ -147,15 +147,15 @@ fn workload(what: &str, object: &str, part: &Part, namespace: &str, version: &st
 }
 
 fn good(text: String) -> Finding {
-    Finding { standing: Standing::Good, text, remedy: String::new() }
+    Finding { grade: Grade::Good, text, remedy: String::new() }
 }
 
 fn note(text: &str) -> Finding {
-    Finding { standing: Standing::Note, text: text.to_owned(), remedy: String::new() }
+    Finding { grade: Grade::Note, text: text.to_owned(), remedy: String::new() }
 }
 
 fn bad(text: String, remedy: String) -> Finding {
-    Finding { standing: Standing::Bad, text, remedy }
+    Finding { grade: Grade::Bad, text, remedy }
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
 
     fn bad_ones(seen: &Seen) -> Vec<String> {
         let findings = judge(seen, "tollway", "0.1.0");
-        let bad = findings.into_iter().filter(|finding| finding.standing == Standing::Bad);
+        let bad = findings.into_iter().filter(|finding| finding.grade == Grade::Bad);
         bad.map(|finding| {
             assert!(!finding.remedy.is_empty(), "{}", finding.text);
             finding.text
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_whole_install_is_good() {
         let findings = judge(&whole(), "tollway", "0.1.0");
-        assert!(findings.iter().all(|finding| finding.standing == Standing::Good), "{findings:?}");
+        assert!(findings.iter().all(|finding| finding.grade == Grade::Good), "{findings:?}");
         assert_eq!(findings.len(), 6);
     }
 
@@ -228,7 +228,7 @@ mod tests {
             change(&mut seen);
             assert_eq!(bad_ones(&seen), Vec::<String>::new());
             let findings = judge(&seen, "tollway", "0.1.0");
-            assert!(findings.iter().any(|finding| finding.standing == Standing::Note));
+            assert!(findings.iter().any(|finding| finding.grade == Grade::Note));
         }
         let other = judge(&whole(), "tollway", "0.2.0");
         assert!(

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
 use kube::Api;
 
-pub use self::judge::{Finding, Standing};
+pub use self::judge::{Finding, Grade};
 use self::judge::{Part, Seen, Webhook, judge};
 use crate::{Cluster, ROOT_PIN_KEY};
 

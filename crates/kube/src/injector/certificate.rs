@@ -33,7 +33,7 @@ const KEY: &str = "tls.key";
 
 /// A certificate with its key, and the authorities by which it is known; all PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct WebhookCredentials {
     /// The one that signs comes first.
     pub(crate) authorities: String,
     authority_key: String,
@@ -41,24 +41,26 @@ pub(crate) struct Kept {
     pub(crate) key: String,
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for WebhookCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kept").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("WebhookCredentials")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
     }
 }
 
-/// What is to be done about what is kept.
+/// What is to be done about them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Plan {
     /// It is good until then.
     Keep { until: SystemTime },
     /// The authority signs another certificate.
     Renew,
-    /// Everything is made anew. The former authorities stay trusted.
+    /// Everything is made again. The former authorities stay trusted.
     Begin,
 }
 
-impl Kept {
+impl WebhookCredentials {
     /// Reads the data of the Secret; `None` if something is missing.
     pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Option<Self> {
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
@@ -91,10 +93,14 @@ impl Kept {
 }
 
 /// Decides what is to be done for a webhook of these names.
-pub(crate) fn plan(kept: Option<&Kept>, names: &[String], now: SystemTime) -> Plan {
-    let Some(kept) = kept else { return Plan::Begin };
-    let Some(authority_ends) = good_authority(kept, now) else { return Plan::Begin };
-    match good_certificate(kept, names, now) {
+pub(crate) fn plan(
+    credentials: Option<&WebhookCredentials>,
+    names: &[String],
+    now: SystemTime,
+) -> Plan {
+    let Some(credentials) = credentials else { return Plan::Begin };
+    let Some(authority_ends) = good_authority(credentials, now) else { return Plan::Begin };
+    match good_certificate(credentials, names, now) {
         Some(ends) => Plan::Keep {
             until: (ends - RENEWED_BEFORE).min(authority_ends - AUTHORITY_RENEWED_BEFORE),
         },
@@ -103,10 +109,10 @@ pub(crate) fn plan(kept: Option<&Kept>, names: &[String], now: SystemTime) -> Pl
 }
 
 /// When the authority ends, if it can sign and lasts for long enough.
-fn good_authority(kept: &Kept, now: SystemTime) -> Option<SystemTime> {
-    let der = CertificateDer::from_pem_slice(kept.authorities.as_bytes()).ok()?;
+fn good_authority(credentials: &WebhookCredentials, now: SystemTime) -> Option<SystemTime> {
+    let der = CertificateDer::from_pem_slice(credentials.authorities.as_bytes()).ok()?;
     let (_, authority) = X509Certificate::from_der(&der).ok()?;
-    let key = KeyPair::from_pem(&kept.authority_key).ok()?;
+    let key = KeyPair::from_pem(&credentials.authority_key).ok()?;
     let ends = SystemTime::from(authority.validity().not_after.to_datetime());
     let fits = authority.public_key().raw == key.subject_public_key_info();
     (fits && ends > now + AUTHORITY_RENEWED_BEFORE).then_some(ends)
@@ -114,12 +120,16 @@ fn good_authority(kept: &Kept, now: SystemTime) -> Option<SystemTime> {
 
 /// When the certificate ends, if the authority has signed it, it has these names and its key, and lasts
 /// for long enough.
-fn good_certificate(kept: &Kept, names: &[String], now: SystemTime) -> Option<SystemTime> {
-    let authority = CertificateDer::from_pem_slice(kept.authorities.as_bytes()).ok()?;
+fn good_certificate(
+    credentials: &WebhookCredentials,
+    names: &[String],
+    now: SystemTime,
+) -> Option<SystemTime> {
+    let authority = CertificateDer::from_pem_slice(credentials.authorities.as_bytes()).ok()?;
     let (_, authority) = X509Certificate::from_der(&authority).ok()?;
-    let der = CertificateDer::from_pem_slice(kept.certificate.as_bytes()).ok()?;
+    let der = CertificateDer::from_pem_slice(credentials.certificate.as_bytes()).ok()?;
     let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-    let key = KeyPair::from_pem(&kept.key).ok()?;
+    let key = KeyPair::from_pem(&credentials.key).ok()?;
     let is_signed = certificate.verify_signature(Some(authority.public_key())).is_ok();
     let fits = certificate.public_key().raw == key.subject_public_key_info();
     let alternatives = certificate.subject_alternative_name().ok()??;
@@ -136,16 +146,18 @@ fn good_certificate(kept: &Kept, names: &[String], now: SystemTime) -> Option<Sy
 /// [`rcgen::Error`] if a key or a certificate cannot be made.
 pub(crate) fn carry_out(
     plan: &Plan,
-    kept: Option<&Kept>,
+    credentials: Option<&WebhookCredentials>,
     names: &[String],
     now: SystemTime,
-) -> Result<Option<Kept>, rcgen::Error> {
-    let (authorities, authority_key) = match (plan, kept) {
+) -> Result<Option<WebhookCredentials>, rcgen::Error> {
+    let (authorities, authority_key) = match (plan, credentials) {
         (Plan::Keep { .. }, _) => return Ok(None),
-        (Plan::Renew, Some(kept)) => (kept.authorities.clone(), kept.authority_key.clone()),
+        (Plan::Renew, Some(credentials)) => {
+            (credentials.authorities.clone(), credentials.authority_key.clone())
+        }
         (Plan::Renew | Plan::Begin, _) => {
             let (certificate, key) = new_authority(now)?;
-            let former = kept.map_or("", |kept| &kept.authorities);
+            let former = credentials.map_or("", |credentials| &credentials.authorities);
             (certificate + &still_good(former, now), key)
         }
     };
@@ -160,7 +172,7 @@ pub(crate) fn carry_out(
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let signed = certificate.signed_by(&key, &issuer)?;
     let (certificate, key) = (signed.pem(), key.serialize_pem());
-    Ok(Some(Kept { authorities, authority_key, certificate, key }))
+    Ok(Some(WebhookCredentials { authorities, authority_key, certificate, key }))
 }
 
 /// A certificate and its key.
@@ -197,12 +209,14 @@ fn still_good(former: &str, now: SystemTime) -> String {
 /// What a TLS server needs.
 ///
 /// # Errors
-/// What is wrong with what is kept.
-pub(crate) fn server_config(kept: &Kept) -> Result<rustls::ServerConfig, String> {
+/// What is wrong with them.
+pub(crate) fn server_config(
+    credentials: &WebhookCredentials,
+) -> Result<rustls::ServerConfig, String> {
     let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(kept.certificate.as_bytes()).collect();
+        CertificateDer::pem_slice_iter(credentials.certificate.as_bytes()).collect();
     let chain = chain.map_err(|error| format!("the certificate cannot be read: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(kept.key.as_bytes())
+    let key = PrivateKeyDer::from_pem_slice(credentials.key.as_bytes())
         .map_err(|error| format!("the key cannot be read: {error}"))?;
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
@@ -225,43 +239,49 @@ mod tests {
         SystemTime::UNIX_EPOCH + 20_000 * DAY
     }
 
-    fn begun(kept: Option<&Kept>, now: SystemTime) -> Kept {
-        carry_out(&plan(kept, &names(), now), kept, &names(), now).unwrap().unwrap()
+    fn begun(credentials: Option<&WebhookCredentials>, now: SystemTime) -> WebhookCredentials {
+        carry_out(&plan(credentials, &names(), now), credentials, &names(), now).unwrap().unwrap()
     }
 
-    fn authorities(kept: &Kept) -> usize {
-        kept.authorities.matches(PEM_END).count()
+    fn authorities(credentials: &WebhookCredentials) -> usize {
+        credentials.authorities.matches(PEM_END).count()
     }
 
     #[test]
     fn what_is_made_is_kept_until_a_month_before_its_end() {
         assert_eq!(plan(None, &names(), now()), Plan::Begin);
-        let kept = begun(None, now());
+        let credentials = begun(None, now());
         let until = now() + LIFE - RENEWED_BEFORE;
-        assert_eq!(plan(Some(&kept), &names(), now()), Plan::Keep { until });
-        assert_eq!(Kept::read(&kept.data()), Some(kept.clone()), "the Secret has all of it");
-        server_config(&kept).unwrap();
-        assert_eq!(plan(Some(&kept), &names(), until), Plan::Renew);
+        assert_eq!(plan(Some(&credentials), &names(), now()), Plan::Keep { until });
+        assert_eq!(
+            WebhookCredentials::read(&credentials.data()),
+            Some(credentials.clone()),
+            "the Secret has all of it"
+        );
+        server_config(&credentials).unwrap();
+        assert_eq!(plan(Some(&credentials), &names(), until), Plan::Renew);
     }
 
     #[test]
     fn a_renewal_changes_nothing_at_the_api_server() {
-        let kept = begun(None, now());
+        let credentials = begun(None, now());
         let later = now() + 61 * DAY;
-        let renewed = begun(Some(&kept), later);
-        assert_eq!(renewed.authorities, kept.authorities);
-        assert_ne!(renewed.certificate, kept.certificate);
+        let renewed = begun(Some(&credentials), later);
+        assert_eq!(renewed.authorities, credentials.authorities);
+        assert_ne!(renewed.certificate, credentials.certificate);
         assert_eq!(renewed.ends(), Some(later + LIFE));
     }
 
     #[test]
     fn a_new_authority_is_trusted_beside_the_former_one_while_that_lasts() {
-        let kept = begun(None, now());
+        let credentials = begun(None, now());
         let years = now() + AUTHORITY_LIFE - AUTHORITY_RENEWED_BEFORE;
-        assert_eq!(plan(Some(&kept), &names(), years), Plan::Begin);
-        let second = begun(Some(&kept), years);
+        assert_eq!(plan(Some(&credentials), &names(), years), Plan::Begin);
+        let second = begun(Some(&credentials), years);
         assert_eq!(authorities(&second), 2);
-        assert!(second.authorities.ends_with(&format!("{}\n", first_pem(&kept.authorities))));
+        assert!(
+            second.authorities.ends_with(&format!("{}\n", first_pem(&credentials.authorities)))
+        );
         assert!(matches!(plan(Some(&second), &names(), years), Plan::Keep { .. }));
         let third = begun(Some(&second), years + AUTHORITY_LIFE - AUTHORITY_RENEWED_BEFORE);
         assert_eq!(authorities(&third), 2, "the first has ended");
@@ -270,21 +290,28 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_made_anew() {
-        let kept = begun(None, now());
+    fn what_does_not_fit_together_is_made_again() {
+        let credentials = begun(None, now());
         let other = begun(None, now());
-        let foreign = Kept { authority_key: other.authority_key.clone(), ..kept.clone() };
+        let foreign = WebhookCredentials {
+            authority_key: other.authority_key.clone(),
+            ..credentials.clone()
+        };
         assert_eq!(plan(Some(&foreign), &names(), now()), Plan::Begin);
         for wrong in [
-            Kept { key: other.key.clone(), ..kept.clone() },
-            Kept { certificate: other.certificate.clone(), key: other.key, ..kept.clone() },
-            Kept { certificate: "nothing".to_owned(), ..kept.clone() },
+            WebhookCredentials { key: other.key.clone(), ..credentials.clone() },
+            WebhookCredentials {
+                certificate: other.certificate.clone(),
+                key: other.key,
+                ..credentials.clone()
+            },
+            WebhookCredentials { certificate: "nothing".to_owned(), ..credentials.clone() },
         ] {
             assert_eq!(plan(Some(&wrong), &names(), now()), Plan::Renew);
         }
         let more = [names(), vec!["other.svc".to_owned()]].concat();
-        assert_eq!(plan(Some(&kept), &more, now()), Plan::Renew, "another name");
-        let damaged = Kept { authorities: "nothing".to_owned(), ..kept };
+        assert_eq!(plan(Some(&credentials), &more, now()), Plan::Renew, "another name");
+        let damaged = WebhookCredentials { authorities: "nothing".to_owned(), ..credentials };
         assert_eq!(plan(Some(&damaged), &names(), now()), Plan::Begin);
     }
 }

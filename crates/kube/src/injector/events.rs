@@ -41,7 +41,7 @@ impl Events {
     }
 
     /// Never waits.
-    pub(crate) fn tell(&self, notes: Notes) {
+    pub(crate) fn add(&self, notes: Notes) {
         if let Err(error) = self.waiting.try_send(notes) {
             debug!(%error, "a note about a pod is left out");
         }

@@ -1,14 +1,14 @@
 //! The injector of a cluster: a webhook that adds sidecars to pods as they are made.
 //!
 //! `server` takes reviews and `admission` answers them; what is added is decided in the crate `inject`.
-//! `keep` makes the certificate, keeps it in a Secret that replicas share, and has the API server trust
-//! it; `certificate` decides when. `follow` watches single objects, `events` tells owners of pods what is odd.
+//! `reconcile` makes the certificate, keeps it in a Secret that replicas share, and has the API server trust
+//! it; `certificate` decides when. `follow` watches single objects, `events` makes events of what is odd about pods.
 
 mod admission;
 mod certificate;
 mod events;
 mod follow;
-mod keep;
+mod reconcile;
 mod server;
 
 use std::net::SocketAddr;
@@ -167,7 +167,7 @@ pub async fn serve_injector(
         reviews: Default::default(),
     });
     info!(%listen, webhook, service = %service, "the injector starts");
-    let keeping = keep::run(client.clone(), (secret, webhook), &service, &shared);
+    let keeping = reconcile::run(client.clone(), (secret, webhook), &service, &shared);
     let serving = server::serve(listener, Arc::clone(&shared));
     let following = async {
         let Some(root) = root else { return std::future::pending().await };

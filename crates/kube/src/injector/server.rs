@@ -110,7 +110,7 @@ async fn respond(request: Request<Incoming>, shared: &Shared) -> Reply {
         Ok(Answer { review, outcome, notes }) => {
             shared.count(outcome);
             if let Some(notes) = notes {
-                shared.events.tell(notes);
+                shared.events.add(notes);
             }
             let uid = review.pointer("/response/uid").and_then(serde_json::Value::as_str);
             match outcome {
@@ -152,7 +152,7 @@ mod tests {
     use tollway_inject::Settings;
     use tollway_telemetry::AdminFacts;
 
-    use super::super::certificate::{Kept, Plan, carry_out, server_config};
+    use super::super::certificate::{Plan, WebhookCredentials, carry_out, server_config};
     use super::super::events::Events;
     use super::super::follow::Seen;
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
     struct World {
         shared: Arc<Shared>,
         address: SocketAddr,
-        kept: Kept,
+        credentials: WebhookCredentials,
     }
 
     impl World {
@@ -190,19 +190,20 @@ mod tests {
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve(listener, Arc::clone(&shared)));
             let names = [NAME.to_owned()];
-            let kept = carry_out(&Plan::Begin, None, &names, SystemTime::now()).unwrap().unwrap();
-            Self { shared, address, kept }
+            let credentials =
+                carry_out(&Plan::Begin, None, &names, SystemTime::now()).unwrap().unwrap();
+            Self { shared, address, credentials }
         }
 
         fn certify(&self) {
-            let config = server_config(&self.kept).unwrap();
+            let config = server_config(&self.credentials).unwrap();
             self.shared.tls.send_replace(Some(Arc::new(config)));
         }
 
         /// Sends bytes as the API server would, and returns the answer; none if the handshake fails.
         async fn send(&self, request: &[u8]) -> Option<String> {
             let mut roots = rustls::RootCertStore::empty();
-            let authority = CertificateDer::from_pem_slice(self.kept.authorities.as_bytes());
+            let authority = CertificateDer::from_pem_slice(self.credentials.authorities.as_bytes());
             roots.add(authority.unwrap()).unwrap();
             let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_certificate_or_a_root_it_says_so_by_not_being_ready() {
+    async fn it_is_not_ready_without_a_certificate_or_a_root() {
         let world = World::empty().await;
         assert_eq!(world.send(b"GET / HTTP/1.1\r\n\r\n").await, None);
         assert!(AdminFacts::ready(&*world.shared).unwrap_err().contains("certificate"));

@@ -42,7 +42,7 @@ pub enum Change {
 }
 
 impl Cluster {
-    /// Applies the objects of [`manifest`] in their order, the namespace first. `told` is called with each.
+    /// Applies the objects of [`manifest()`] in their order, the namespace first. `report` is called with each.
     ///
     /// # Errors
     /// [`InstallError`]: the API server refuses one; those before it stay.
@@ -50,7 +50,7 @@ impl Cluster {
         &self,
         namespace: &str,
         objects: &[Value],
-        mut told: impl FnMut(&str, Change),
+        mut report: impl FnMut(&str, Change),
     ) -> Result<(), InstallError> {
         let home = json!({
             "apiVersion": "v1",
@@ -64,7 +64,7 @@ impl Cluster {
             let parameters = PatchParams::apply(WRITER);
             let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
             applied.map_err(|error| refused(&shown, "applied", &error))?;
-            told(&shown, Change::Applied);
+            report(&shown, Change::Applied);
         }
         Ok(())
     }
@@ -134,14 +134,14 @@ impl Cluster {
         namespace: &str,
         objects: &[Value],
         purge: bool,
-        mut told: impl FnMut(&str, Change),
+        mut report: impl FnMut(&str, Change),
     ) -> Result<(), InstallError> {
         for object in objects.iter().rev() {
             let (api, name, shown) = self.api_of(object);
             match api.delete(&name, &DeleteParams::foreground()).await {
-                Ok(_) => told(&shown, Change::Removed),
+                Ok(_) => report(&shown, Change::Removed),
                 Err(kube::Error::Api(status)) if status.code == 404 => {
-                    told(&shown, Change::WasAbsent);
+                    report(&shown, Change::WasAbsent);
                 }
                 Err(error) => return Err(refused(&shown, "deleted", &error)),
             }
@@ -153,12 +153,14 @@ impl Cluster {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let deleted = claims.delete_collection(&DeleteParams::default(), &ours).await;
         deleted.map_err(|error| refused("the volumes of the store", "deleted", &error))?;
-        told("the volumes of the store", Change::Removed);
+        report("the volumes of the store", Change::Removed);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let shown = format!("Namespace {namespace}");
         match namespaces.delete(namespace, &DeleteParams::default()).await {
-            Ok(_) => told(&shown, Change::Removed),
-            Err(kube::Error::Api(status)) if status.code == 404 => told(&shown, Change::WasAbsent),
+            Ok(_) => report(&shown, Change::Removed),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                report(&shown, Change::WasAbsent)
+            }
             Err(error) => return Err(refused(&shown, "deleted", &error)),
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_kube::{Cluster, InjectedApp, Standing};
+use tollway_kube::{Cluster, Grade, InjectedApp};
 
 use crate::async_runtime::block_on;
 use crate::command::table::{Column, Side, table};
@@ -39,17 +39,17 @@ pub(super) fn check(args: &CheckArgs) -> Result<()> {
         cluster.check(&args.namespace, VERSION).await.context("cannot read the install")
     })??;
     for finding in &findings {
-        let mark = match finding.standing {
-            Standing::Good => "ok  ",
-            Standing::Note => "note",
-            Standing::Bad => "BAD ",
+        let mark = match finding.grade {
+            Grade::Good => "ok  ",
+            Grade::Note => "note",
+            Grade::Bad => "BAD ",
         };
         println!("{mark}  {}", finding.text);
         if !finding.remedy.is_empty() {
             println!("      {}", finding.remedy);
         }
     }
-    let bad = findings.iter().filter(|finding| finding.standing == Standing::Bad).count();
+    let bad = findings.iter().filter(|finding| finding.grade == Grade::Bad).count();
     if bad > 0 {
         bail!("{bad} of {} things are not as they should be", findings.len());
     }

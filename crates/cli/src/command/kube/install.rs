@@ -85,7 +85,7 @@ pub(super) fn install(args: InstallArgs) -> Result<()> {
     }
     block_on(async {
         let cluster = Cluster::find().await?;
-        cluster.install(&namespace, &objects, tell).await.context("install")?;
+        cluster.install(&namespace, &objects, print_change).await.context("install")?;
         if args.wait_s > 0 {
             println!("waiting until all of it is ready");
             let within = Duration::from_secs(args.wait_s);
@@ -111,7 +111,7 @@ pub(super) fn uninstall(args: &UninstallArgs) -> Result<()> {
     block_on(async {
         let cluster = Cluster::find().await?;
         cluster
-            .uninstall(&args.namespace, &objects, args.purge, tell)
+            .uninstall(&args.namespace, &objects, args.purge, print_change)
             .await
             .context("uninstall")?;
         if !args.purge {
@@ -121,7 +121,7 @@ pub(super) fn uninstall(args: &UninstallArgs) -> Result<()> {
     })?
 }
 
-fn tell(object: &str, change: Change) {
+fn print_change(object: &str, change: Change) {
     match change {
         Change::Applied => println!("applied {object}"),
         Change::Removed => println!("removed {object}"),

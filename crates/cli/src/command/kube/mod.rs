@@ -30,7 +30,7 @@ enum KubeCommand {
     Check(CheckArgs),
     /// List the apps whose pods have sidecars, with their versions.
     Pods(PodsArgs),
-    /// Remove an install. Sidecars stay in their pods until these are made anew.
+    /// Remove an install. Sidecars stay in their pods until these are replaced.
     Uninstall(UninstallArgs),
     /// Add sidecars to the pods of manifests, and print them.
     Inject(Box<InjectArgs>),

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, watch};
 use tollway_model::{KubeName, chain};
 use tracing::{info, warn};
 
-use super::certificate::{Kept, Plan, carry_out, plan, server_config};
+use super::certificate::{Plan, WebhookCredentials, carry_out, plan, server_config};
 use super::follow::{Seen, follow};
 use super::{Shared, unix_s};
 
@@ -30,7 +30,7 @@ pub(super) async fn run(
     service: &KubeName,
     shared: &Shared,
 ) {
-    let keeper = Keeper {
+    let reconciler = Reconciler {
         secrets: Api::namespaced(client.clone(), &secret.namespace),
         hooks: Api::all(client),
         names: names(service),
@@ -40,9 +40,9 @@ pub(super) async fn run(
         shown: Mutex::default(),
     };
     tokio::join!(
-        follow(keeper.secrets.clone(), &secret.name, &keeper.secret),
-        follow(keeper.hooks.clone(), &webhook, &keeper.hook),
-        keeper.keep(&secret, &webhook),
+        follow(reconciler.secrets.clone(), &secret.name, &reconciler.secret),
+        follow(reconciler.hooks.clone(), &webhook, &reconciler.hook),
+        reconciler.keep(&secret, &webhook),
     );
 }
 
@@ -52,7 +52,7 @@ fn names(service: &KubeName) -> Vec<String> {
     vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
 }
 
-struct Keeper<'a> {
+struct Reconciler<'a> {
     secrets: Api<Secret>,
     hooks: Api<MutatingWebhookConfiguration>,
     names: Vec<String>,
@@ -60,10 +60,10 @@ struct Keeper<'a> {
     hook: watch::Sender<Seen<MutatingWebhookConfiguration>>,
     shared: &'a Shared,
     /// What is served with.
-    shown: Mutex<Option<Kept>>,
+    shown: Mutex<Option<WebhookCredentials>>,
 }
 
-impl Keeper<'_> {
+impl Reconciler<'_> {
     async fn keep(&self, secret: &KubeName, webhook: &str) {
         let (mut secrets, mut hooks) = (self.secret.subscribe(), self.hook.subscribe());
         loop {
@@ -91,18 +91,18 @@ impl Keeper<'_> {
             Seen::Absent => return Err("the Secret is not there; the chart makes it".to_owned()),
             Seen::There(secret) => secret,
         };
-        let kept = Kept::read(&secret.data.clone().unwrap_or_default());
-        let plan = plan(kept.as_ref(), &self.names, now);
-        let made = carry_out(&plan, kept.as_ref(), &self.names, now);
+        let credentials = WebhookCredentials::read(&secret.data.clone().unwrap_or_default());
+        let plan = plan(credentials.as_ref(), &self.names, now);
+        let made = carry_out(&plan, credentials.as_ref(), &self.names, now);
         let made = made.map_err(|error| format!("no certificate can be made: {error}"))?;
         if let Some(made) = made {
             return self.store(secret, &made, &plan).await;
         }
-        let Some(kept) = kept else { return Ok(TRIED_AGAIN_AFTER) };
-        if !self.is_trusted(&kept).await? {
+        let Some(credentials) = credentials else { return Ok(TRIED_AGAIN_AFTER) };
+        if !self.is_trusted(&credentials).await? {
             return Ok(TRIED_AGAIN_AFTER);
         }
-        self.show(&kept).await?;
+        self.show(&credentials).await?;
         let Plan::Keep { until } = plan else { return Ok(TRIED_AGAIN_AFTER) };
         let left = until.duration_since(now).unwrap_or_default();
         Ok(left.min(LOOKED_AGAIN_AFTER))
@@ -112,7 +112,7 @@ impl Keeper<'_> {
     async fn store(
         &self,
         mut secret: Secret,
-        made: &Kept,
+        made: &WebhookCredentials,
         plan: &Plan,
     ) -> Result<Duration, String> {
         let name = secret.metadata.name.clone().unwrap_or_default();
@@ -128,12 +128,12 @@ impl Keeper<'_> {
     }
 
     /// Has the API server trust the authorities. False while the configuration is not there.
-    async fn is_trusted(&self, kept: &Kept) -> Result<bool, String> {
+    async fn is_trusted(&self, credentials: &WebhookCredentials) -> Result<bool, String> {
         let Seen::There(hook) = self.hook.borrow().clone() else {
             warn!("the MutatingWebhookConfiguration is not there yet; the chart makes it");
             return Ok(false);
         };
-        let bundle = ByteString(kept.authorities.clone().into_bytes());
+        let bundle = ByteString(credentials.authorities.clone().into_bytes());
         let hooks = hook.webhooks.unwrap_or_default();
         let strangers =
             hooks.iter().filter(|hook| hook.client_config.ca_bundle.as_ref() != Some(&bundle));
@@ -154,13 +154,13 @@ impl Keeper<'_> {
     }
 
     /// Serves with the certificate from now on.
-    async fn show(&self, kept: &Kept) -> Result<(), String> {
+    async fn show(&self, credentials: &WebhookCredentials) -> Result<(), String> {
         let mut shown = self.shown.lock().await;
-        if shown.as_ref() != Some(kept) {
-            self.shared.tls.send_replace(Some(Arc::new(server_config(kept)?)));
-            let ends = kept.ends().map_or(0, unix_s);
+        if shown.as_ref() != Some(credentials) {
+            self.shared.tls.send_replace(Some(Arc::new(server_config(credentials)?)));
+            let ends = credentials.ends().map_or(0, unix_s);
             self.shared.certificate_ends.store(ends, Ordering::Relaxed);
-            *shown = Some(kept.clone());
+            *shown = Some(credentials.clone());
         }
         Ok(())
     }
