@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -91,6 +91,11 @@ async fn respond(request: Request<Incoming>, shared: &Shared) -> Reply {
             StatusCode::METHOD_NOT_ALLOWED,
             "the webhook takes POST with an AdmissionReview",
         );
+    }
+    // A stated length is believed at once.
+    if request.body().size_hint().lower() > REVIEW_BYTES as u64 {
+        let reason = format!("a review has at most {REVIEW_BYTES} bytes");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason);
     }
     let body = Limited::new(request.into_body(), REVIEW_BYTES).collect();
     let body = match tokio::time::timeout(READ_WITHIN, body).await {
@@ -268,7 +273,7 @@ mod tests {
             "POST /pods HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {}\r\n\r\n{{",
             REVIEW_BYTES + 1
         );
-        assert!(world.send(large.as_bytes()).await.unwrap().starts_with("HTTP/1.1 400"));
+        assert!(world.send(large.as_bytes()).await.unwrap().starts_with("HTTP/1.1 413"));
         assert_eq!(world.send(b"nonsense\r\n\r\n").await.unwrap().get(..12), Some("HTTP/1.1 400"));
     }
 
