@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -101,26 +102,24 @@ impl Cluster {
         let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
         for set in sets.list(&ours).await? {
             let (spec, status) = (set.spec.unwrap_or_default(), set.status.unwrap_or_default());
-            let wanted = spec.replicas.unwrap_or(1);
-            let is_seen = status.observed_generation == set.metadata.generation;
-            let ready =
-                status.ready_replicas.unwrap_or(0).min(status.updated_replicas.unwrap_or(0));
-            if !is_seen || ready < wanted {
-                let name = set.metadata.name.unwrap_or_default();
-                missing.push(format!("{name} ({ready} of {wanted} pods)"));
-            }
+            let pods = [status.ready_replicas, status.updated_replicas];
+            missing.extend(shortage(
+                &set.metadata,
+                status.observed_generation,
+                spec.replicas,
+                pods,
+            ));
         }
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         for one in deployments.list(&ours).await? {
             let (spec, status) = (one.spec.unwrap_or_default(), one.status.unwrap_or_default());
-            let wanted = spec.replicas.unwrap_or(1);
-            let is_seen = status.observed_generation == one.metadata.generation;
-            let ready =
-                status.ready_replicas.unwrap_or(0).min(status.updated_replicas.unwrap_or(0));
-            if !is_seen || ready < wanted {
-                let name = one.metadata.name.unwrap_or_default();
-                missing.push(format!("{name} ({ready} of {wanted} pods)"));
-            }
+            let pods = [status.ready_replicas, status.updated_replicas];
+            missing.extend(shortage(
+                &one.metadata,
+                status.observed_generation,
+                spec.replicas,
+                pods,
+            ));
         }
         Ok(missing)
     }
@@ -172,6 +171,21 @@ impl Cluster {
     }
 }
 
+/// What a workload lacks: not all of its pods are ready and of its version, or its controller has not seen
+/// the version applied last.
+fn shortage(
+    metadata: &ObjectMeta,
+    seen: Option<i64>,
+    wanted: Option<i32>,
+    ready_and_updated: [Option<i32>; 2],
+) -> Option<String> {
+    let wanted = wanted.unwrap_or(1);
+    let ready = ready_and_updated.map(|pods| pods.unwrap_or(0)).into_iter().min().unwrap_or(0);
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let is_whole = seen == metadata.generation && ready >= wanted;
+    (!is_whole).then(|| format!("{name} ({ready} of {wanted} pods)"))
+}
+
 fn api_of(client: Client, object: &Value) -> (Api<DynamicObject>, String, String) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (kind, name) = (text("/kind"), text("/metadata/name"));
@@ -199,4 +213,25 @@ fn refused(object: &str, verb: &'static str, error: &kube::Error) -> InstallErro
         _ => "",
     };
     InstallError::Object { object: object.to_owned(), verb, reason, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_is_whole_when_all_its_pods_are_of_its_version_and_ready() {
+        let named = |generation| ObjectMeta {
+            name: Some("gateway".to_owned()),
+            generation: Some(generation),
+            ..ObjectMeta::default()
+        };
+        let of = |seen, pods| shortage(&named(2), Some(seen), Some(2), pods);
+        assert_eq!(of(2, [Some(2), Some(2)]), None);
+        assert_eq!(of(1, [Some(2), Some(2)]).as_deref(), Some("gateway (2 of 2 pods)"));
+        assert_eq!(of(2, [Some(2), Some(1)]).as_deref(), Some("gateway (1 of 2 pods)"));
+        assert_eq!(of(2, [None, Some(2)]).as_deref(), Some("gateway (0 of 2 pods)"));
+        let one = shortage(&named(1), Some(1), None, [Some(1), Some(1)]);
+        assert_eq!(one, None, "a workload without a number wants one pod");
+    }
 }
