@@ -101,8 +101,8 @@ impl World {
 async fn the_root_is_made_known_in_the_cluster_also_after_a_failure() {
     let world = World::start().await;
     let mut announced = world.cluster.announced.subscribe();
-    let told = announced.wait_for(Option::is_some).await.unwrap().clone();
-    assert_eq!(told, Some(("tollway/root".to_owned(), world.root.to_string())));
+    let written = announced.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(written, Some(("tollway/root".to_owned(), world.root.to_string())));
     assert!(world.cluster.refused.load(Ordering::Relaxed) >= 2);
 }
 

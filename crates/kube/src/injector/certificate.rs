@@ -286,7 +286,7 @@ mod tests {
         let third = begun(Some(&second), years + AUTHORITY_LIFE - AUTHORITY_RENEWED_BEFORE);
         assert_eq!(authorities(&third), 2, "the first has ended");
         let last = begun(Some(&third), years + 3 * AUTHORITY_LIFE);
-        assert_eq!(authorities(&last), 1, "nobody was there for years");
+        assert_eq!(authorities(&last), 1, "all former ones have ended");
     }
 
     #[test]
