@@ -132,6 +132,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "state::component::settings::REDIS_DIAL_TIMEOUT",
             "state::component::settings::REDIS_TIMEOUT",
             "state::component::settings::SQL_TIMEOUT",
+            "kube::install::manifest::NAMESPACE_BYTES",
             "state::redis::REPLICAS_WITHIN_MS",
         ],
     ),
@@ -139,6 +140,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "What this side asks of its own control plane, network or store, and how long it waits for \
          the answer until it asks again: who is asked is trusted, and grows nothing.",
         &[
+            "control::pods::ANNOUNCED_AGAIN_WITHIN",
             "control::admin_client::ANSWER_LIMIT_BYTES",
             "control::admin_client::PING_TIMEOUT",
             "control::admin_client::STATUS_LIMIT_BYTES",
