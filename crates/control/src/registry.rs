@@ -285,6 +285,8 @@ impl Session {
             let ready_at = self.shared.paces.next(&announced.0, burst, CHANGES_PER_SECOND);
             let stop = self.shared.background.stop.clone();
             stop.run_until_cancelled(tokio::time::sleep_until(ready_at)).await;
+            // A change is a sign of life, and storing it renews no lease.
+            self.is_kept_alive().await;
             self.put(announced).await?
         };
         self.revision = revision;

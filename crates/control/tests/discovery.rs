@@ -80,6 +80,23 @@ async fn a_silent_workload_ends_with_its_lease() {
 }
 
 #[tokio::test]
+async fn a_workload_that_changes_again_and_again_outlives_its_lease() {
+    let mut west = Network::start("west").await;
+    let caller = west.member("caller", "a").await;
+    let stock = west.member("stock", "a").await;
+    let mut changing = Registration::workload(&stock, 1).await;
+    let mut watch = Watch::services(&caller, &["stock"]).await;
+    watch.until("stock", "local [1]").await;
+    // Two and a half times as long as the lease lasts, with nothing but changes.
+    for port in 2..12 {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        changing.set_ready(&stock, port, true).await;
+    }
+    watch.until("stock", "local [11]").await;
+    assert!(!watch.log.iter().any(|line| line.contains("unknown service")), "{:?}", watch.log);
+}
+
+#[tokio::test]
 async fn a_resumed_stream_sends_only_changes() {
     let mut west = Network::start("west").await;
     let caller = west.member("caller", "a").await;
