@@ -530,6 +530,38 @@ fn a_network_from_which_bytes_come_is_held_while_none_waits() {
     assert_eq!(site.reached(), []);
 }
 
+/// The kernel of a gateway that stands still sends bytes again that a link has lost.
+#[test]
+fn bytes_of_what_is_carried_are_no_sign_of_life_where_others_wait() {
+    let site = Cloud::start();
+    let (mut carrying, _caller) = carrying(&site);
+    let _waits = site.open_one_of_plant("g-1");
+    for _ in 0..3 {
+        advance(Duration::from_millis(500));
+        assert!(!site.reached().is_empty());
+        carrying.write_all(b"x").unwrap();
+    }
+    advance(Duration::from_millis(400));
+    assert_eq!(site.reached(), [], "nothing has come by the one that waits");
+    carrying.write_all(b"x").unwrap();
+    advance(Duration::from_millis(400));
+    assert_eq!(site.reached(), [], "what is carried brings back no way for others");
+    let _next = site.open_one_of_plant("g-1");
+    until("it is back", || !site.reached().is_empty());
+}
+
+#[test]
+fn a_silent_network_is_not_held_for_what_is_offered_to_it() {
+    let site = Cloud::start();
+    let _waits = site.open_one_of_plant("g-1");
+    advance(Duration::from_secs(1));
+    let _offered = site.call();
+    advance(Duration::from_millis(500));
+    assert!(!site.reached().is_empty());
+    advance(Duration::from_millis(400));
+    assert_eq!(site.reached(), []);
+}
+
 /// A call that is not confirmed closes what waits beside it, and what is carried goes on.
 #[test]
 fn a_silent_network_is_not_held_for_what_it_carries_where_others_wait() {

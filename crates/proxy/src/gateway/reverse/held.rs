@@ -70,7 +70,7 @@ struct OfNetwork {
     is_reported: bool,
     /// Time in which nothing has come by any of them.
     silent_for: Duration,
-    /// It was silent for too long, and nothing has come since.
+    /// It was silent for too long, and none has come or answered since.
     is_given_up: bool,
     /// The other end has closed one that waited, and has opened none since: a gateway that drains ends
     /// what it carries, and opens no other.
@@ -490,13 +490,16 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         }
         let (is_carrying, heard) = gateway.reverse.carries(conns, &network);
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
-        if heard.is_some_and(|at| at >= swept) {
+        let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
+        // What is carried shows life where no keepalives come. Otherwise it shows nothing: the kernel of a
+        // gateway that stands still sends again what a link has lost, for minutes.
+        if !is_waiting && !ways.is_given_up && heard.is_some_and(|at| at >= swept) {
             ways.note_life();
         }
-        let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
         let is_silent = ways.silent_for >= SILENT_AFTER;
         // One that is taken is replaced at once, so nothing waits where nothing can come.
-        if is_silent && (is_waiting || is_carrying && !ways.is_drained) {
+        let may_expect = is_waiting || !ways.offered.is_empty() || is_carrying && !ways.is_drained;
+        if is_silent && may_expect {
             ways.is_given_up = true;
             ways.idle.drain(..).for_each(|key| conns.close(cx, key));
         }
