@@ -1,8 +1,13 @@
 //! What a pod can and cannot be, by the token of its service account.
 
-use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
-use crate::support::{Namespace, job, need_rig, server, west};
+use serde_json::{Value, json};
+use tollway_testkit::retry_until;
+
+use crate::support::{
+    Namespace, SOON, client, control, deployment, job, need_rig, server, suspend_sidecar, west,
+};
 
 /// A sidecar that is written into a pod by hand, with the token of that pod.
 fn by_hand(pod_app: &str, asked: &[&str], audience: &str, pin: &str) -> Value {
@@ -49,4 +54,53 @@ fn a_pod_gets_no_identity_but_its_own() {
         assert!(log.contains(words), "{asked:?}: {log}");
         shop.kubectl(&["delete", "job/thief"]);
     }
+}
+
+/// A sidecar that is gone without a word has a lease for 10 s; its pod is known to be gone before.
+#[test]
+fn callers_lose_a_pod_that_is_deleted_by_force_long_before_its_lease_ends() {
+    /// Well below what is left of a lease: it was renewed in the 3 s before.
+    const AT_ONCE: Duration = Duration::from_secs(3);
+    let rig = need_rig!();
+    let cluster = west(&rig);
+    let shop = Namespace::restricted(cluster, "lost");
+    let mut stock = deployment("stock", json!({"tollway.dev/port": "8080"}), server());
+    // The kubelet ends nothing meanwhile.
+    stock["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(60);
+    shop.apply(&stock);
+    shop.apply(&deployment("till", json!({}), client()));
+    ["stock", "till"].iter().for_each(|name| shop.wait_rolled_out(name));
+    let call = "curl -sS -m 1 -w '%{http_code}' -o /dev/null http://127.0.0.1:3500/v1.0/invoke/stock/method/echo";
+    shop.shell_until("till", call, "200");
+    let workloads = || {
+        let known: Value =
+            serde_json::from_str(&control(cluster, &["get", "services", "--json"])).unwrap();
+        let services = known["services"].as_array().unwrap();
+        let stock = services.iter().find(|service| service["service"] == "stock.lost.west");
+        stock.map_or(0, |stock| stock["ready_replicas"].as_u64().unwrap())
+    };
+    retry_until(SOON, "the pod is registered", || (workloads() == 1).then_some(())).unwrap();
+    let pod = shop.kubectl(&[
+        "get",
+        "pods",
+        "--selector=app=stock",
+        "--output=jsonpath={.items[*].metadata.name}",
+    ]);
+    // No other pod comes.
+    shop.kubectl(&["delete", "deployment/stock", "--cascade=orphan"]);
+    shop.kubectl(&["delete", "replicasets", "--all", "--cascade=orphan"]);
+    suspend_sidecar(&pod);
+    let begun = Instant::now();
+    shop.kubectl(&["delete", "pod", &pod, "--grace-period=0", "--force", "--wait=false"]);
+    retry_until(AT_ONCE, "the registration ends", || (workloads() == 0).then_some(())).unwrap();
+    eprintln!("the registration ended {:?} after the pod", begun.elapsed());
+    // Its sidecar takes connections still, and answers none.
+    let code = shop.shell("till", &format!("{call} || true"));
+    assert_eq!(code, "503", "the caller knows that no replica is left");
+    assert!(begun.elapsed() < 2 * AT_ONCE, "{:?}", begun.elapsed());
+    let log = cluster
+        .kubectl(&["--namespace=tollway", "logs", "tollway-control-0", "--since=60s"])
+        .unwrap();
+    let line = log.lines().find(|line| line.contains("a pod has ended") && line.contains(&pod));
+    assert!(line.is_some_and(|line| line.contains("was_registered=true")), "{log}");
 }

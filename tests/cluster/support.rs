@@ -98,15 +98,32 @@ pub(crate) fn install_afresh(cluster: Cluster<'_>) {
 
 /// Kills the control plane of `west`; the kubelet starts the container again.
 pub(crate) fn kill_control() {
+    let pid =
+        process(|arguments| arguments.starts_with(&["/tollway", "control", "--network=west"]));
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// Stops the sidecar of a pod: its connections stand, and nothing comes of it any more.
+pub(crate) fn suspend_sidecar(pod: &str) {
+    let instance = format!("--instance={pod}");
+    let is_sidecar = |arguments: &[&str]| {
+        arguments.starts_with(&["/tollway", "sidecar"]) && arguments.contains(&instance.as_str())
+    };
+    kill_process(process(is_sidecar), Signal::STOP).unwrap();
+}
+
+/// The one process of the rig with these arguments.
+fn process(is_wanted: impl Fn(&[&str]) -> bool) -> Pid {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let is_wanted = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.starts_with(b"/tollway\0control\0--network=west\0")
+        let line = String::from_utf8_lossy(&line);
+        is_wanted(&line.split('\0').collect::<Vec<_>>())
     };
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let found: Vec<i32> = pids.filter(is_wanted).collect();
     assert_eq!(found.len(), 1, "{found:?}");
-    kill_process(Pid::from_raw(found[0]).unwrap(), Signal::KILL).unwrap();
+    Pid::from_raw(found[0]).unwrap()
 }
 
 /// Installs the chart, or brings it up to date, and waits until all of it is ready.

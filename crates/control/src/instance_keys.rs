@@ -5,10 +5,11 @@
 //! and requests of several attempts come in. From then on the former key renews no more. A renewal
 //! with it shows that two processes have the instance's key, and not which of them is the rightful
 //! one; [`ReusedKeys`] decides what happens then. A token that is redeemed for the instance takes the
-//! place of all its keys.
+//! place of all its keys. Of an instance that a pod enrolled the record names the pod: once that has ended, no
+//! key of it renews or registers.
 //!
-//! [`decide_renewal`] decides, without I/O. A record stays until the last certificate of the instance can renew no
-//! more.
+//! [`decide_renewal`] and [`decide_registration`] decide, without I/O. A record stays until the last
+//! certificate of the instance can renew no more.
 
 mod decide;
 
@@ -20,20 +21,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use prost::Message as _;
 use tollway_identity::{PeerIdentity, span};
-use tollway_model::{Instance, Label, ServiceName, TrustDomain, chain};
+use tollway_model::{Label, NetworkName, ServiceName, TrustDomain, chain};
 use tollway_store::{Entry, Expected, KeyRange, ReadError, Store, TransactError, Transaction};
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
 use tonic::Status;
 use tracing::{debug, warn};
 
-use self::decide::{KeyRefusal, Shown, decide_renewal};
+use self::decide::{KeyRefusal, Shown, decide_registration, decide_renewal};
 use crate::clock::unix_now_s;
 use crate::connections::Renewing;
+use crate::issue::Claim;
 use crate::key::INSTANCE_PREFIX;
 use crate::options::{Options, ReusedKeys};
+use crate::pods::PodId;
 use crate::status::store_status;
-use crate::stored::InstanceKeys as Keys;
+use crate::stored::{EnrolledPod, InstanceKeys as Keys};
 
 /// Instances whose keys are remembered, in one namespace and in all.
 const INSTANCES_PER_NAMESPACE_LIMIT: usize = 20_000;
@@ -42,6 +45,8 @@ const INSTANCES_LIMIT: usize = 200_000;
 const UNSAVED_INSTANCES_LIMIT: usize = 20_000;
 /// Which part of a namespace's instances is forgotten at a limit, those that ended first or will.
 const FORGOTTEN_SHARE: usize = 20;
+/// Tries to note that a pod has ended, while the record changes.
+const END_TRIES: usize = 8;
 /// Entries that are read at once.
 const PAGE_ENTRIES: usize = 500;
 
@@ -51,6 +56,8 @@ pub(crate) struct Remembered {
     entry: Option<(Keys, u64)>,
     /// The key that was shown; none when a token was.
     shown: Option<[u8; 32]>,
+    /// The pod whose token was shown.
+    pod: Option<EnrolledPod>,
 }
 
 impl Remembered {
@@ -63,6 +70,7 @@ impl Remembered {
 /// The instances of a network.
 pub(crate) struct InstanceKeys {
     store: Store,
+    network: NetworkName,
     trust_domain: TrustDomain,
     grace: Duration,
     late_renewal: Duration,
@@ -80,6 +88,7 @@ impl InstanceKeys {
     pub(crate) async fn load(store: Store, options: &Options) -> Result<Self, ReadError> {
         let keys = Self {
             store,
+            network: options.network.clone(),
             trust_domain: options.trust_domain.clone(),
             grace: options.renewal_grace,
             late_renewal: options.timing.late_renewal,
@@ -98,15 +107,84 @@ impl InstanceKeys {
         self.grace
     }
 
-    /// Reads what a token's redemption replaces.
+    /// Reads what a token's redemption replaces; `pod` is the one whose token it is.
     pub(crate) async fn enrolling(
         &self,
-        service: &ServiceName,
-        instance: &Instance,
+        claim: &Claim,
+        pod: Option<PodId>,
     ) -> Result<Remembered, Status> {
-        let key = key_of(&service.namespace, &service.app, instance);
+        let key = key_of(&claim.service.namespace, &claim.service.app, &claim.instance);
         let entry = self.read(&key).await?;
-        Ok(Remembered { key, entry, shown: None })
+        let pod = pod.map(|PodId { namespace, name, uid }| EnrolledPod {
+            namespace,
+            name,
+            uid,
+            has_ended: false,
+        });
+        Ok(Remembered { key, entry, shown: None, pod })
+    }
+
+    /// Whether the key that was shown may announce its instance. It is refused as `PermissionDenied`; any other
+    /// status is the store's.
+    pub(crate) async fn registering(&self, who: &Renewing) -> Result<(), Status> {
+        let key = key_of(&who.service.namespace, &who.service.app, &who.instance);
+        let entry = self.read(&key).await?;
+        let keys = entry.as_ref().map(|(keys, _)| keys);
+        decide_registration(keys, &who.key, unix_s(who.issued_at)).map_err(Status::from)
+    }
+
+    /// Takes note that a pod has ended. Returns whether the last to enrol as `claim` was this pod: then no
+    /// key of the instance renews or registers until another pod enrols.
+    pub(crate) async fn end_pod(&self, claim: &Claim, uid: &str) -> Result<bool, Status> {
+        let key = key_of(&claim.service.namespace, &claim.service.app, &claim.instance);
+        for _ in 0..END_TRIES {
+            let Some((mut keys, revision)) = self.read(&key).await? else { return Ok(false) };
+            if !keys.end_pod(uid) {
+                return Ok(false);
+            }
+            match self.replace(&key, revision, &keys).await {
+                Ok(()) => return Ok(true),
+                Err(TransactError::Conflict { .. }) => {}
+                Err(error) => {
+                    let is_kept = self.keep(key, keys);
+                    warn!(%claim, reason = %chain(&error), is_kept, "that a pod has ended is not stored yet");
+                    return Ok(is_kept);
+                }
+            }
+        }
+        Err(Status::aborted("the keys of this instance change all the time"))
+    }
+
+    /// Calls `note` with each pod that has enrolled and has not ended, and as what.
+    pub(crate) async fn each_pod(
+        &self,
+        mut note: impl FnMut(PodId, Claim),
+    ) -> Result<(), ReadError> {
+        let range = KeyRange::prefix(INSTANCE_PREFIX);
+        let mut after: Option<Bytes> = None;
+        loop {
+            let page = self.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            for entry in &page.entries {
+                let pod = Keys::decode(entry.value.clone()).ok().and_then(|keys| keys.pod);
+                let Some(pod) = pod.filter(|pod| !pod.has_ended) else { continue };
+                let Some(claim) = self.claim_of(&entry.key) else { continue };
+                let EnrolledPod { namespace, name, uid, has_ended: _ } = pod;
+                note(PodId { namespace, name, uid }, claim);
+            }
+            after = page.entries.last().map(|entry| entry.key.clone());
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The instance of a record's key; its names are in lower case.
+    fn claim_of(&self, key: &[u8]) -> Option<Claim> {
+        let text = std::str::from_utf8(key).ok()?.strip_prefix(INSTANCE_PREFIX)?;
+        let mut labels = text.split('/').map(|label| Label::new(label).ok());
+        let [namespace, app, instance] = [labels.next()??, labels.next()??, labels.next()??];
+        let service = ServiceName { app, namespace, network: self.network.clone() };
+        Some(Claim { service, instance })
     }
 
     /// Whether the key that was shown may renew.
@@ -127,7 +205,7 @@ impl InstanceKeys {
             }
             return Err(refusal.into());
         }
-        Ok(Remembered { key, entry, shown: Some(who.key) })
+        Ok(Remembered { key, entry, shown: Some(who.key), pod: None })
     }
 
     /// Remembers the certificate that is about to be given out. Two renewals at a time would each
@@ -138,7 +216,7 @@ impl InstanceKeys {
         issued: &PeerIdentity,
         ended: Option<Duration>,
     ) -> Result<(), Status> {
-        let Remembered { key, entry, shown } = remembered;
+        let Remembered { key, entry, shown, pod } = remembered;
         let ends = unix_s(issued.not_after);
         let is_new = entry.is_none();
         let mut change = Transaction::new();
@@ -150,7 +228,7 @@ impl InstanceKeys {
                 let keys = entry.map(|(keys, _)| keys);
                 Keys::renewed(keys, shown, &issued.key_hash, unix_now_s(), ends)
             }
-            None => Keys::enrolled(&issued.key_hash, unix_now_s(), ends),
+            None => Keys::enrolled(&issued.key_hash, unix_now_s(), ends).of_pod(pod),
         };
         if is_new {
             self.make_room(&issued.service.namespace.to_lower()).await?;

@@ -81,8 +81,16 @@ impl Identity for IdentityService {
                 Proof::Certificate => {}
             }
             self.keys.issued(remembered, &identity, ended).await?;
-            if let Proof::Certificate = proof {
-                self.issued.renew(&claim, record).await?;
+            match &proof {
+                Proof::Certificate => self.issued.renew(&claim, record).await?,
+                // After the keys are stored: an end that is reported from now on finds them.
+                Proof::Pod(pod) => {
+                    if let Err(ended) = self.cluster()?.enrol(pod, &claim) {
+                        self.keys.end_pod(&claim, &pod.uid).await?;
+                        return Err(ended.into());
+                    }
+                }
+                Proof::Token(_) => {}
             }
             Ok::<_, Status>(issued)
         };
@@ -155,7 +163,11 @@ impl IdentityService {
             if self.hub.read(|catalogue| catalogue.is_revoked(service, instance)) {
                 return Err(revoked_status(service, instance));
             }
-            let remembered = self.keys.enrolling(service, instance).await?;
+            let pod = match &proof {
+                Proof::Pod(pod) => Some(pod.id()),
+                Proof::Token(_) | Proof::Certificate => None,
+            };
+            let remembered = self.keys.enrolling(claim, pod).await?;
             return Ok(Allowed { proof, remembered, ended: None });
         }
         if matches!(caller, Caller::Anonymous) {

@@ -61,4 +61,6 @@ pub use options::{
 };
 pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
-pub use pods::{Announcing, PodOptions, Pods, PodsError, ProvenPod, Proving};
+pub use pods::{
+    Announcing, Asking, Following, PodEvent, PodId, PodOptions, Pods, PodsError, ProvenPod, Proving,
+};

@@ -47,7 +47,7 @@ use crate::options::{ConnectionOptions, FollowOptions, Options, Timing};
 use crate::pace::Paces;
 use crate::peering::{Moves, Peering, PeeringService, join, link};
 use crate::placement::{PlacementService, Placements, release_lapsed};
-use crate::pods::Cluster;
+use crate::pods::{Cluster, Lifetimes};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
@@ -258,7 +258,9 @@ impl Parts {
         ));
         if let Some(cluster) = self.cluster.clone() {
             let root = RootPin::of(self.authority.network(), self.authority.root_der());
-            background.spawn_until_stop(cluster.announce(root));
+            background.spawn_until_stop(cluster.clone().announce(root));
+            let (keys, store) = (self.keys.clone(), self.store.clone());
+            background.spawn_until_stop(Lifetimes { cluster, keys, store }.follow());
         }
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
         background.spawn(link::supervise(self.peering.clone()));
@@ -397,6 +399,7 @@ impl Parts {
         RegistryService(Arc::new(Registrations {
             store: self.store.clone(),
             hub: self.hub.clone(),
+            keys: self.keys.clone(),
             timing: self.timing.clone(),
             workload_addresses: self.workload_addresses.clone(),
             holders: Holders::default(),

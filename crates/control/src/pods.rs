@@ -2,16 +2,19 @@
 //!
 //! The API server reviews the token ([`Pods`], given by the program that starts the control plane);
 //! `decide` compares what it reports of the pod with what is asked for. Reviews are bounded, since every
-//! peer that reaches the port can ask for one.
+//! peer that reaches the port can ask for one. `enrolled` knows which pods have identities and which of them
+//! have ended, and `lifetimes` ends the registrations of these.
 
 mod decide;
+mod enrolled;
+mod lifetimes;
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tollway_identity::RootPin;
 use tollway_model::KubeName;
 use tonic::Status;
@@ -19,6 +22,8 @@ use tracing::{info, warn};
 
 pub(crate) use self::decide::PodRefusal;
 use self::decide::{decide_pod, decide_shape};
+use self::enrolled::EnrolledPods;
+pub(crate) use self::lifetimes::Lifetimes;
 use crate::issue::{Claim, Refusal};
 
 /// Reviews under way at the API server.
@@ -43,6 +48,37 @@ pub struct ProvenPod {
     pub app: Option<String>,
 }
 
+impl ProvenPod {
+    pub(crate) fn id(&self) -> PodId {
+        let Self { namespace, name, uid, .. } = self;
+        PodId { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() }
+    }
+}
+
+/// One pod among all that ever were.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PodId {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// What a watch of a cluster reports of its pods. Pods that have ended, well or not, count as deleted ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PodEvent {
+    /// All pods are about to be reported, now or once the API server answers.
+    ListBegins,
+    /// A pod runs, or is about to.
+    Listed {
+        uid: String,
+    },
+    /// All pods have been reported.
+    ListEnds,
+    Ended {
+        uid: String,
+    },
+}
+
 /// Why a cluster reports no pod for a token.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PodsError {
@@ -60,10 +96,24 @@ pub type Proving<'a> = Pin<Box<dyn Future<Output = Result<ProvenPod, PodsError>>
 /// The outcome of an announcement, once it is there.
 pub type Announcing<'a> = Pin<Box<dyn Future<Output = Result<(), PodsError>> + Send + 'a>>;
 
-/// The API server of a cluster: which pod a token is of, and where the cluster finds this network's root.
+/// A watch; it completes when its receiver is dropped.
+pub type Following<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Whether a pod runs, once the cluster has answered.
+pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<bool, PodsError>> + Send + 'a>>;
+
+/// The API server of a cluster: which pod a token is of, which pods have ended, and where the cluster finds
+/// this network's root.
 pub trait Pods: Send + Sync + fmt::Debug {
     /// The pod that holds `token`, which is for this network's audience, as it is now.
     fn prove<'a>(&'a self, token: &'a str) -> Proving<'a>;
+
+    /// Reports which pods there are and which end. While the API server gives no watch it reports nothing, and
+    /// tries again.
+    fn follow(&self, events: mpsc::Sender<PodEvent>) -> Following<'_>;
+
+    /// Whether this pod, and no other of its name, runs or is about to.
+    fn runs<'a>(&'a self, pod: &'a PodId) -> Asking<'a>;
 
     /// Writes the pin of this network's root into the ConfigMap `at`.
     fn announce<'a>(&'a self, at: &'a KubeName, root: &'a RootPin) -> Announcing<'a>;
@@ -79,16 +129,18 @@ pub struct PodOptions {
     pub root: Option<KubeName>,
 }
 
-/// The pods of a network's cluster. Clones share the bound.
+/// The pods of a network's cluster. Clones share the bound and what is known of pods.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     options: PodOptions,
     reviews: Arc<Semaphore>,
+    enrolled: Arc<Mutex<EnrolledPods>>,
 }
 
 impl Cluster {
     pub(crate) fn new(options: PodOptions) -> Self {
-        Self { options, reviews: Arc::new(Semaphore::new(REVIEWS_LIMIT)) }
+        let reviews = Arc::new(Semaphore::new(REVIEWS_LIMIT));
+        Self { options, reviews, enrolled: Arc::default() }
     }
 
     /// Makes the root known in the cluster, as often as that fails.
@@ -122,6 +174,20 @@ impl Cluster {
             };
             Refusal::Pod(refusal).into()
         })
+    }
+
+    /// Takes note that a pod has enrolled, so that its end is followed. A pod that has ended since it showed
+    /// its token is refused.
+    pub(crate) fn enrol(&self, pod: &ProvenPod, claim: &Claim) -> Result<(), Refusal> {
+        if self.enrolled().enrol(pod.id(), claim.clone()) {
+            return Ok(());
+        }
+        let reason = format!("pod {} of namespace {} is deleted", pod.name, pod.namespace);
+        Err(Refusal::Pod(PodRefusal::Token { reason }))
+    }
+
+    fn enrolled(&self) -> MutexGuard<'_, EnrolledPods> {
+        self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a pod may have the identity that is asked for.

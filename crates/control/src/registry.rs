@@ -2,6 +2,7 @@
 //! Each may announce only what its certificate names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,15 +16,16 @@ use tollway_wire::v1::register_request::Request as Step;
 use tollway_wire::v1::register_response::Response as Answer;
 use tollway_wire::v1::registry_server::Registry;
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::addresses::{AddressRefusal, Origin, check_host, check_workload};
 use crate::background::Background;
 use crate::catalogue::Gateway;
-use crate::connections::{Caller, expired_status, is_system, origin_of};
+use crate::connections::{Caller, Renewing, expired_status, is_system, origin_of};
 use crate::holders::{Held, Holders};
 use crate::hub::Hub;
+use crate::instance_keys::InstanceKeys;
 use crate::key::Key;
 use crate::options::Timing;
 use crate::pace::Paces;
@@ -44,6 +46,7 @@ const PUT_TRIES: usize = 3;
 pub(crate) struct Registrations {
     pub(crate) store: Store,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) timing: Timing,
     /// Where workloads may be, in addition to where their registrations come from.
     pub(crate) workload_addresses: Vec<AddressRange>,
@@ -66,12 +69,11 @@ impl Registry for RegistryService {
         request: Request<Streaming<v1::RegisterRequest>>,
     ) -> Result<Response<Self::RegisterStream>, Status> {
         let (caller, origin) = (Caller::of(&request), origin_of(&request));
-        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let who = self.0.hub.read(|catalogue| caller.renewing(catalogue, Duration::ZERO))?;
         let (answers, stream) = mpsc::channel(ANSWERS_LIMIT);
         let session = Session {
             shared: self.0.clone(),
-            service,
-            instance,
+            who,
             origin,
             lease: None,
             announced: None,
@@ -87,8 +89,7 @@ impl Registry for RegistryService {
 struct Session {
     shared: Arc<Registrations>,
     /// The caller, by its certificate.
-    service: ServiceName,
-    instance: Instance,
+    who: Renewing,
     origin: Origin,
     lease: Option<Held>,
     announced: Option<(Bytes, Bytes)>,
@@ -130,7 +131,7 @@ impl Session {
         match end {
             End::Deregistered => self.leave().await,
             End::Refused(status) => {
-                warn!(service = %self.service, instance = %self.instance, reason = status.message(), "a registration was refused");
+                warn!(service = %self.who.service, instance = %self.who.instance, reason = status.message(), "a registration was refused");
                 let _ = self.answers.send(Err(status)).await;
                 self.leave().await;
             }
@@ -245,13 +246,13 @@ impl Session {
         for address in outside.iter().chain(inside) {
             check_host(*address).map_err(|refusal| address_status(&refusal))?;
         }
-        if !(is_system(&self.service) && self.service.app.as_str() == GATEWAY_APP) {
+        if !(is_system(&self.who.service) && self.who.service.app.as_str() == GATEWAY_APP) {
             return Err(Status::permission_denied(format!(
                 "{} may not register as a gateway; use a gateway's token",
-                self.service
+                self.who.service
             )));
         }
-        self.check_own(&self.service, instance)?;
+        self.check_own(&self.who.service, instance)?;
         let others = self.shared.hub.read(|catalogue| catalogue.addresses_beside(instance));
         if others + outside.len().max(inside.len()).max(1) > GATEWAYS_PER_NETWORK_LIMIT {
             return Err(Status::resource_exhausted(format!(
@@ -262,17 +263,18 @@ impl Session {
     }
 
     fn check_own(&self, service: &ServiceName, instance: &Instance) -> Result<(), Status> {
-        if *service == self.service && *instance == self.instance {
+        if *service == self.who.service && *instance == self.who.instance {
             return Ok(());
         }
         Err(Status::permission_denied(format!(
             "{} (instance {}) may not register {service} (instance {instance})",
-            self.service, self.instance
+            self.who.service, self.who.instance
         )))
     }
 
     async fn announce(&mut self, key: Key, value: Vec<u8>) -> Result<Answer, StepError> {
         let announced = (key.encode(), Bytes::from(value));
+        self.check_key().await?;
         let first = self.announced.is_none();
         let is_same = self.announced.as_ref() == Some(&announced);
         self.announced = Some(announced.clone());
@@ -291,11 +293,23 @@ impl Session {
         };
         self.revision = revision;
         if first {
-            info!(service = %self.service, instance = %self.instance, revision, "registered");
+            info!(service = %self.who.service, instance = %self.who.instance, revision, "registered");
         }
         let lease = self.shared.timing.lease;
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         Ok(Answer::Registered(v1::Registered { revision, lease_ms }))
+    }
+
+    /// Whether the key of the caller may announce. That the store does not answer is no fault of the caller's.
+    async fn check_key(&self) -> Result<(), StepError> {
+        let allowed = self.shared.keys.registering(&self.who).await;
+        allowed.map_err(|status| {
+            if status.code() == Code::PermissionDenied {
+                StepError::Refused(status)
+            } else {
+                StepError::NotStored(status)
+            }
+        })
     }
 
     /// Renews the lease. False if there is none, or it has ended.
@@ -327,6 +341,9 @@ impl Session {
             let put = Transaction::new().put_leased(key.clone(), value.clone(), held.lease);
             match self.shared.store.transact(put).await {
                 Ok(revision) => {
+                    // A pod that has ended meanwhile: its end was noted before the announcement was sought,
+                    // or is seen here.
+                    self.check_key().await?;
                     self.shared.hub.visible(revision).await;
                     return Ok(revision);
                 }
@@ -355,8 +372,9 @@ impl Session {
             Ok(_) => {}
             Err(LeaseError::NoLease { .. }) => {
                 self.let_go();
+                self.check_key().await?;
                 let revision = self.put(announced).await?;
-                debug!(service = %self.service, revision, "a lease had ended; registered again");
+                debug!(service = %self.who.service, revision, "a lease had ended; registered again");
             }
             Err(error) => return Err(StepError::NotStored(store_status(&error))),
         }
@@ -377,7 +395,9 @@ impl Session {
             return;
         }
         match self.shared.store.revoke(held.lease).await {
-            Ok(()) => info!(service = %self.service, instance = %self.instance, "deregistered"),
+            Ok(()) => {
+                info!(service = %self.who.service, instance = %self.who.instance, "deregistered")
+            }
             Err(LeaseError::NoLease { .. }) => {}
             Err(error) => {
                 warn!(error = %tollway_model::chain(&error), "a lease was not revoked; it ends by itself")
@@ -410,8 +430,6 @@ fn address_status(refusal: &AddressRefusal) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::Instant;
 
     use super::*;

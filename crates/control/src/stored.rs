@@ -115,6 +115,23 @@ pub(crate) struct InstanceKeys {
     /// It renews no more.
     #[prost(bool, tag = "7")]
     pub(crate) is_barred: bool,
+    /// The pod whose token enrolled it last; none if that was a join token.
+    #[prost(message, optional, tag = "8")]
+    pub(crate) pod: Option<EnrolledPod>,
+}
+
+/// A pod of a Kubernetes cluster that proved who it is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct EnrolledPod {
+    #[prost(string, tag = "1")]
+    pub(crate) namespace: String,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) uid: String,
+    /// It runs no more: its keys register and renew no more.
+    #[prost(bool, tag = "4")]
+    pub(crate) has_ended: bool,
 }
 
 /// A join secret in an exported bundle. The secret itself is not stored.

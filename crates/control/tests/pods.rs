@@ -4,16 +4,21 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use support::{Network, bootstrap_by};
-use tokio::sync::watch;
-use tollway_control::{Announcing, PodOptions, Pods, PodsError, ProvenPod, Proving};
+use support::{Member, Network, PATIENCE, Registration, bootstrap_by, issue_by, workload};
+use tokio::sync::{mpsc, watch};
+use tollway_control::{
+    Announcing, Asking, Following, Options, PodEvent, PodId, PodOptions, Pods, PodsError,
+    ProvenPod, Proving,
+};
 use tollway_identity::{KeyPair, RootPin};
 use tollway_model::{ErrorCode, KubeName};
 use tollway_wire::v1;
 use tollway_wire::v1::identity_client::IdentityClient;
+use tollway_wire::v1::register_request::Request as Announce;
 use tonic::{Code, Status};
 
 /// A cluster whose API server knows these tokens: `stock.good.x` is of the pod `stock-1` of the app
@@ -24,6 +29,18 @@ struct TestCluster {
     /// Announcements that have failed, and the one that has not.
     refused: AtomicU64,
     announced: watch::Sender<Option<(String, String)>>,
+    /// Where the control plane takes events, once it follows pods.
+    events: watch::Sender<Option<mpsc::Sender<PodEvent>>>,
+    /// UIDs of pods that do not run.
+    ended: Mutex<Vec<String>>,
+}
+
+impl TestCluster {
+    async fn report(&self, event: PodEvent) {
+        let mut events = self.events.subscribe();
+        let events = events.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+        events.send(event).await.unwrap();
+    }
 }
 
 impl Pods for TestCluster {
@@ -42,6 +59,16 @@ impl Pods for TestCluster {
             _ => Err(PodsError::Refused("token has expired".to_owned())),
         };
         Box::pin(std::future::ready(answer))
+    }
+
+    fn follow(&self, events: mpsc::Sender<PodEvent>) -> Following<'_> {
+        self.events.send_replace(Some(events));
+        Box::pin(std::future::pending())
+    }
+
+    fn runs<'a>(&'a self, pod: &'a PodId) -> Asking<'a> {
+        let runs = !self.ended.lock().unwrap().contains(&pod.uid);
+        Box::pin(std::future::ready(Ok(runs)))
     }
 
     /// The first one fails.
@@ -65,11 +92,19 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(adjust: impl FnOnce(&mut Options)) -> Self {
         let cluster = Arc::new(TestCluster::default());
         let pods: Arc<dyn Pods> = Arc::<TestCluster>::clone(&cluster);
         let gateways = Some("default/edge".parse().unwrap());
         let options = PodOptions { pods, gateways, root: Some("tollway/root".parse().unwrap()) };
-        let mut network = Network::start_with("west", |o| o.pods = Some(options)).await;
+        let mut network = Network::start_with("west", |o| {
+            o.pods = Some(options);
+            adjust(o);
+        })
+        .await;
         let root = network.admin.status().await.unwrap().root_pin.parse().unwrap();
         Self { network, cluster, root }
     }
@@ -90,6 +125,37 @@ impl World {
         };
         let channel = bootstrap_by(self.network.address, &self.root).await;
         Ok(IdentityClient::new(channel).issue(request).await?.into_inner())
+    }
+
+    /// The instance of the pod of the app `stock`.
+    async fn stock(&self) -> Member {
+        let channel = bootstrap_by(self.network.address, &self.root).await;
+        let tokens = [String::new(), "stock.good.x".to_owned()];
+        let service = self.network.own("stock");
+        let credentials = issue_by(channel, &service, "stock-1", tokens).await.unwrap();
+        Member { address: self.network.address, credentials }
+    }
+
+    /// Waits until so many instances of `stock` are registered.
+    async fn wait_registered(&mut self, count: u32) {
+        let admin = &mut self.network.admin;
+        let waiting = async {
+            loop {
+                let services = admin.services().await.unwrap().services;
+                if services.iter().map(|service| service.workloads).sum::<u32>() == count {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+    }
+
+    /// Waits until all that was reported so far has been taken.
+    async fn wait_taken(&self) {
+        self.cluster.report(PodEvent::Ended { uid: "last-uid".to_owned() }).await;
+        let waiting = async { while self.enrol("last.good.x", "last", "last-1").await.is_ok() {} };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     }
 
     async fn refused(&self, pod_token: &str, service: &str, instance: &str) -> Status {
@@ -197,4 +263,73 @@ async fn a_check_shows_whether_the_token_of_a_pod_is_good() {
     assert_eq!(check("stock.good.x").await.unwrap().into_inner().network, "west");
     let refused = check("stock.expired.x").await.unwrap_err();
     assert_eq!(code(&refused), Some(ErrorCode::TokenRefused));
+}
+
+#[tokio::test]
+async fn the_registration_of_a_pod_ends_with_the_pod_and_its_certificate_registers_no_more() {
+    let mut world = World::start_with(|options| options.timing.lease = PATIENCE * 10).await;
+    let stock = world.stock().await;
+    let mut registration = Registration::workload(&stock, 8080).await;
+    world.wait_registered(1).await;
+    world.cluster.report(PodEvent::Ended { uid: "another".to_owned() }).await;
+    world.cluster.report(PodEvent::Ended { uid: "stock-uid".to_owned() }).await;
+    // The lease runs for minutes.
+    world.wait_registered(0).await;
+    let keep_alive = Announce::KeepAlive(v1::KeepAlive {});
+    registration.send(keep_alive).await;
+    let refused = registration.answer().await.unwrap_err();
+    assert_eq!(code(&refused), Some(ErrorCode::KeyRefused), "{refused}");
+    assert!(refused.message().contains("is deleted or has ended"), "{refused}");
+    let mut again = Registration::open(&stock).await.unwrap();
+    again.send(Announce::Workload(workload(&stock, 8080, true))).await;
+    assert_eq!(code(&again.answer().await.unwrap_err()), Some(ErrorCode::KeyRefused));
+    world.wait_registered(0).await;
+}
+
+/// The harm: the end of a pod is not seen while the control plane is away.
+#[tokio::test]
+async fn a_pod_that_ended_while_the_control_plane_was_away_registers_no_more() {
+    let mut world = World::start_with(|options| options.timing.lease = PATIENCE * 10).await;
+    let stock = world.stock().await;
+    world.cluster.events.send_replace(None);
+    world.network = world.network.restart().await;
+    // It runs, though the list lacks it, as one does that was made a moment ago.
+    for event in [PodEvent::ListBegins, PodEvent::ListEnds] {
+        world.cluster.report(event).await;
+    }
+    let registration = Registration::workload(&stock, 8080).await;
+    world.wait_registered(1).await;
+    world.cluster.ended.lock().unwrap().push("stock-uid".to_owned());
+    for event in [PodEvent::ListBegins, PodEvent::ListEnds] {
+        world.cluster.report(event).await;
+    }
+    world.wait_registered(0).await;
+    drop(registration);
+    let mut again = Registration::open(&stock).await.unwrap();
+    again.send(Announce::Workload(workload(&stock, 8080, true))).await;
+    assert_eq!(code(&again.answer().await.unwrap_err()), Some(ErrorCode::KeyRefused));
+}
+
+/// A pod of a StatefulSet has the name of the one before.
+#[tokio::test]
+async fn the_end_of_a_pod_does_not_concern_who_has_its_name_now() {
+    let mut world = World::start().await;
+    drop(world.stock().await);
+    let other = world.network.member("stock", "stock-1").await;
+    let mut registration = Registration::workload(&other, 8080).await;
+    let revision = registration.set_ready(&other, 8080, true).await;
+    world.cluster.report(PodEvent::Ended { uid: "stock-uid".to_owned() }).await;
+    world.wait_taken().await;
+    let now = registration.set_ready(&other, 8080, true).await;
+    assert_eq!(now, revision, "it was not announced again");
+}
+
+#[tokio::test]
+async fn a_pod_that_ended_while_it_enrolled_gets_no_certificate() {
+    let world = World::start().await;
+    world.cluster.report(PodEvent::Ended { uid: "stock-uid".to_owned() }).await;
+    world.wait_taken().await;
+    let refused = world.refused("stock.good.x", "stock", "stock-1").await;
+    assert_eq!(code(&refused), Some(ErrorCode::TokenRefused));
+    assert!(refused.message().contains("is deleted"), "{refused}");
 }

@@ -1,12 +1,13 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
-//! [`Cluster`] asks; `proof` reads the answers, without I/O. What follows from an answer is decided in
-//! `control`. [`serve_injector`] adds sidecars to pods as they are made; [`Cluster::install`] and its
-//! neighbours are for the commands of an operator.
+//! [`Cluster`] asks; `proof` reads the answers, without I/O, and `lifetimes` watches which pods end. What
+//! follows from an answer is decided in `control`. [`serve_injector`] adds sidecars to pods as they are made;
+//! [`Cluster::install`] and its neighbours are for the commands of an operator.
 
 mod check;
 mod injector;
 mod install;
+mod lifetimes;
 mod pods;
 mod proof;
 
@@ -21,7 +22,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use thiserror::Error;
-use tollway_control::{Announcing, Pods, PodsError, ProvenPod, Proving};
+use tokio::sync::mpsc;
+use tollway_control::{
+    Announcing, Asking, Following, PodEvent, PodId, Pods, PodsError, ProvenPod, Proving,
+};
 use tollway_identity::RootPin;
 use tollway_model::{KubeName, chain};
 
@@ -68,10 +72,19 @@ impl Cluster {
         let reviewed = reviews.create(&PostParams::default(), &review).await;
         let reviewed = reviewed.map_err(|error| unavailable("create tokenreviews", &error))?;
         let holder = proof::holder(&reviewed.status.unwrap_or_default())?;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &holder.namespace);
-        let pod = pods.get_opt(&holder.pod).await;
-        let pod = pod.map_err(|error| unavailable("get pods", &error))?;
+        let pod = self.pod(&holder.namespace, &holder.pod).await?;
         proof::proven(holder, pod.as_ref())
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Pod>, PodsError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_opt(name).await;
+        pod.map_err(|error| unavailable("get pods", &error))
+    }
+
+    async fn still_runs(&self, pod: &PodId) -> Result<bool, PodsError> {
+        let found = self.pod(&pod.namespace, &pod.name).await?;
+        Ok(proof::runs(&pod.uid, found.as_ref()))
     }
 
     async fn write_root(&self, at: &KubeName, root: &RootPin) -> Result<(), PodsError> {
@@ -104,6 +117,14 @@ const NETWORK_KEY: &str = "network";
 impl Pods for Cluster {
     fn prove<'a>(&'a self, token: &'a str) -> Proving<'a> {
         Box::pin(self.pod_of(token))
+    }
+
+    fn follow(&self, events: mpsc::Sender<PodEvent>) -> Following<'_> {
+        Box::pin(lifetimes::follow(self.client.clone(), events))
+    }
+
+    fn runs<'a>(&'a self, pod: &'a PodId) -> Asking<'a> {
+        Box::pin(self.still_runs(pod))
     }
 
     fn announce<'a>(&'a self, at: &'a KubeName, root: &'a RootPin) -> Announcing<'a> {

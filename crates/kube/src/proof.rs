@@ -72,8 +72,8 @@ pub(crate) fn proven(holder: Holder, pod: Option<&Pod>) -> Result<ProvenPod, Pod
             format!("it is of the service account {account}, and the pod runs as {runs_as}");
         return Err(refused(&reason));
     }
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed") {
+    let phase = phase(pod);
+    if has_ended(phase) {
         return Err(refused(&format!("pod {name} of namespace {namespace} has ended ({phase})")));
     }
     let Some(node) = spec.and_then(|spec| spec.node_name.clone()) else {
@@ -81,6 +81,19 @@ pub(crate) fn proven(holder: Holder, pod: Option<&Pod>) -> Result<ProvenPod, Pod
     };
     let app = app(pod.metadata.annotations.as_ref());
     Ok(ProvenPod { namespace, name, uid, service_account: account, node, app })
+}
+
+/// Whether the pod of a name is still the one with this UID, and has not ended.
+pub(crate) fn runs(uid: &str, pod: Option<&Pod>) -> bool {
+    pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(uid) && !has_ended(phase(pod)))
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn has_ended(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
 }
 
 fn app(annotations: Option<&BTreeMap<String, String>>) -> Option<String> {
@@ -187,6 +200,18 @@ mod tests {
         assert!(refused(|p| p["status"]["phase"] = json!("Failed")).contains("has ended"));
         let gone = reason(proven(holder(&review(|_| {})).unwrap(), None));
         assert_eq!(gone, "pod stock-1 of namespace shop is deleted");
+    }
+
+    #[test]
+    fn a_pod_runs_until_it_ends_or_another_one_has_its_name() {
+        let is_running = |change: fn(&mut Value)| runs("u-1", Some(&pod(change)));
+        assert!(is_running(|_| {}) && is_running(|p| p["status"] = Value::Null));
+        assert!(is_running(|p| p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
+        for ended in ["Succeeded", "Failed"] {
+            assert!(!runs("u-1", Some(&pod(|p| p["status"]["phase"] = json!(ended)))), "{ended}");
+        }
+        assert!(!is_running(|p| p["metadata"]["uid"] = json!("u-2")));
+        assert!(!runs("u-1", None));
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "How much is worked on, read, sent or kept for later use at a time; the rest follows.",
         &[
             "control::discovery::PART_BYTES",
+            "control::pods::lifetimes::EVENTS_LIMIT",
             "control::reminders::committer::PAGE_BYTES",
             "http::h2::connection::SPARE_FIELD_BYTES",
             "net::conn::reading::READ_BYTES",

@@ -28,7 +28,7 @@ pub(crate) enum Caller {
     Ended(Arc<PeerIdentity>),
 }
 
-/// The holder of a certificate that renews itself.
+/// The holder of a certificate that renews itself or announces its instance, with its key.
 #[derive(Clone, Debug)]
 pub(crate) struct Renewing {
     pub(crate) service: ServiceName,

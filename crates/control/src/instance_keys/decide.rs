@@ -1,10 +1,11 @@
-//! Which key may renew an instance's certificate, by what is remembered of the instance. Pure.
+//! Which key may renew an instance's certificate, and which one may register, by what is remembered of the
+//! instance. Pure.
 
 use thiserror::Error;
 use tollway_model::ErrorCode;
 use tonic::Status;
 
-use crate::stored::InstanceKeys as Keys;
+use crate::stored::{EnrolledPod, InstanceKeys as Keys};
 
 /// Keys of one instance that renewals have issued and that were not used: the answers were lost.
 const UNUSED_KEYS_LIMIT: usize = 8;
@@ -43,11 +44,15 @@ pub(super) enum KeyRefusal {
         "two processes have used keys of this instance, so it renews no more; find out which is the rightful one, and enrol it anew with a token of `tollway token create`"
     )]
     Barred,
+    #[error(
+        "the pod that enrolled this instance is deleted or has ended, so its certificate registers and renews no more; a pod that takes over enrols by its own token"
+    )]
+    PodEnded,
 }
 
 impl KeyRefusal {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Forgotten, Self::Replaced, Self::Late, Self::Reused, Self::Barred];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Forgotten, Self::Replaced, Self::Late, Self::Reused, Self::Barred, Self::PodEnded];
 
     /// Its value of the label `reason`.
     pub(super) fn word(self) -> &'static str {
@@ -57,6 +62,7 @@ impl KeyRefusal {
             Self::Late => "late",
             Self::Reused => "reused",
             Self::Barred => "barred",
+            Self::PodEnded => "pod-ended",
         }
     }
 }
@@ -78,7 +84,9 @@ pub(super) fn decide_renewal(
         // The store was put back to an earlier state, or the record gave way to others.
         return if shown.has_ended { Err(KeyRefusal::Forgotten) } else { Ok(()) };
     };
-    if keys.is_barred {
+    if keys.has_pod_ended() {
+        Err(KeyRefusal::PodEnded)
+    } else if keys.is_barred {
         Err(KeyRefusal::Barred)
     } else if keys.has(shown.key) {
         Ok(())
@@ -88,6 +96,24 @@ pub(super) fn decide_renewal(
         Err(KeyRefusal::Late)
     } else {
         Err(KeyRefusal::Reused)
+    }
+}
+
+/// Whether the holder of a key may announce the instance. Of one that a pod enrolled, neither a pod that has
+/// ended may nor the one that had its name before.
+pub(super) fn decide_registration(
+    keys: Option<&Keys>,
+    key: &[u8; 32],
+    issued_at_unix_s: u64,
+) -> Result<(), KeyRefusal> {
+    let Some(keys) = keys.filter(|keys| keys.pod.is_some()) else { return Ok(()) };
+    if keys.has_pod_ended() {
+        Err(KeyRefusal::PodEnded)
+    } else if !keys.has(key) && keys.enrolled != key && keys.may_precede_enrolment(issued_at_unix_s)
+    {
+        Err(KeyRefusal::Replaced)
+    } else {
+        Ok(())
     }
 }
 
@@ -101,7 +127,26 @@ impl Keys {
             ends_at_unix_s,
             used_at_unix_s: now_unix_s,
             is_barred: false,
+            pod: None,
         }
+    }
+
+    /// The same, of a pod.
+    pub(super) fn of_pod(self, pod: Option<EnrolledPod>) -> Self {
+        Self { pod, ..self }
+    }
+
+    fn has_pod_ended(&self) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.has_ended)
+    }
+
+    /// Takes note that the pod `uid` has ended. Returns whether it was the one that enrolled the instance,
+    /// and this is news.
+    pub(super) fn end_pod(&mut self, uid: &str) -> bool {
+        let pod = self.pod.as_mut().filter(|pod| pod.uid == uid && !pod.has_ended);
+        let is_new = pod.is_some();
+        pod.into_iter().for_each(|pod| pod.has_ended = true);
+        is_new
     }
 
     /// What is remembered once the holder of `shown` was issued `issued`.

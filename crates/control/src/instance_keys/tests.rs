@@ -97,7 +97,7 @@ async fn a_store_that_takes_no_writes_ends_no_identity() {
         let entry = keys.read(&name).await.unwrap();
         let known = entry.as_ref().map(|(keys, _)| keys);
         assert_eq!(decide_renewal(known, shown(&key(from)), LATE), Ok(()), "{from}");
-        let remembered = Remembered { key: name.clone(), entry, shown: Some(key(from)) };
+        let remembered = Remembered { key: name.clone(), entry, shown: Some(key(from)), pod: None };
         keys.issued(remembered, &identity(key(to)), None).await.unwrap();
     }
     keys.save().await;

@@ -430,6 +430,16 @@ pub async fn issue(
     instance: &str,
     token: String,
 ) -> Result<Credentials, Status> {
+    issue_by(channel, service, instance, [token, String::new()]).await
+}
+
+/// By a join token or the token of a pod.
+pub async fn issue_by(
+    channel: Channel,
+    service: &ServiceName,
+    instance: &str,
+    [token, pod_token]: [String; 2],
+) -> Result<Credentials, Status> {
     let key = KeyPair::generate().unwrap();
     let request = v1::IssueRequest {
         csr: key.csr_der().unwrap(),
@@ -437,7 +447,7 @@ pub async fn issue(
         instance: instance.into(),
         token,
         ttl_s: 0,
-        pod_token: String::new(),
+        pod_token,
     };
     let issued = IdentityClient::new(channel).issue(request).await?.into_inner();
     let trust = issued.trust.unwrap();

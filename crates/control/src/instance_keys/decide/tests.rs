@@ -69,6 +69,46 @@ fn a_barred_instance_renews_with_no_key_until_it_enrols() {
     assert_eq!(decide_renewal(Some(&enrolled()), shown(&key(0)), LATE), Ok(()));
 }
 
+fn of_pod(keys: Keys, uid: &str) -> Keys {
+    let pod = EnrolledPod { uid: uid.to_owned(), ..EnrolledPod::default() };
+    keys.of_pod(Some(pod))
+}
+
+#[test]
+fn no_key_of_a_pod_that_has_ended_renews_or_registers() {
+    let mut keys = renewed(of_pod(enrolled(), "u-1"), 0, 1);
+    assert!(!keys.end_pod("u-2"), "another one has ended");
+    assert_eq!(decide_registration(Some(&keys), &key(0), ENROLLED), Ok(()));
+    assert!(keys.end_pod("u-1"));
+    assert!(!keys.end_pod("u-1"), "only the first time is news");
+    for number in [0, 1, 9] {
+        let key = key(number);
+        assert_eq!(decide_renewal(Some(&keys), shown(&key), LATE), Err(KeyRefusal::PodEnded));
+        let refused = decide_registration(Some(&keys), &key, ENROLLED + 100);
+        assert_eq!(refused, Err(KeyRefusal::PodEnded));
+    }
+    let keys = of_pod(Keys::enrolled(&key(2), NOW, ENDS), "u-2");
+    assert_eq!(decide_registration(Some(&keys), &key(2), NOW), Ok(()), "another pod enrols");
+}
+
+#[test]
+fn a_pod_registers_with_every_key_of_its_own_and_none_of_an_earlier_pod() {
+    let mut keys = renewed(of_pod(enrolled(), "u-2"), 0, 1);
+    let register = |keys: &Keys, number, issued| {
+        decide_registration(Some(keys), &key(number), ENROLLED + issued)
+    };
+    assert_eq!(register(&keys, 0, 0), Ok(()));
+    assert_eq!(register(&keys, 1, 100), Ok(()));
+    keys.use_once(&key(1), NOW);
+    // A stream that stands since before the renewal.
+    assert_eq!(register(&keys, 0, 0), Ok(()));
+    assert_eq!(register(&keys, 5, 100), Ok(()));
+    assert_eq!(register(&keys, 9, 0), Err(KeyRefusal::Replaced));
+    // Instances of join tokens are not pods.
+    assert_eq!(decide_registration(Some(&enrolled()), &key(9), 0), Ok(()));
+    assert_eq!(decide_registration(None, &key(9), 0), Ok(()));
+}
+
 #[test]
 fn a_key_from_before_an_enrolment_is_refused_and_shows_no_theft() {
     let keys = renewed(renewed(enrolled(), 0, 1), 1, 2);
@@ -91,7 +131,7 @@ fn a_certificate_of_the_second_of_the_enrolment_may_precede_it() {
 #[test]
 fn each_refusal_is_counted_under_a_word_of_its_own_and_has_a_code() {
     let words = KeyRefusal::ALL.map(KeyRefusal::word);
-    assert_eq!(words, ["forgotten", "replaced", "late", "reused", "barred"]);
+    assert_eq!(words, ["forgotten", "replaced", "late", "reused", "barred", "pod-ended"]);
     for (at, refusal) in KeyRefusal::ALL.into_iter().enumerate() {
         assert_eq!(refusal as usize, at, "the place of its count");
         let code = tollway_wire::code_of(&Status::from(refusal));

@@ -1,0 +1,88 @@
+//! A watch of which pods of the cluster end.
+//!
+//! The API server is asked for pods that have not ended, so that one whose phase becomes `Failed` or
+//! `Succeeded` is reported as a deleted one is; and for their metadata alone.
+
+use std::pin::pin;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tollway_control::PodEvent;
+use tracing::{debug, info, warn};
+
+/// Pods that have not ended.
+const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// Reports until the receiver is dropped. A watch that ends begins again, after pauses that grow.
+pub(crate) async fn follow(client: Client, events: mpsc::Sender<PodEvent>) {
+    let pods: Api<PartialObjectMeta<Pod>> = Api::all(client);
+    let watched = watcher(pods, Config::default().fields(RUNNING));
+    let mut watched = pin!(watched.default_backoff());
+    let mut is_away = false;
+    while let Some(outcome) = watched.next().await {
+        match outcome {
+            Ok(event) => {
+                if is_away && !matches!(event, Event::Init) {
+                    is_away = false;
+                    info!("pods are followed again");
+                }
+                let Some(event) = reported(&event) else { continue };
+                if events.send(event).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) if is_away => {
+                let error = tollway_model::chain(&error);
+                debug!(error, "pods cannot be followed yet");
+            }
+            Err(error) => {
+                is_away = true;
+                let error = tollway_model::chain(&error);
+                let hint = "it needs the rights to list and watch pods of the cluster";
+                warn!(
+                    error,
+                    hint,
+                    "pods cannot be followed, so registrations of those that are deleted end with their leases; it tries again"
+                );
+            }
+        }
+    }
+}
+
+/// What an event means. Changes of a pod that runs mean nothing.
+fn reported(event: &Event<PartialObjectMeta<Pod>>) -> Option<PodEvent> {
+    let uid = |pod: &PartialObjectMeta<Pod>| pod.metadata.uid.clone();
+    match event {
+        Event::Init => Some(PodEvent::ListBegins),
+        Event::InitApply(pod) => uid(pod).map(|uid| PodEvent::Listed { uid }),
+        Event::InitDone => Some(PodEvent::ListEnds),
+        Event::Apply(_) => None,
+        Event::Delete(pod) => uid(pod).map(|uid| PodEvent::Ended { uid }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_reports_which_pods_there_are_and_which_end() {
+        let pod = |uid: &str| {
+            let metadata = json!({"metadata": {"name": "a", "namespace": "shop", "uid": uid}});
+            serde_json::from_value::<PartialObjectMeta<Pod>>(metadata).unwrap()
+        };
+        let uid = || "u-1".to_owned();
+        assert_eq!(reported(&Event::Init), Some(PodEvent::ListBegins));
+        assert_eq!(reported(&Event::InitApply(pod("u-1"))), Some(PodEvent::Listed { uid: uid() }));
+        assert_eq!(reported(&Event::InitDone), Some(PodEvent::ListEnds));
+        assert_eq!(reported(&Event::Apply(pod("u-1"))), None);
+        assert_eq!(reported(&Event::Delete(pod("u-1"))), Some(PodEvent::Ended { uid: uid() }));
+    }
+}
