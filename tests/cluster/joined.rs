@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::{
-    Namespace, SOON, client, control, deployment, east, join, need_rig, server, west,
+    Namespace, SOON, client, control, deployment, east, join, need_rig, server, tollway_kube, west,
 };
 
 /// Pods have the same addresses in both clusters, so only gateways can join them.
@@ -29,6 +29,29 @@ fn an_app_calls_an_app_of_a_joined_cluster_by_its_name() {
     dapr.shell_until("till", line, "200");
     let listed = control(west, &["join", "list"]);
     assert!(listed.contains("east"), "{listed}");
+    let (code, printed) = tollway_kube(west, &[west, east], &["join", "b", "a"]);
+    assert_eq!((code, printed.as_str()), (Some(0), "east and west are joined already\n"));
+}
+
+#[test]
+fn clusters_that_cannot_be_joined_are_named_with_what_to_do() {
+    let rig = need_rig!();
+    let (west, east) = (west(&rig), east(&rig));
+    for (arguments, what, hint) in [
+        (&["a", "c"][..], "there is no context c", "it has a, b"),
+        (
+            &["a", "b", "--second-namespace=shop"],
+            "b has no control plane in namespace shop",
+            "--namespace",
+        ),
+        (&["a", "a"], "are both called west", "need different names"),
+    ] {
+        let arguments = [&["join"], arguments].concat();
+        let (code, printed) = tollway_kube(west, &[west, east], &arguments);
+        assert_eq!(code, Some(1), "{printed}");
+        let (error, advice) = printed.split_once("\nhint: ").unwrap_or((&printed, ""));
+        assert!(error.contains(what) && advice.contains(hint), "{arguments:?}: {printed}");
+    }
 }
 
 /// A gateway that is replaced has another address inside, and the same one outside.

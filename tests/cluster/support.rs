@@ -1,12 +1,13 @@
 //! An installed network, namespaces, pods.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tollway_testkit::{Cluster, Rig, tool};
+use tollway_testkit::{Cluster, Rig, binary, tool};
 
 /// The image of the program in the clusters.
 const IMAGE: &str = "tollway:test";
@@ -67,12 +68,30 @@ fn once(done: &Mutex<bool>, work: impl FnOnce()) {
 
 /// Joins both, unless they are.
 pub(crate) fn join(west: Cluster<'_>, east: Cluster<'_>) {
-    if control(west, &["join", "list"]).contains("east") {
-        return;
-    }
-    let bundle = control(east, &["join", "export"]);
-    let accept = [CONTROL_EXEC, &["--stdin"], IN_CONTROL, &["join", "accept", STORE, "-"]];
-    west.kubectl_with(&accept.concat(), &bundle).unwrap();
+    let (code, printed) = tollway_kube(west, &[west, east], &["join", "a", "b"]);
+    assert_eq!(code, Some(0), "{printed}\n{}\n{}", state(west, "tollway"), state(east, "tollway"));
+}
+
+/// Runs `tollway kube` in the network of a cluster, with contexts of these; its exit code and what it printed.
+pub(crate) fn tollway_kube(
+    from: Cluster<'_>,
+    contexts: &[Cluster<'_>],
+    arguments: &[&str],
+) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = kube(from, contexts, arguments, "");
+    let printed = [stdout, stderr].concat();
+    (status.code(), String::from_utf8_lossy(&printed).into_owned())
+}
+
+fn kube(from: Cluster<'_>, contexts: &[Cluster<'_>], arguments: &[&str], input: &str) -> Output {
+    let files = contexts.iter().map(Cluster::kubeconfig);
+    let mut command = from.command(binary("tollway").unwrap());
+    command.env("KUBECONFIG", std::env::join_paths(files).unwrap()).arg("kube").args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that does not read it reports the reason itself.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
 }
 
 const CONTROL_EXEC: &[&str] = &["--namespace=tollway", "exec", "tollway-control-0"];

@@ -2,11 +2,12 @@
 //!
 //! [`Cluster`] asks; `proof` reads the answers, without I/O, and `lifetimes` watches which pods end. What
 //! follows from an answer is decided in `control`. [`serve_injector`] adds sidecars to pods as they are made;
-//! [`Cluster::install`] and its neighbours are for the commands of an operator.
+//! [`Cluster::install`], [`join_clusters`] and their neighbours are for the commands of an operator.
 
 mod check;
 mod injector;
 mod install;
+mod join;
 mod lifetimes;
 mod pods;
 mod proof;
@@ -14,12 +15,14 @@ mod proof;
 pub use check::{Finding, Grade};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};
 pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
+pub use join::{ExecError, JoinClustersError, JoinOptions, Obstacle, Outcome, Side, join_clusters};
 pub use pods::InjectedApp;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -41,6 +44,19 @@ pub enum ClusterError {
     Find(#[source] kube::config::InferConfigError),
     #[error("the client of the Kubernetes cluster cannot be made")]
     Client(#[source] kube::Error),
+    #[error(
+        "the configuration of clusters cannot be used; the variable KUBECONFIG or ~/.kube/config names it"
+    )]
+    Configuration(#[source] KubeconfigError),
+    #[error("there is no context {name} in the configuration of clusters; {}", known_contexts(.known))]
+    NoContext { name: String, known: Vec<String> },
+}
+
+fn known_contexts(known: &[String]) -> String {
+    match known {
+        [] => "it has none: set KUBECONFIG to a file that has some".to_owned(),
+        known => format!("it has {}", known.join(", ")),
+    }
 }
 
 /// The API server of a cluster. Clones share its connections.
@@ -56,6 +72,27 @@ impl Cluster {
     /// [`ClusterError`]: no cluster is named, or its certificates cannot be used.
     pub async fn find() -> Result<Self, ClusterError> {
         let config = kube::Config::infer().await.map_err(ClusterError::Find)?;
+        let client = Client::try_from(config).map_err(ClusterError::Client)?;
+        Ok(Self { client })
+    }
+
+    /// The cluster of a context of the user's configuration.
+    ///
+    /// # Errors
+    /// [`ClusterError`]: there is no such context, or it cannot be used.
+    pub async fn of_context(name: &str) -> Result<Self, ClusterError> {
+        let configuration = Kubeconfig::read().map_err(ClusterError::Configuration)?;
+        let known = || configuration.contexts.iter().map(|context| context.name.clone());
+        if !known().any(|known| known == name) {
+            return Err(ClusterError::NoContext {
+                name: name.to_owned(),
+                known: known().collect(),
+            });
+        }
+        let options =
+            KubeConfigOptions { context: Some(name.to_owned()), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(configuration, &options).await;
+        let config = config.map_err(ClusterError::Configuration)?;
         let client = Client::try_from(config).map_err(ClusterError::Client)?;
         Ok(Self { client })
     }

@@ -149,6 +149,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::peering::dial::DIAL_TIMEOUT",
             "control::peering::join::PRESENT_TIMEOUT",
             "control::peering::link::ACKS_LIMIT",
+            "kube::join::exec::PRINTED_BYTES",
             "proxy::mesh::DEREGISTER_TIMEOUT",
             "proxy::mesh::check::CHECK_TIMEOUT",
             "proxy::mesh::connect::CLOCK_TIMEOUT",

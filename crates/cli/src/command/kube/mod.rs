@@ -5,6 +5,7 @@ mod check;
 mod inject;
 mod injector;
 mod install;
+mod join;
 mod sidecar_args;
 
 use anyhow::Result;
@@ -15,6 +16,7 @@ use check::{CheckArgs, PodsArgs};
 use inject::InjectArgs;
 use injector::InjectorArgs;
 use install::{InstallArgs, UninstallArgs};
+use join::JoinArgs;
 
 #[derive(Args)]
 pub(crate) struct KubeArgs {
@@ -30,6 +32,8 @@ enum KubeCommand {
     Check(CheckArgs),
     /// List the apps whose pods have sidecars, with their versions.
     Pods(PodsArgs),
+    /// Join the networks of two clusters, so that apps of one call apps of the other by name.
+    Join(JoinArgs),
     /// Remove an install. Sidecars stay in their pods until these are replaced.
     Uninstall(UninstallArgs),
     /// Add sidecars to the pods of manifests, and print them.
@@ -45,6 +49,7 @@ pub(crate) fn run(args: KubeArgs) -> Result<()> {
         KubeCommand::Install(args) => install::install(*args),
         KubeCommand::Check(args) => check::check(&args),
         KubeCommand::Pods(args) => check::pods(&args),
+        KubeCommand::Join(args) => join::run(args),
         KubeCommand::Uninstall(args) => install::uninstall(&args),
         KubeCommand::Inject(args) => inject::run(&args),
         KubeCommand::Injector(args) => injector::run(*args),
