@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use serde_json::json;
-use tollway_testkit::binary;
+use serde_json::{Value, json};
 
 use crate::support::{
-    Namespace, SOON, client, deployment, install_afresh, need_rig, server, state, west,
+    Namespace, OwnInstall, SOON, client, deployment, install_afresh, need_rig, server, state,
+    tollway_kube, west,
 };
 
 /// The promise: an empty cluster has its first call over mutual TLS within a minute of `helm install`.
@@ -40,7 +40,7 @@ fn the_root_of_the_network_is_in_the_cluster() {
         "configmap/tollway-root",
         "--output=jsonpath={.data}",
     ]);
-    let written: serde_json::Value = serde_json::from_str(&written.unwrap()).unwrap();
+    let written: Value = serde_json::from_str(&written.unwrap()).unwrap();
     assert_eq!(written["network"], "west");
     let root = [
         "--namespace=tollway",
@@ -61,13 +61,7 @@ fn the_root_of_the_network_is_in_the_cluster() {
 fn the_program_installs_checks_and_removes() {
     let rig = need_rig!();
     let cluster = rig.cluster("b");
-    let tollway = |arguments: &[&str]| {
-        let mut command = cluster.command(binary("tollway").unwrap());
-        command.env("KUBECONFIG", cluster.kubeconfig()).arg("kube").args(arguments);
-        let output = command.output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.code(), printed + &String::from_utf8_lossy(&output.stderr))
-    };
+    let tollway = |arguments: &[&str]| tollway_kube(cluster, &[cluster], arguments);
     let (code, printed) = tollway(&["check", "--namespace=mesh"]);
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("there is no control plane in namespace mesh"), "{printed}");
@@ -102,4 +96,36 @@ fn the_program_installs_checks_and_removes() {
     let ours = "--selector=app.kubernetes.io/part-of=tollway";
     let left = cluster.kubectl(&["get", left, ours, "--output=name"]).unwrap();
     assert!(!left.contains("mesh"), "{left}");
+}
+
+#[test]
+fn an_install_without_rights_in_the_cluster_serves_its_namespace() {
+    let rig = need_rig!();
+    let cluster = rig.cluster("a");
+    let values = ["network=alone", "clusterRights=false", "control.store=memory"];
+    let alone = OwnInstall::new(cluster, "alone", &values);
+    let shop = &alone.namespace;
+    let found = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations";
+    let found = cluster.kubectl(&["get", found, "--output=name"]).unwrap();
+    assert!(!found.contains("tollway-alone"), "{found}");
+    let token = alone.control(&["token", "create", "--namespace=alone", "--uses=any"]);
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "join"},
+        "stringData": {"token": token.trim()},
+    });
+    shop.apply(&secret);
+    let inject = |object: &Value| alone.apply_injected(object, &["--token-secret=join"]);
+    inject(&deployment("stock", json!({"tollway.dev/port": "8080"}), server()));
+    inject(&deployment("till", json!({}), client()));
+    ["stock", "till"].iter().for_each(|name| shop.wait_rolled_out(name));
+    let call = "curl -sS -w '%{http_code}' -o /dev/null http://127.0.0.1:3500/v1.0/invoke/stock/method/echo";
+    shop.shell_until("till", call, "200");
+    let identities = alone.control(&["identity", "list", "--json"]);
+    let identities: Value = serde_json::from_str(&identities).unwrap();
+    let mut apps: Vec<_> =
+        identities.as_array().unwrap().iter().map(|one| one["app"].as_str().unwrap()).collect();
+    apps.sort_unstable();
+    assert_eq!(apps, ["stock", "till"]);
 }

@@ -94,13 +94,17 @@ fn kube(from: Cluster<'_>, contexts: &[Cluster<'_>], arguments: &[&str], input: 
     child.wait_with_output().unwrap()
 }
 
-const CONTROL_EXEC: &[&str] = &["--namespace=tollway", "exec", "tollway-control-0"];
-const IN_CONTROL: &[&str] = &["--", "/tollway"];
 const STORE: &str = "--store=/var/lib/tollway/control";
 
 /// A command of the operator at the control plane of a cluster.
 pub(crate) fn control(cluster: Cluster<'_>, command: &[&str]) -> String {
-    cluster.kubectl(&[CONTROL_EXEC, IN_CONTROL, command, &[STORE]].concat()).unwrap()
+    control_in(cluster, "tollway", command)
+}
+
+/// The same of an install in another namespace.
+pub(crate) fn control_in(cluster: Cluster<'_>, namespace: &str, command: &[&str]) -> String {
+    let exec = ["--namespace", namespace, "exec", "tollway-control-0", "--", "/tollway"];
+    cluster.kubectl(&[&exec, command, &[STORE]].concat()).unwrap()
 }
 
 /// Applies the chart to `west` once more, with other values.
@@ -155,14 +159,9 @@ fn install(cluster: Cluster<'_>, network: &Network, values: &[&str]) {
         }},
     });
     apply(cluster, &namespace);
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/tollway");
-    let (name, tag) = IMAGE.split_once(':').unwrap();
     let Network { name: network, gateway, peers } = network;
     let usual = [
         format!("network={network}"),
-        format!("image.name={name}"),
-        format!("image.tag={tag}"),
-        "image.pullPolicy=Never".to_owned(),
         "control.store=memory".to_owned(),
         format!("control.peerAddresses={{{peers}}}"),
         "gateway.service.type=NodePort".to_owned(),
@@ -171,7 +170,16 @@ fn install(cluster: Cluster<'_>, network: &Network, values: &[&str]) {
     ];
     let values = usual.iter().map(String::as_str).chain(values.iter().copied());
     let values: Vec<&str> = values.collect();
-    helm(cluster, &["upgrade", "--install", "tollway", chart, "--namespace=tollway"], &values);
+    helm_install(cluster, "tollway", &values);
+}
+
+fn helm_install(cluster: Cluster<'_>, namespace: &str, values: &[&str]) {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/tollway");
+    let (name, tag) = IMAGE.split_once(':').unwrap();
+    let (name, tag) = (format!("image.name={name}"), format!("image.tag={tag}"));
+    let image = [name.as_str(), tag.as_str(), "image.pullPolicy=Never"];
+    let install = ["upgrade", "--install", "tollway", chart, "--namespace", namespace];
+    helm(cluster, &install, &[&image, values].concat());
 }
 
 fn apply(cluster: Cluster<'_>, object: &Value) {
@@ -188,7 +196,56 @@ fn helm(cluster: Cluster<'_>, arguments: &[&str], values: &[&str]) {
     }
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "helm: {printed}\n{}", state(cluster, "tollway"));
+    let namespace = arguments.iter().position(|argument| *argument == "--namespace");
+    let namespace = namespace.and_then(|at| arguments.get(at + 1)).unwrap_or(&"tollway");
+    assert!(output.status.success(), "helm: {printed}\n{}", state(cluster, namespace));
+}
+
+/// An install of one test, without an injector, in a namespace with the apps that use it.
+pub(crate) struct OwnInstall<'a> {
+    pub(crate) namespace: Namespace<'a>,
+}
+
+impl<'a> OwnInstall<'a> {
+    pub(crate) fn new(cluster: Cluster<'a>, name: &'static str, values: &[&str]) -> Self {
+        let level = ("pod-security.kubernetes.io/enforce", "restricted");
+        let namespace = Namespace::new(cluster, name, &[level]);
+        let usual = ["injector.enabled=false", "gateway.enabled=false"];
+        let installed = Self { namespace };
+        helm_install(cluster, name, &[&usual, values].concat());
+        installed
+    }
+
+    pub(crate) fn control(&self, command: &[&str]) -> String {
+        control_in(self.namespace.cluster, self.namespace.name, command)
+    }
+
+    /// Applies an object to whose pods `tollway kube inject` has added sidecars, with these options.
+    pub(crate) fn apply_injected(&self, object: &Value, options: &[&str]) {
+        let Namespace { cluster, name } = self.namespace;
+        let control = format!("--control=tollway-control.{name}.svc:15010");
+        let image = format!("--image={IMAGE}");
+        let usual = ["inject", "-f", "-", &control, &image, "--image-pull-policy=Never"];
+        let arguments = [&usual, options].concat();
+        let Output { status, stdout, stderr } =
+            kube(cluster, &[cluster], &arguments, &object.to_string());
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        let apply = self.namespace.here(&["apply", "-f", "-"]);
+        cluster.kubectl_with(&apply, &String::from_utf8_lossy(&stdout)).unwrap();
+    }
+}
+
+impl Drop for OwnInstall<'_> {
+    /// Objects of no namespace would stay.
+    fn drop(&mut self) {
+        let Namespace { cluster, name } = self.namespace;
+        let mut command = cluster.command(tool("helm").expect("it has installed this"));
+        command.env("KUBECONFIG", cluster.kubeconfig());
+        command.args(["uninstall", "tollway", "--namespace", name, "--ignore-not-found"]);
+        if !command.status().is_ok_and(|status| status.success()) {
+            eprintln!("the install in namespace {name} stays");
+        }
+    }
 }
 
 /// What is in a namespace, for a failure.

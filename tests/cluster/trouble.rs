@@ -3,17 +3,25 @@
 use std::thread;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tollway_testkit::Cluster;
 
-use crate::support::{Namespace, deployment, job, kill_control, need_rig, reinstall, server, west};
+use crate::support::{
+    Namespace, OwnInstall, deployment, job, kill_control, need_rig, reinstall, server, west,
+};
 
 /// Two replicas of `stock`, with a Job beside them that calls them a hundred times a second. `trouble`
 /// begins when calls flow; no call may fail.
 fn under_load(shop: &Namespace<'_>, trouble: impl FnOnce()) {
+    under_load_of(shop, |object| shop.apply(object), trouble);
+}
+
+/// The same, with pods whose sidecars `apply` has to add.
+fn under_load_of(shop: &Namespace<'_>, apply: impl Fn(&Value), trouble: impl FnOnce()) {
     let mut stock = deployment("stock", json!({"tollway.dev/port": "8080"}), server());
     stock["spec"]["replicas"] = json!(2);
     stock["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(20);
-    shop.apply(&stock);
+    apply(&stock);
     shop.wait_rolled_out("stock");
     let mut caller = server();
     caller["args"] = json!([
@@ -27,7 +35,7 @@ fn under_load(shop: &Namespace<'_>, trouble: impl FnOnce()) {
         "--fail-if=rps<90",
         "--quiet",
     ]);
-    shop.apply(&job("load", json!({}), caller));
+    apply(&job("load", json!({}), caller));
     let ready = "--output=jsonpath={.items[*].status.containerStatuses[0].ready}";
     shop.wait_for(&["get", "pods", "--selector=job-name=load", ready], |it| it == "true");
     thread::sleep(Duration::from_secs(3));
@@ -65,4 +73,106 @@ fn no_call_fails_while_the_control_plane_starts_again() {
     let rig = need_rig!();
     let shop = Namespace::restricted(west(&rig), "uncontrolled");
     under_load(&shop, kill_control);
+}
+
+/// A volume on a machine of `a`, of which nothing stays but its folder.
+struct Volume<'a> {
+    cluster: Cluster<'a>,
+    name: String,
+}
+
+impl<'a> Volume<'a> {
+    fn new(cluster: Cluster<'a>) -> Self {
+        // Another one each time: what an earlier run left is bound to that one's claim.
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        let name = format!("tollway-store-{}", since.as_millis());
+        let volume = Self { cluster, name };
+        let folder = format!("/var/lib/{}", volume.name);
+        // The folder has to be there before a pod has the volume.
+        let maker = Namespace::new(cluster, "volume-maker", &[]);
+        let machine = json!({"kubernetes.io/hostname": "a1"});
+        let parent = json!({"path": folder, "type": "DirectoryOrCreate"});
+        let container = json!({
+            "name": "main", "image": "localhost/box:1", "command": ["/bin/true"],
+            "volumeMounts": [{"name": "folder", "mountPath": "/folder"}],
+        });
+        maker.apply(&json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "maker"},
+            "spec": {
+                "restartPolicy": "Never", "nodeSelector": machine, "containers": [container],
+                "volumes": [{"name": "folder", "hostPath": parent}],
+            },
+        }));
+        let phase = ["get", "pod/maker", "--output=jsonpath={.status.phase}"];
+        maker.wait_for(&phase, |phase| phase == "Succeeded");
+        let on_a1 = json!([{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a1"]},
+        ]}]);
+        maker.apply(&json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume.name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain", "local": {"path": folder},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": on_a1}},
+            },
+        }));
+        volume
+    }
+}
+
+impl Drop for Volume<'_> {
+    fn drop(&mut self) {
+        let delete =
+            ["delete", "persistentvolume", &self.name, "--ignore-not-found", "--wait=false"];
+        if let Err(error) = self.cluster.kubectl(&delete) {
+            eprintln!("the volume stays: {error:#}");
+        }
+    }
+}
+
+#[test]
+fn no_call_fails_while_the_pod_of_the_control_plane_is_replaced_and_its_volume_has_all_it_knew() {
+    let rig = need_rig!();
+    let cluster = rig.cluster("a");
+    let _volume = Volume::new(cluster);
+    let values = ["network=kept", "control.store=volume", "control.volume.storageClass=-"];
+    let kept = OwnInstall::new(cluster, "kept", &values);
+    let shop = &kept.namespace;
+    let root = ["get", "configmap/tollway-root", "--output=jsonpath={.data.root-pin}"];
+    let root = shop.wait_for(&root, |pin| pin.contains("-root.kept."));
+    let pin = format!("--root-pin={root}");
+    let uid_and_ready = "--output=jsonpath={.metadata.uid} {.status.containerStatuses[0].ready}";
+    let pod = ["get", "pod/tollway-control-0", uid_and_ready];
+    // Each instance, without the times.
+    let identities = || {
+        let listed: Value =
+            serde_json::from_str(&kept.control(&["identity", "list", "--json"])).unwrap();
+        let listed = listed.as_array().unwrap();
+        let mut names: Vec<String> =
+            listed.iter().map(|one| format!("{} {}", one["app"], one["instance"])).collect();
+        names.sort();
+        names
+    };
+    let services = || {
+        let known: Value =
+            serde_json::from_str(&kept.control(&["get", "services", "--json"])).unwrap();
+        known["services"].as_array().unwrap().clone()
+    };
+    under_load_of(
+        shop,
+        |object| kept.apply_injected(object, &[&pin]),
+        || {
+            let before = (shop.kubectl(&pod), identities(), services());
+            shop.kubectl(&["delete", "pod/tollway-control-0"]);
+            let is_another = |seen: &str| seen.ends_with(" true") && seen != before.0;
+            shop.wait_for(&pod, is_another);
+            assert_eq!(kept.control(&["identity", "root"]).trim(), root);
+            assert_eq!(identities(), before.1);
+            assert_eq!(services(), before.2, "nothing had to register again");
+        },
+    );
 }
