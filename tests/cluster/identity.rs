@@ -96,7 +96,7 @@ fn callers_lose_a_pod_that_is_deleted_by_force_long_before_its_lease_ends() {
     eprintln!("the registration ended {:?} after the pod", begun.elapsed());
     // Its sidecar takes connections still, and answers none.
     let code = shop.shell("till", &format!("{call} || true"));
-    assert_eq!(code, "503", "the caller knows that no replica is left");
+    assert_eq!(code, "404", "the caller knows that no such service is left");
     assert!(begun.elapsed() < 2 * AT_ONCE, "{:?}", begun.elapsed());
     let log = cluster
         .kubectl(&["--namespace=tollway", "logs", "tollway-control-0", "--since=60s"])
