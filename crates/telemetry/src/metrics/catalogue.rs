@@ -198,7 +198,7 @@ metrics! {
         RENEWALS_LATE: Counter "tollway_renewals_late_total" [],
             "Certificates that were renewed after they had ended, within the grace.";
         RENEWALS_REFUSED: Counter "tollway_renewals_refused_total" ["reason"],
-            "Renewals that were refused for their key, by reason: reused (two processes have the instance's key), barred, replaced by an enrolment, forgotten.";
+            "Renewals that were refused for their key, by reason: reused (two processes have the instance's key), barred, replaced by an enrolment, forgotten, pod-ended (the pod of the instance is deleted or has ended).";
         WATCHERS: Gauge "tollway_watchers" [],
             "Open watches of data planes and joined control planes.";
         WATCHER_LAG: Gauge "tollway_watcher_lag_revisions" [],
