@@ -1,8 +1,8 @@
 //! Which pods have identities, and which of them have ended, by what a watch of the cluster reports. Pure.
 //!
-//! Only pods that have enrolled are kept, so other pods of the cluster cost nothing. A pod whose end the watch
-//! reports has ended. One that a new list of all pods lacks may have ended, or may have enrolled while the
-//! list was made: the cluster is asked for it.
+//! Only pods that have enrolled are kept, so memory does not grow with the other pods of a cluster. A pod
+//! whose end the watch reports has ended. One that a new list of all pods lacks may have ended, or may have
+//! enrolled while the list was made: the cluster is asked for it.
 
 use std::collections::{HashMap, VecDeque};
 

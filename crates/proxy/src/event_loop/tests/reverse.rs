@@ -530,7 +530,7 @@ fn a_network_from_which_bytes_come_is_held_while_none_waits() {
     assert_eq!(site.reached(), []);
 }
 
-/// The kernel of a gateway that stands still sends bytes again that a link has lost.
+/// The kernel of a suspended gateway retransmits bytes that a link has lost.
 #[test]
 fn bytes_of_what_is_carried_are_no_sign_of_life_where_others_wait() {
     let site = Cloud::start();

@@ -491,8 +491,8 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         let (is_carrying, heard) = gateway.reverse.carries(conns, &network);
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
         let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
-        // What is carried shows life where no keepalives come. Otherwise it shows nothing: the kernel of a
-        // gateway that stands still sends again what a link has lost, for minutes.
+        // Bytes of carried connections are signs of life only where no keepalives come: the kernel of a
+        // suspended gateway retransmits for minutes what a link has lost.
         if !is_waiting && !ways.is_given_up && heard.is_some_and(|at| at >= swept) {
             ways.note_life();
         }
