@@ -112,9 +112,6 @@ fn call(cluster: &str, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The packages whose test `cluster` needs the rig: the rig's own, and the product's.
-const TESTED: [&str; 2] = ["xtask", "tollway-tests"];
-
 /// Runs the tests beside the others of `cargo xtask test`; where clusters cannot run, it prints why.
 pub(crate) fn run_with_tests() -> Result<()> {
     if let Err(error) = requirements::check(&cache::root()) {
@@ -132,16 +129,13 @@ fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
     options.image.push(image::of_development_build(&workspace)?);
     let was_up = State::of_user()?.supervisor().is_some();
     let outcome: Result<()> = up::run(&options).and_then(|state| {
-        let run = |package: &&str| {
-            let mut tests = process::cargo();
-            tests.args(["test", "--package", package, "--test", "cluster", "--"]);
-            // One after the other: some of them kill machines.
-            tests.args(["--test-threads=1", "--nocapture"]).args(only);
-            tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
-            process::run(&mut tests)
-        };
-        let outcomes: Vec<Result<()>> = TESTED.iter().map(run).collect();
-        outcomes.into_iter().collect()
+        // The rig's own, and the product's: of the whole workspace, as they were built above.
+        let mut tests = process::cargo();
+        tests.args(["test", "--workspace", "--test", "cluster", "--no-fail-fast", "--"]);
+        // One after the other: some of them kill machines.
+        tests.args(["--test-threads=1", "--nocapture"]).args(only);
+        tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
+        process::run(&mut tests)
     });
     let ended = if was_up { Ok(()) } else { down::run() };
     outcome.and(ended)

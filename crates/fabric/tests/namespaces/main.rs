@@ -146,16 +146,19 @@ fn neighbour_that_moved_is_reached_where_it_is() {
     lab.tunnels.ping(Side::A, "10.0.0.2");
 }
 
-/// A packet of host B to the guest of A, with an inner source of its own choice, as any program
-/// there can send it that has a socket.
-fn forge(lab: &Lab, source: Ipv4Addr, to: Ipv4Addr, port: u16, text: &[u8]) {
+/// A socket of host B, from which any program there sends what it likes.
+fn socket_of_b(lab: &Lab) -> UdpSocket {
+    lab.tunnels.namespace(Side::B).run(|| UdpSocket::bind("10.2.0.2:0")).unwrap().unwrap()
+}
+
+/// Sends a packet of host B to the guest of A, with an inner source of the sender's choice.
+fn forge(from: &UdpSocket, source: Ipv4Addr, to: Ipv4Addr, port: u16, text: &[u8]) {
     let [guest, _, other, _] = GUESTS;
     let datagram = frames::udp(source.into(), to.into(), 9, port, text, true);
     let inner =
         frames::guest_packet(guest.mac, other.mac, source.into(), to.into(), 9, 0, &datagram);
     let packet = [&[0x08, 0, 0, 0][..], &(VNI << 8).to_be_bytes(), &inner].concat();
-    let send = || UdpSocket::bind("10.2.0.2:0")?.send_to(&packet, "10.2.0.1:4789");
-    lab.tunnels.namespace(Side::B).run(send).unwrap().unwrap();
+    from.send_to(&packet, "10.2.0.1:4789").unwrap();
 }
 
 #[test]
@@ -178,6 +181,7 @@ fn a_guest_does_not_get_what_a_host_forges_in_anothers_name() {
         let (length, from) = socket.recv_from(&mut bytes).unwrap();
         (String::from_utf8_lossy(&bytes[..length]).into_owned(), from.ip())
     };
+    let b = socket_of_b(&lab);
     // Without the check it arrives, so the packet is a good one.
     let mut forwarder = lab.open_with(SourceCheck::Off);
     lab.teach(&mut forwarder);
@@ -186,14 +190,14 @@ fn a_guest_does_not_get_what_a_host_forges_in_anothers_name() {
     let trusted = Neighbour::new([0x0a, 0, 0, 0, 0, 7], host_ip, GUESTS[0].host_mac, 1);
     known.put(Address::new(VNI, TRUSTED.into()), trusted);
     forwarder.table.update(&known.keys, &known.values).unwrap();
-    forge(&lab, TRUSTED, guest, port, b"forged");
+    forge(&b, TRUSTED, guest, port, b"forged");
     assert_eq!(receive(), ("forged".to_owned(), TRUSTED.into()));
     drop(forwarder);
     // With it what B's own guest has sent comes first, though it was sent later.
     let forwarder = lab.open_with(SourceCheck::Known);
     let before = count_of(&forwarder, Total::SourceForeign);
-    forge(&lab, TRUSTED, guest, port, b"forged");
-    forge(&lab, own, guest, port, b"own");
+    forge(&b, TRUSTED, guest, port, b"forged");
+    forge(&b, own, guest, port, b"own");
     assert_eq!(receive(), ("own".to_owned(), own.into()));
     assert_eq!(count_of(&forwarder, Total::SourceForeign) - before, 1);
 }
@@ -207,16 +211,19 @@ fn a_guest_is_found_while_another_scans_its_network() {
     lab.teach(&mut forwarder);
     // B scans, with as many addresses as the ring has space for and more.
     let own: Ipv4Addr = GUESTS[2].ip.parse().unwrap();
+    let b = socket_of_b(&lab);
     for number in 0..12_000u32 {
-        forge(&lab, own, Ipv4Addr::from(0x0a01_0000 + number), 9, b"?");
+        forge(&b, own, Ipv4Addr::from(0x0a01_0000 + number), 9, b"?");
     }
     let pinging = lab.tunnels.ping_on(Side::A, "10.0.0.77", 20, Duration::from_millis(200));
     let wanted = Address::new(VNI, "10.0.0.77".parse().unwrap());
     let mut reports = 0;
     tollway_testkit::retry_until(Duration::from_secs(20), "a report of the guest's miss", || {
-        let report = forwarder.misses.next()?;
-        reports += 1;
-        (Address::from_report(&report) == Some(wanted)).then_some(())
+        // All that is there: a share a second is more than one report an attempt.
+        let mut found = std::iter::from_fn(|| {
+            forwarder.misses.next().map(|report| Address::from_report(&report))
+        });
+        found.by_ref().inspect(|_| reports += 1).any(|found| found == Some(wanted)).then_some(())
     })
     .unwrap();
     assert!(reports < 4000, "{reports}");
