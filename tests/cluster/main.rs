@@ -9,5 +9,6 @@ mod identity;
 mod injection;
 mod install;
 mod joined;
+mod resources;
 mod support;
 mod trouble;

@@ -210,7 +210,13 @@ impl<'a> OwnInstall<'a> {
     pub(crate) fn new(cluster: Cluster<'a>, name: &'static str, values: &[&str]) -> Self {
         let level = ("pod-security.kubernetes.io/enforce", "restricted");
         let namespace = Namespace::new(cluster, name, &[level]);
-        let usual = ["injector.enabled=false", "gateway.enabled=false"];
+        let usual = [
+            "injector.enabled=false",
+            "gateway.enabled=false",
+            // Those of the network of the cluster are there.
+            "customResources.install=false",
+            "customResources.follow=false",
+        ];
         let installed = Self { namespace };
         helm_install(cluster, name, &[&usual, values].concat());
         installed
@@ -307,9 +313,14 @@ impl<'a> Namespace<'a> {
     }
 
     pub(crate) fn apply(&self, object: &Value) {
+        self.try_apply(object).unwrap();
+    }
+
+    /// An error has what the API server says.
+    pub(crate) fn try_apply(&self, object: &Value) -> Result<(), String> {
         let applied =
             self.cluster.kubectl_with(&self.here(&["apply", "-f", "-"]), &object.to_string());
-        applied.unwrap();
+        applied.map(drop).map_err(|error| format!("{error:#}"))
     }
 
     pub(crate) fn wait_rolled_out(&self, deployment: &str) {

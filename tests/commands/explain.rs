@@ -271,7 +271,7 @@ fn deny_all(network: &Network) {
 /// Puts a policy for the app `echo` in force.
 fn apply(network: &Network, name: &str, spec: &str) {
     network.apply(&format!(
-        "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: {name}}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata: {{name: {name}}}\n\
          spec: {{target: {{app: echo}}, {spec}}}\n"
     ));
 }

@@ -590,7 +590,7 @@ fn a_closed_network_holds_an_app_to_its_egress() {
         let port = tollway_testkit::retry_until(PATIENCE, "the server's port", read).unwrap();
         let pem = serde_json::to_string(&authority.root).unwrap();
         let egress = format!(
-            "apiVersion: tollway/v1\nkind: Egress\nmetadata: {{name: e}}\nspec:\n  hosts:\n    \
+            "apiVersion: tollway.dev/v1\nkind: Egress\nmetadata: {{name: e}}\nspec:\n  hosts:\n    \
              - {{host: api.example, port: {port}}}\n    \
              - {{host: web.example, port: {port}, tls: begin, plainPort: 8099, authorities: {pem}}}\n"
         );

@@ -33,7 +33,7 @@ impl World {
     fn name(&self, service: &str, networks: &str) {
         let object = if service == "*" { "all" } else { service };
         let file = format!(
-            "apiVersion: tollway/v1\nkind: Failover\nmetadata: {{name: {object}}}\n\
+            "apiVersion: tollway.dev/v1\nkind: Failover\nmetadata: {{name: {object}}}\n\
              spec: {{service: '{service}', networks: {networks}}}\n"
         );
         self.mesh.west.apply(&file);

@@ -56,7 +56,7 @@ impl World {
 
     fn apply(&self, kind: &str, name: &str, spec: &str) {
         let file = format!(
-            "apiVersion: tollway/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+            "apiVersion: tollway.dev/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
         );
         self.network.apply(&file);
     }

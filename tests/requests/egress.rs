@@ -84,7 +84,7 @@ fn curl(curl: &Path, sidecar: &Sidecar, options: &[&str], url: &str) -> (String,
 
 fn egress(hosts: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: Egress\nmetadata: {{name: pages, namespace: default}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Egress\nmetadata: {{name: pages, namespace: default}}\n\
          spec:\n  from: [web]\n  hosts: [{hosts}]\n"
     )
 }

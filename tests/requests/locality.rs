@@ -53,7 +53,7 @@ impl Shop {
 
     fn police(&self, parts: &str) {
         let file = format!(
-            "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: stock}}\n\
+            "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {{name: stock}}\n\
              spec: {{target: {{app: stock}}, {parts}}}\n"
         );
         self.network.apply(&file);
@@ -181,7 +181,7 @@ fn a_near_replica_that_has_too_much_under_way_leaves_the_rest_to_others() {
 #[test]
 fn a_policy_for_one_service_turns_the_preference_off() {
     let shop = Shop::start();
-    let general = "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {name: all}\n\
+    let general = "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {name: all}\n\
                    spec: {target: {app: \"*\"}, locality: {}}\n";
     shop.network.apply(general);
     assert_eq!(shop.shares(100), [100, 0]);

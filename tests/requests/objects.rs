@@ -10,7 +10,7 @@ const SERVICE: &str = "echo.default.east";
 fn route(id: &str, host: &str) -> String {
     let (namespace, name) = id.split_once('/').unwrap();
     format!(
-        "apiVersion: tollway/v1\nkind: Route\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Route\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
          spec:\n  service: echo.default\n  rules:\n    - redirect: {{host: {host}}}\n"
     )
 }
@@ -131,7 +131,7 @@ fn traffic_policies_go_from_files_to_replicas_and_callers() {
     near.until_served(SERVICE);
     let policy = |target: &str, name: &str, parts: &str| {
         format!(
-            "apiVersion: tollway/v1\nkind: TrafficPolicy\n\
+            "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\n\
              metadata: {{name: {name}, namespace: default}}\n\
              spec:\n  target: {{app: {target}}}\n  {parts}\n"
         )

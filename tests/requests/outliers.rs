@@ -41,7 +41,7 @@ impl Shop {
 
     fn police(&self, parts: &str) {
         let file = format!(
-            "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: stock}}\n\
+            "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {{name: stock}}\n\
              spec: {{target: {{app: stock}}, {parts}}}\n"
         );
         let printed = self.network.apply(&file);
@@ -173,7 +173,7 @@ fn a_replica_that_takes_no_more_requests_gets_fewer_and_is_not_ejected() {
 fn a_retry_goes_to_a_replica_that_has_not_failed() {
     let shop = Shop::start(AppProtocol::Http);
     shop.network.apply(
-        "apiVersion: tollway/v1\nkind: Route\nmetadata: {name: stock}\n\
+        "apiVersion: tollway.dev/v1\nkind: Route\nmetadata: {name: stock}\n\
          spec: {service: stock, rules: [{backends: [{service: stock}], retry: \
          {attempts: 2, statuses: [503], backoff: 1ms, longestBackoff: 1ms, \
          budget: {percent: 100, minPerSecond: 100000}}}]}\n",

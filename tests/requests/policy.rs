@@ -23,7 +23,7 @@ const SERVICE: &str = "echo.default.east";
 /// A policy for one app of east's default namespace.
 fn policy(name: &str, app: &str, spec: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: {name}\nspec:\n  \
+        "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata:\n  name: {name}\nspec:\n  \
          target: {{app: {app}}}\n{spec}\n"
     )
 }
@@ -235,7 +235,7 @@ fn an_upgraded_connection_ends_when_its_request_is_no_longer_allowed() {
 
 #[test]
 fn a_closed_network_stays_closed_through_restarts_and_without_its_control_plane() {
-    const CLOSED: &str = "apiVersion: tollway/v1\nkind: Policy\n\
+    const CLOSED: &str = "apiVersion: tollway.dev/v1\nkind: Policy\n\
         metadata: {name: closed, namespace: tollway}\n\
         spec: {target: {app: \"*\", namespace: \"*\"}, allow: []}\n";
     let mut mesh = Mesh::start();

@@ -24,7 +24,7 @@ fn start() -> (Network, [App; 2], Sidecar) {
 /// Routes the calls of `stock`, for which no workload is registered, by these rules.
 fn route(network: &Network, rules: &str) {
     let file = format!(
-        "apiVersion: tollway/v1\nkind: Route\nmetadata: {{name: stock}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Route\nmetadata: {{name: stock}}\n\
          spec: {{service: stock, rules: {rules}}}\n"
     );
     network.apply(&file);

@@ -102,7 +102,7 @@ impl World {
 
     fn route(&self, rules: &str) {
         let file = format!(
-            "apiVersion: tollway/v1\nkind: Route\nmetadata: {{name: stock}}\n\
+            "apiVersion: tollway.dev/v1\nkind: Route\nmetadata: {{name: stock}}\n\
              spec: {{service: stock, rules: {rules}}}\n"
         );
         self.network.apply(&file);

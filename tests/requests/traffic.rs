@@ -19,7 +19,7 @@ fn each_of_three_callers_gets_what_its_limit_allows() {
     let callers = ["web", "office", "audit"].map(|name| network.sidecar(name, &[]));
     callers.iter().for_each(|caller| caller.until_served(SERVICE));
     let policy = format!(
-        "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: echo}}\n\
+        "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {{name: echo}}\n\
          spec: {{target: {{app: echo}}, rate: {{caller: {{requests: {PER_SECOND}, per: 1s}}}}}}\n"
     );
     network.apply(&policy);
@@ -47,7 +47,7 @@ fn an_app_that_takes_less_than_comes_has_the_rest_refused_early() {
     let caller = network.caller(&[]);
     caller.until_served(SERVICE);
     app.answer_after(Duration::from_millis(50));
-    let file = "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {name: echo}\n\
+    let file = "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {name: echo}\n\
                 spec: {target: {app: echo}, shedding: {target: 50ms, interval: 200ms}}\n";
     // It takes 20 a second of 60 that come, from 64 connections.
     let url = format!("http://{}/v1.0/invoke/{SERVICE}/method/a", caller.http());
@@ -80,7 +80,7 @@ fn limits_in_shadow_mode_refuse_nothing_and_show_what_they_would() {
     caller.until_served(SERVICE);
     let apply = |mode: &str| {
         network.apply(&format!(
-            "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: echo}}\n\
+            "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {{name: echo}}\n\
              spec: {{mode: {mode}, target: {{app: echo}}, rate: {{caller: {{requests: 1, per: 1h, burst: 1}}}}}}\n"
         ));
     };
@@ -116,7 +116,7 @@ fn policies_in_shadow_mode_refuse_nothing_and_show_what_they_would() {
     caller.until_served(SERVICE);
     let apply = |mode: &str| {
         network.apply(&format!(
-            "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: trial}}\n\
+            "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata: {{name: trial}}\n\
              spec: {{mode: {mode}, target: {{app: echo}}, deny: [{{from: [caller]}}]}}\n"
         ));
     };

@@ -24,15 +24,15 @@ pub(crate) fn run() -> Result<()> {
 
 /// Writes the schemas of settings files in `schema/` and the table of settings in
 /// `docs/guide/configure.md`. Both are made from the list of settings in crate `settings`, by the
-/// tests that compare the files with it. So is the schema of the kinds, in crate `config`, and the tables of
-/// annotations in `docs/guide/kubernetes.md`, in crate `inject`.
+/// tests that compare the files with it. So are the schema of the kinds and their custom resources, in
+/// crate `config`, and the tables of annotations in `docs/guide/kubernetes.md`, in crate `inject`.
 ///
 /// # Errors
 /// When the program does not compile or a file cannot be written.
 pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
     for tests in [
         ["tollway-settings", "--test", "documents"].as_slice(),
-        &["tollway-config", "--lib", "schema::"],
+        &["tollway-config", "--lib", "--", "schema::", "custom_resource::"],
         &["tollway-inject", "--test", "documents"],
     ] {
         let mut command = process::cargo();

@@ -41,6 +41,7 @@ mod pods;
 mod quota;
 mod registry;
 mod reminders;
+mod resources;
 mod revoke;
 mod standstill;
 mod status;
@@ -63,4 +64,8 @@ pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
 pub use pods::{
     Announcing, Asking, Following, PodEvent, PodId, PodOptions, Pods, PodsError, ProvenPod, Proving,
+};
+pub use resources::{
+    RefusalReason, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources,
+    Verdict,
 };

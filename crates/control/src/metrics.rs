@@ -19,6 +19,7 @@ use crate::instance_keys::InstanceKeys;
 use crate::neighbours::Neighbours;
 use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
+use crate::resources::ResourceCounts;
 
 /// What is read from the catalogue at once.
 struct Census {
@@ -70,6 +71,7 @@ pub(crate) struct ControlFacts {
     pub(crate) app_state: Arc<AppState>,
     pub(crate) reminders: Arc<Reminders>,
     pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) resources: Arc<ResourceCounts>,
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     pub(crate) config: watch::Receiver<RunningConfig>,
 }
@@ -87,6 +89,20 @@ impl ControlFacts {
     }
 }
 
+impl ControlFacts {
+    fn add_resources(&self, page: &mut Page) {
+        let counts = self.resources.get();
+        if counts.is_empty() {
+            return;
+        }
+        let mut resources = page.family(&names::CUSTOM_RESOURCES);
+        for (kind, (stored, others)) in counts {
+            resources.sample(&[("kind", kind.as_str()), ("state", "accepted")], stored);
+            resources.sample(&[("kind", kind.as_str()), ("state", "refused")], others);
+        }
+    }
+}
+
 impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
         let followed = self.hub.followed();
@@ -101,6 +117,7 @@ impl AdminFacts for ControlFacts {
         self.app_state.add_to(page);
         self.reminders.counts.add_to(page);
         self.neighbours.counts.add_to(page);
+        self.add_resources(page);
         let credentials = self.credentials.borrow().clone();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());

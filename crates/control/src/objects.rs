@@ -8,14 +8,16 @@ use std::time::Duration;
 use prost::Message as _;
 use tollway_model::{Egress, NetworkName, Object, ObjectId, ObjectKind, ObjectScope};
 use tollway_store::{Expected, Store, TransactError, Transaction};
+use tollway_wire::v1::ObjectOrigin;
 use tollway_wire::v1::object_change::Outcome;
 use tollway_wire::{
-    OBJECT_BYTES_PER_SCOPE_LIMIT, OBJECTS_LIMIT, OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT, v1,
+    OBJECT_BYTES_PER_SCOPE_LIMIT, OBJECTS_LIMIT, OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT,
+    RESOURCE_BYTES_PER_NAMESPACE_LIMIT, RESOURCES_PER_NAMESPACE_LIMIT, v1,
 };
 use tonic::Status;
 use tracing::info;
 
-use crate::catalogue::{Objects, Stored};
+use crate::catalogue::{Catalogue, Objects, Stored};
 use crate::clock::unix_now_ms;
 use crate::hub::Hub;
 use crate::key::Key;
@@ -48,6 +50,16 @@ struct Plan {
     coming: Vec<Coming>,
 }
 
+/// A change that is stored, or that takes nothing to be stored.
+#[derive(Debug)]
+pub(crate) struct Written {
+    outcomes: Vec<(ObjectId, Outcome)>,
+    /// The last one that the sidecars concerned have to apply.
+    pub(crate) revision: u64,
+    /// Whose sidecars are concerned.
+    pub(crate) scopes: BTreeSet<ObjectScope>,
+}
+
 #[derive(Debug)]
 struct Coming {
     kind: ObjectKind,
@@ -71,7 +83,32 @@ pub(crate) async fn apply(
         Ok((object.id(), Wish::Put(object)))
     };
     let wishes: Vec<_> = request.objects.into_iter().map(read).collect::<Result<_, Status>>()?;
-    change(store, hub, &wishes, request.dry_run, request.wait_ms).await
+    let writer = Writer { origin: ObjectOrigin::Unspecified, dry_run: request.dry_run };
+    let written = change(store, hub, &wishes, writer).await?;
+    Ok(answer(hub, written, writer, request.wait_ms).await)
+}
+
+/// Creates or replaces the object of a custom resource that was created at `created_unix_ms`.
+pub(crate) async fn apply_of_cluster(
+    store: &Store,
+    hub: &Hub,
+    object: &Object,
+    created_unix_ms: u64,
+) -> Result<Written, Status> {
+    let mut stated = v1::Object::from(object);
+    tollway_wire::set_created(&mut stated, created_unix_ms);
+    let object = tollway_wire::object(&stated).map_err(invalid)?;
+    check(&object)?;
+    change(store, hub, &[(object.id(), Wish::Put(object))], Writer::CLUSTER).await
+}
+
+/// Removes the object of a custom resource.
+pub(crate) async fn delete_of_cluster(
+    store: &Store,
+    hub: &Hub,
+    id: &ObjectId,
+) -> Result<Written, Status> {
+    change(store, hub, &[(id.clone(), Wish::Delete)], Writer::CLUSTER).await
 }
 
 /// Removes objects.
@@ -83,7 +120,9 @@ pub(crate) async fn delete(
     check_count(request.ids.len())?;
     let read = |stated| tollway_wire::object_id(stated).map(|id| (id, Wish::Delete));
     let wishes: Vec<_> = request.ids.iter().map(read).collect::<Result<_, _>>().map_err(invalid)?;
-    change(store, hub, &wishes, request.dry_run, request.wait_ms).await
+    let writer = Writer { origin: ObjectOrigin::Unspecified, dry_run: request.dry_run };
+    let written = change(store, hub, &wishes, writer).await?;
+    Ok(answer(hub, written, writer, request.wait_ms).await)
 }
 
 /// Every object of a kind, or those of a namespace, or of a name.
@@ -112,24 +151,34 @@ pub(crate) fn list(
     }))
 }
 
+/// Who changes objects, and whether it is only planned.
+#[derive(Clone, Copy, Debug)]
+struct Writer {
+    origin: ObjectOrigin,
+    dry_run: bool,
+}
+
+impl Writer {
+    const CLUSTER: Self = Self { origin: ObjectOrigin::Cluster, dry_run: false };
+}
+
 async fn change(
     store: &Store,
     hub: &Hub,
     wishes: &[(ObjectId, Wish)],
-    dry_run: bool,
-    wait_ms: u64,
-) -> Result<v1::ChangeObjectsResponse, Status> {
+    writer: Writer,
+) -> Result<Written, Status> {
     for _ in 0..WRITE_TRIES {
-        let plan =
-            hub.read(|catalogue| plan(catalogue.objects(), &catalogue.home().network, wishes))?;
-        if dry_run {
-            return Ok(response(&plan.outcomes, plan.revision, 0, Vec::new()));
+        let planned = |catalogue: &Catalogue| {
+            plan(catalogue.objects(), &catalogue.home().network, wishes, writer.origin)
+        };
+        let Plan { outcomes, transaction, scopes, mut revision, .. } = hub.read(planned)?;
+        if writer.dry_run {
+            return Ok(Written { outcomes, revision, scopes });
         }
-        let revision = if plan.transaction.ops.is_empty() {
-            plan.revision
-        } else {
-            match store.transact(plan.transaction).await {
-                Ok(revision) => revision,
+        if !transaction.ops.is_empty() {
+            match store.transact(transaction).await {
+                Ok(stored) => revision = stored,
                 Err(TransactError::Conflict { .. }) => {
                     // Another change was first: plan again once it is seen.
                     hub.visible(store.revision()).await;
@@ -137,16 +186,51 @@ async fn change(
                 }
                 Err(error) => return Err(store_status(&error)),
             }
-        };
+        }
         hub.visible(revision).await;
-        for (object, outcome) in &plan.outcomes {
+        for (object, outcome) in &outcomes {
             info!(%object, outcome = outcome.as_str_name(), revision, "object");
         }
-        let wait = Duration::from_millis(wait_ms).min(LONGEST_WAIT);
-        let (sidecars, lagging) = hub.applied(&plan.scopes, revision, wait).await;
-        return Ok(response(&plan.outcomes, revision, sidecars, lagging));
+        return Ok(Written { outcomes, revision, scopes });
     }
     Err(Status::aborted("others keep changing the same objects; try again"))
+}
+
+/// What a command is answered, once the sidecars concerned have applied the change or the time is over.
+async fn answer(
+    hub: &Hub,
+    written: Written,
+    writer: Writer,
+    wait_ms: u64,
+) -> v1::ChangeObjectsResponse {
+    let Written { outcomes, revision, scopes } = written;
+    if writer.dry_run {
+        return response(&outcomes, revision, 0, Vec::new());
+    }
+    let wait = Duration::from_millis(wait_ms).min(LONGEST_WAIT);
+    let (sidecars, lagging) = hub.applied(&scopes, revision, wait).await;
+    response(&outcomes, revision, sidecars, lagging)
+}
+
+/// Whether `writer` may change an object of this origin.
+fn check_origin(id: &ObjectId, present: &Stored, writer: ObjectOrigin) -> Result<(), Status> {
+    let Some(origin) = present.origin else { return Ok(()) };
+    match (origin, writer) {
+        (ObjectOrigin::Cluster, ObjectOrigin::Unspecified) => {
+            Err(Status::failed_precondition(format!(
+                "the {id} is a custom resource of the Kubernetes cluster; change it there, with \
+                 kubectl"
+            )))
+        }
+        (ObjectOrigin::Unspecified, ObjectOrigin::Cluster) => {
+            Err(Status::failed_precondition(format!(
+                "`tollway apply` has written the {id}; remove it with `tollway delete {id}`, or give \
+                 the resource another name"
+            )))
+        }
+        (ObjectOrigin::Cluster, ObjectOrigin::Cluster)
+        | (ObjectOrigin::Unspecified, ObjectOrigin::Unspecified) => Ok(()),
+    }
 }
 
 /// Decides what the wishes come to, all together.
@@ -154,6 +238,7 @@ fn plan(
     present: &Objects,
     network: &NetworkName,
     wishes: &[(ObjectId, Wish)],
+    origin: ObjectOrigin,
 ) -> Result<Plan, Status> {
     let mut plan = Plan {
         outcomes: Vec::new(),
@@ -168,6 +253,9 @@ fn plan(
             return Err(Status::invalid_argument(format!("the {id} is given twice")));
         }
         let known = present.get(id);
+        if let Some(stored) = known {
+            check_origin(id, stored, origin)?;
+        }
         let revision = present.revision(id);
         let expected = revision.map_or(Expected::Absent, Expected::Revision);
         let key = Key::Object(id.clone()).encode();
@@ -182,7 +270,8 @@ fn plan(
                     Some(stored) => object.clone().in_place_of(&stored.object),
                     None => object.clone(),
                 };
-                let (wire, scope) = (v1::Object::from(&object), object.scope(network));
+                let scope = object.scope(network);
+                let wire = v1::Object { origin: origin.into(), ..v1::Object::from(&object) };
                 plan.scopes.insert(scope.clone());
                 plan.coming.push(Coming {
                     kind: id.kind,
@@ -203,7 +292,46 @@ fn plan(
         plan.outcomes.push((id.clone(), outcome));
     }
     check_limits(present, &plan)?;
+    if origin == ObjectOrigin::Cluster {
+        check_shares(present, &plan, wishes)?;
+    }
     Ok(plan)
+}
+
+/// Whether the custom resources of each namespace are few and small enough afterwards: who may write them in
+/// one namespace takes nothing from the others.
+fn check_shares(present: &Objects, plan: &Plan, wishes: &[(ObjectId, Wish)]) -> Result<(), Status> {
+    for (id, wish) in wishes {
+        if matches!(wish, Wish::Delete) {
+            continue;
+        }
+        let namespace = &id.name.namespace;
+        let is_beside = |stored: &&Arc<Stored>| {
+            let other = stored.object.name();
+            stored.origin == Some(ObjectOrigin::Cluster)
+                && other.namespace == *namespace
+                && *other != id.name
+        };
+        let beside: Vec<_> = present.of_kind(id.kind).filter(is_beside).collect();
+        let count = beside.len() + 1;
+        if count > RESOURCES_PER_NAMESPACE_LIMIT {
+            return Err(Status::resource_exhausted(format!(
+                "a namespace has at most {RESOURCES_PER_NAMESPACE_LIMIT} {} as custom resources",
+                id.kind.plural()
+            )));
+        }
+        let coming: usize = plan.coming.iter().map(|coming| coming.bytes).sum();
+        let staying: usize = beside.iter().map(|stored| stored.wire.encoded_len()).sum();
+        let total = staying + coming;
+        if total > RESOURCE_BYTES_PER_NAMESPACE_LIMIT {
+            return Err(Status::resource_exhausted(format!(
+                "the {} that are custom resources of the namespace {namespace} would have {total} \
+                 bytes together; at most {RESOURCE_BYTES_PER_NAMESPACE_LIMIT} are accepted",
+                id.kind.plural()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the objects are few and small enough afterwards.

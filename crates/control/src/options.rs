@@ -11,6 +11,7 @@ use tollway_model::{AddressRange, EgressDefault, NetworkName, RunningConfig, Tru
 use tollway_store::EtcdOptions;
 
 use crate::pods::PodOptions;
+use crate::resources::Resources;
 
 /// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
 const CONNECTIONS_LIMIT: usize = 40_000;
@@ -87,6 +88,9 @@ pub struct Options {
     /// The cluster whose pods may have identities of this network by their service accounts' tokens.
     /// Default none.
     pub pods: Option<PodOptions>,
+    /// The cluster whose custom resources become objects of this network.
+    /// Default none.
+    pub resources: Option<Arc<dyn Resources>>,
     /// Metrics and health over plain HTTP, for this machine or a network that may see them.
     /// Default none.
     pub admin_listen: Option<SocketAddr>,
@@ -237,6 +241,7 @@ impl Options {
             workload_addresses: Vec::new(),
             peer_addresses: Vec::new(),
             pods: None,
+            resources: None,
             admin_listen: None,
             ports_file: None,
             config: watch::channel(RunningConfig::default()).1,

@@ -50,6 +50,7 @@ use crate::placement::{PlacementService, Placements, release_lapsed};
 use crate::pods::{Cluster, Lifetimes};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
+use crate::resources::{ResourceCounts, ResourceObjects, Resources};
 use crate::standstill::Standstill;
 use crate::stores::Stores;
 use crate::tokens::Tokens;
@@ -101,6 +102,8 @@ pub(crate) struct Parts {
     keys: Arc<InstanceKeys>,
     certificate_ttl: Duration,
     cluster: Option<Cluster>,
+    resources: Option<Arc<dyn Resources>>,
+    resource_counts: Arc<ResourceCounts>,
     workload_addresses: Vec<AddressRange>,
     timing: Timing,
     app_state: Arc<AppState>,
@@ -221,6 +224,8 @@ impl Parts {
             keys,
             certificate_ttl,
             cluster: options.pods.clone().map(Cluster::new),
+            resources: options.resources.clone(),
+            resource_counts: Arc::default(),
             workload_addresses: options.workload_addresses.clone(),
             timing,
             placements,
@@ -261,6 +266,12 @@ impl Parts {
             background.spawn_until_stop(cluster.clone().announce(root));
             let (keys, store) = (self.keys.clone(), self.store.clone());
             background.spawn_until_stop(Lifetimes { cluster, keys, store }.follow());
+        }
+        if let Some(resources) = self.resources.clone() {
+            let (store, hub) = (self.store.clone(), self.hub.clone());
+            let counts = self.resource_counts.clone();
+            let objects = ResourceObjects { resources, store, hub, counts };
+            background.spawn_until_stop(objects.follow());
         }
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
         background.spawn(link::supervise(self.peering.clone()));
@@ -370,6 +381,7 @@ impl Parts {
             app_state: self.app_state.clone(),
             reminders: self.reminders.clone(),
             neighbours: self.neighbours.clone(),
+            resources: self.resource_counts.clone(),
             credentials: self.credentials.clone(),
             config,
         }

@@ -42,11 +42,14 @@ fn route(id: &str, service: &str, backend: &str) -> v1::Object {
         rules: vec![rule],
         created_unix_ms: 0,
     };
-    v1::Object { object: Some(v1::object::Object::Route(route)) }
+    v1::Object { object: Some(v1::object::Object::Route(route)), ..v1::Object::default() }
 }
 
 fn objects(policies: Vec<v1::Policy>) -> Vec<v1::Object> {
-    let object = |policy| v1::Object { object: Some(v1::object::Object::Policy(policy)) };
+    let object = |policy| v1::Object {
+        object: Some(v1::object::Object::Policy(policy)),
+        ..v1::Object::default()
+    };
     policies.into_iter().map(object).collect()
 }
 
@@ -402,7 +405,7 @@ fn failover(id: &str, service: &str, networks: &[(&str, u32)]) -> v1::Object {
         target: Some(target),
         rules: Some(rules),
     };
-    v1::Object { object: Some(v1::object::Object::Failover(failover)) }
+    v1::Object { object: Some(v1::object::Object::Failover(failover)), ..v1::Object::default() }
 }
 
 #[tokio::test]

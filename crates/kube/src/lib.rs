@@ -1,22 +1,27 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
-//! [`Cluster`] asks; `proof` reads the answers, without I/O, and `lifetimes` watches which pods end. What
+//! [`Cluster`] asks; `proof` reads the answers, without I/O, `lifetimes` watches which pods end, and `resources` follows the
+//! custom resources. What
 //! follows from an answer is decided in `control`. [`serve_injector`] adds sidecars to pods as they are made;
 //! [`Cluster::install`], [`join_clusters`] and their neighbours are for the commands of an operator.
 
 mod check;
+mod conditions;
+mod events;
 mod injector;
 mod install;
 mod join;
 mod lifetimes;
 mod pods;
 mod proof;
+mod resources;
 
 pub use check::{Finding, Grade};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};
 pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
 pub use join::{ExecError, JoinClustersError, JoinOptions, Obstacle, Outcome, Side, join_clusters};
 pub use pods::InjectedApp;
+pub use resources::CustomResources;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -146,7 +151,7 @@ impl std::fmt::Debug for Cluster {
 }
 
 /// The name under which the API server keeps what is written here apart from what others write.
-const WRITER: &str = "tollway";
+pub(crate) const WRITER: &str = "tollway";
 /// Keys of the ConfigMap of a network.
 pub const ROOT_PIN_KEY: &str = "root-pin";
 const NETWORK_KEY: &str = "network";

@@ -40,6 +40,12 @@ pub const OBJECTS_LIMIT: usize = 10_000;
 /// Encoded bytes of all objects of one kind in one network together.
 pub const OBJECTS_LIMIT_BYTES: usize = 32 << 20;
 
+/// Objects of one kind that custom resources of one namespace have.
+pub const RESOURCES_PER_NAMESPACE_LIMIT: usize = 1_000;
+
+/// Their encoded bytes together.
+pub const RESOURCE_BYTES_PER_NAMESPACE_LIMIT: usize = 4 << 20;
+
 /// Objects in one request to apply or to delete them.
 pub const OBJECTS_PER_REQUEST_LIMIT: usize = 1_000;
 

@@ -37,7 +37,7 @@ impl From<&Object> for v1::Object {
             Object::Failover(failover) => v1::object::Object::Failover((&**failover).into()),
             Object::Egress(egress) => v1::object::Object::Egress((&**egress).into()),
         };
-        Self { object: Some(object) }
+        Self { object: Some(object), ..Self::default() }
     }
 }
 
@@ -189,14 +189,14 @@ mod tests {
             (v1::object::Object::Failover(failover), "failover shop/f"),
             (v1::object::Object::Egress(egress), "egress shop/e"),
         ] {
-            let mut sent = v1::Object { object: Some(of) };
+            let mut sent = v1::Object { object: Some(of), ..v1::Object::default() };
             let read = object(&sent).unwrap();
             assert_eq!(read.id().to_string(), id);
             assert_eq!(v1::Object::from(&read), sent);
             set_created(&mut sent, 7);
             assert_eq!(sent == v1::Object::from(&read), read.kind() != ObjectKind::Route);
         }
-        let empty = object(&v1::Object { object: None });
+        let empty = object(&v1::Object::default());
         assert_eq!(empty, Err(ConvertError::Missing { field: "object" }));
     }
 }

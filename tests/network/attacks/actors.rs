@@ -37,7 +37,7 @@ pub(crate) const ATTACKS: [Attack; 4] = [
     },
 ];
 
-const CLOSED: &str = "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: cart\nspec:\n  \
+const CLOSED: &str = "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata:\n  name: cart\nspec:\n  \
                       target: {app: cart}\n  allow: [{from: [web]}]\n";
 /// Reminders of the type that is attacked.
 const REMINDERS: usize = 40;

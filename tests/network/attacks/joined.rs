@@ -86,7 +86,7 @@ fn lines(world: &World) -> usize {
 
 fn failover(service: &str, network: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: Failover\nmetadata: {{name: {service}}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Failover\nmetadata: {{name: {service}}}\n\
          spec: {{service: {service}, networks: [{{network: {network}}}]}}\n"
     )
 }

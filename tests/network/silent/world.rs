@@ -25,7 +25,7 @@ const CALL: &str = "/v1.0/invoke/echo.default.east/method/healthz";
 const CALL_ANY: &str = "/v1.0/invoke/echo.default.any/method/echo";
 const OF_EAST: &str = "x-echo-name: e-1\r\n";
 const OF_WEST: &str = "x-echo-name: w-1\r\n";
-const FAILOVER: &str = "apiVersion: tollway/v1\nkind: Failover\nmetadata: {name: echo}\n\
+const FAILOVER: &str = "apiVersion: tollway.dev/v1\nkind: Failover\nmetadata: {name: echo}\n\
     spec: {service: echo, networks: [{network: east}, {network: west, priority: 1}]}\n";
 /// Times of a link within a country.
 const DELAY: Duration = Duration::from_millis(10);

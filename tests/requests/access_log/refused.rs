@@ -61,7 +61,7 @@ fn a_tcp_connection_that_policies_refuse_names_its_caller() {
     let upstreams = ["--upstream", "0=db.default.east", "--upstream", "0=gone.default.east"];
     let caller = mesh.west.caller(&[&[option.as_str(), file], &upstreams[..]].concat());
     mesh.east.apply(
-        "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: db\nspec:\n  \
+        "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata:\n  name: db\nspec:\n  \
          target: {app: db}\n  deny:\n    - from: [caller.default.west]\n",
     );
 

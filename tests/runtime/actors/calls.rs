@@ -214,7 +214,7 @@ async fn actors_of_another_network_are_called_where_its_policies_allow() {
     let (_, text) = invoke(caller.http(), "Cart@home/0", "hello", "").await;
     assert_eq!(envelope(&text).1, "did not find address for actor 'Cart@home||0'");
     check_one_at_a_time(&log);
-    let policy = "apiVersion: tollway/v1\nkind: Policy\nmetadata: {name: cart}\nspec:\n  target: {app: cart}\n  \
+    let policy = "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata: {name: cart}\nspec:\n  target: {app: cart}\n  \
                   deny:\n    - {from: [caller.default.west], paths: [/v1.0/actors/Cart/*/method/hello]}\n";
     tokio::task::block_in_place(|| mesh.east.apply(policy));
     let (status, text) = invoke(caller.http(), "Cart@cart.default.east/0", "hello", "").await;

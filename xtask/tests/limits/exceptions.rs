@@ -67,6 +67,10 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         &[
             "control::discovery::PART_BYTES",
             "control::pods::lifetimes::EVENTS_LIMIT",
+            "control::resources::EVENTS_LIMIT",
+            "control::resources::REPORTS_LIMIT",
+            "control::resources::WAITS_LIMIT",
+            "kube::conditions::NAMED_LIMIT",
             "control::reminders::committer::PAGE_BYTES",
             "http::h2::connection::SPARE_FIELD_BYTES",
             "net::conn::reading::READ_BYTES",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_control::{Options, PodOptions};
-use tollway_kube::Cluster;
+use tollway_kube::{Cluster, CustomResources};
 use tollway_model::EgressDefault;
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
@@ -23,12 +23,16 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let (reloads, config) = watch(given, flags);
     // Its connections are many, and a shell or a unit gives few descriptors.
     let is_in_kubernetes = settings.kubernetes;
+    let follows_resources = settings.kubernetes_resources;
     let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
     let mut options = Options { config, ..options(settings)? };
     block_on(async {
         if is_in_kubernetes {
-            let pods = Arc::new(Cluster::find().await?);
-            options.pods = Some(PodOptions { pods, gateways, root });
+            let cluster = Cluster::find().await?;
+            if follows_resources {
+                options.resources = Some(Arc::new(CustomResources::of(&cluster)));
+            }
+            options.pods = Some(PodOptions { pods: Arc::new(cluster), gateways, root });
         }
         let end = end_of(&reloads)?;
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;

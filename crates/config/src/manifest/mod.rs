@@ -2,6 +2,7 @@
 //! objects, so that the same files serve as its custom resources. Each kind has a module for its
 //! `spec`.
 
+mod custom_resource;
 mod egress;
 mod failover;
 mod policy;
@@ -20,6 +21,9 @@ use thiserror::Error;
 use tollway_model::{Label, Object, ObjectId, ObjectKind, ObjectName};
 
 use crate::yaml::{self, YamlError};
+pub use custom_resource::{
+    GROUP, KindNames, ResourceError, VERSION, definitions, kind_names, read_resource,
+};
 pub use schema::schema_text;
 use values::Text;
 
@@ -45,7 +49,7 @@ enum Spec {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum ApiVersion {
-    #[serde(rename = "tollway/v1")]
+    #[serde(rename = "tollway.dev/v1")]
     V1,
 }
 

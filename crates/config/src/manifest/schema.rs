@@ -2,10 +2,14 @@
 //! and the forms of values; what depends on several values is left to `tollway apply`.
 
 use serde_json::{Map, Value, json};
-use tollway_model::Level;
-use tollway_model::route::WEIGHT_LIMIT;
+use tollway_model::egress::EGRESS_HOSTS_LIMIT;
+use tollway_model::route::{
+    MATCH_ENTRIES_LIMIT, ROUTE_MATCHES_LIMIT, ROUTE_RULES_LIMIT, WEIGHT_LIMIT,
+};
 use tollway_model::traffic_policy::LOCALITY_SPILL_OVER_LIMIT;
+use tollway_model::{Level, ObjectKind};
 
+use super::custom_resource::kind_names;
 use super::route::fields::GRPC_STATUSES;
 
 /// The schema as it is published: of one document of a file that `tollway apply` reads.
@@ -15,26 +19,27 @@ pub fn schema_text() -> String {
     text + "\n"
 }
 
+/// The schema of the `spec` of a kind.
+pub(super) fn spec(kind: ObjectKind) -> Value {
+    let (spec, page) = match kind {
+        ObjectKind::Policy => (policy(), "policy"),
+        ObjectKind::Route => (route(), "routes"),
+        ObjectKind::TrafficPolicy => (traffic_policy(), "traffic"),
+        ObjectKind::Failover => (failover(), "failover"),
+        ObjectKind::Egress => (egress(), "egress"),
+    };
+    spec.describe(&format!("See docs/guide/{page}.md."))
+}
+
 fn schema() -> Value {
-    let kinds = [
-        ("Policy", "policy", policy()),
-        ("Route", "routes", route()),
-        ("TrafficPolicy", "traffic", traffic_policy()),
-        ("Failover", "failover", failover()),
-        ("Egress", "egress", egress()),
-    ];
-    let names: Vec<&str> = kinds.iter().map(|(kind, ..)| *kind).collect();
-    let specs: Vec<Value> = kinds
-        .iter()
-        .map(|(kind, page, spec)| {
-            let mut spec = spec.clone();
-            spec["description"] = json!(format!("See docs/guide/{page}.md."));
-            json!({
-                "if": { "properties": { "kind": { "const": kind } }, "required": ["kind"] },
-                "then": { "properties": { "spec": spec } },
-            })
+    let names = ObjectKind::ALL.map(|kind| kind_names(kind).kind);
+    let specs = ObjectKind::ALL.map(|kind| {
+        let name = kind_names(kind).kind;
+        json!({
+            "if": { "properties": { "kind": { "const": name } }, "required": ["kind"] },
+            "then": { "properties": { "spec": spec(kind) } },
         })
-        .collect();
+    });
     let metadata = object(
         &["name"],
         [("name", label()), ("namespace", label().describe("`default` if it is left out."))],
@@ -46,7 +51,7 @@ fn schema() -> Value {
         "additionalProperties": false,
         "required": ["apiVersion", "kind", "metadata", "spec"],
         "properties": {
-            "apiVersion": { "const": "tollway/v1" },
+            "apiVersion": { "const": "tollway.dev/v1" },
             "kind": { "enum": names },
             "metadata": metadata,
             "spec": { "type": "object" },
@@ -80,7 +85,10 @@ fn policy() -> Value {
 }
 
 fn route() -> Value {
-    object(&["service", "rules"], [("service", service()), ("rules", list(route_rule()))])
+    object(
+        &["service", "rules"],
+        [("service", service()), ("rules", list(route_rule()).at_most(ROUTE_RULES_LIMIT))],
+    )
 }
 
 fn route_rule() -> Value {
@@ -95,11 +103,13 @@ fn route_rule() -> Value {
     );
     let mirror = object(&["service"], [("service", service()), ("percent", percent())]);
     let timeouts = object(&[], [("request", time()), ("attempt", time()), ("idle", time())]);
+    let matches = filled(route_match()).at_most(ROUTE_MATCHES_LIMIT);
+    let matches = matches.describe("Any request if it is left out.");
     let rule = object(
         &[],
         [
             ("name", label()),
-            ("matches", filled(route_match()).describe("Any request if it is left out.")),
+            ("matches", matches),
             ("backends", list(backend)),
             ("redirect", redirect()),
             ("rewrite", object(&[], [("host", text()), ("path", path_edit())])),
@@ -123,8 +133,8 @@ fn route_match() -> Value {
             ("path", path),
             ("method", method()),
             ("grpc", grpc),
-            ("headers", filled(named_match())),
-            ("query", filled(named_match())),
+            ("headers", filled(named_match()).at_most(MATCH_ENTRIES_LIMIT)),
+            ("query", filled(named_match()).at_most(MATCH_ENTRIES_LIMIT)),
             ("from", filled(caller())),
         ],
     )
@@ -299,7 +309,7 @@ fn egress() -> Value {
         [
             ("mode", mode()),
             ("from", filled(text()).describe("Apps; all of the namespace if it is left out.")),
-            ("hosts", list(host)),
+            ("hosts", list(host).at_most(EGRESS_HOSTS_LIMIT)),
         ],
     )
 }
@@ -307,6 +317,7 @@ fn egress() -> Value {
 trait Described {
     fn with(self, key: &str, value: Value) -> Self;
     fn describe(self, text: &str) -> Self;
+    fn at_most(self, count: usize) -> Self;
 }
 
 impl Described for Value {
@@ -317,6 +328,10 @@ impl Described for Value {
 
     fn describe(self, text: &str) -> Self {
         self.with("description", json!(text))
+    }
+
+    fn at_most(self, count: usize) -> Self {
+        self.with("maxItems", json!(count))
     }
 }
 

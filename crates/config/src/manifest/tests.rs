@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 const POLICY: &str = r#"
-apiVersion: tollway/v1
+apiVersion: tollway.dev/v1
 kind: Policy
 metadata:
   name: stock-readers
@@ -23,7 +23,7 @@ spec:
 "#;
 
 const ROUTE: &str = r#"
-apiVersion: tollway/v1
+apiVersion: tollway.dev/v1
 kind: Route
 metadata: {name: stock, namespace: shop}
 spec:
@@ -76,7 +76,7 @@ fn what_is_printed_can_be_read_again() {
         ("shop", "{target: {app: \"*\"}, mode: shadow, allow: []}"),
     ] {
         text += &format!(
-            "---\napiVersion: tollway/v1\nkind: Policy\n\
+            "---\napiVersion: tollway.dev/v1\nkind: Policy\n\
              metadata: {{name: \"123\", namespace: {namespace}}}\nspec: {spec}\n"
         );
     }
@@ -91,7 +91,7 @@ fn what_is_printed_can_be_read_again() {
 }
 
 const FAILOVER: &str = "
-apiVersion: tollway/v1
+apiVersion: tollway.dev/v1
 kind: Failover
 metadata: {name: stock, namespace: shop}
 spec:
@@ -185,7 +185,7 @@ proptest! {
 }
 
 const EGRESS: &str = r#"
-apiVersion: tollway/v1
+apiVersion: tollway.dev/v1
 kind: Egress
 metadata: {name: payments, namespace: shop}
 spec:
@@ -240,7 +240,7 @@ fn mistakes_of_an_egress_are_reported_with_their_position() {
 
 fn traffic_text(spec: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: TrafficPolicy\nmetadata: {{name: t, namespace: shop}}\n\
+        "apiVersion: tollway.dev/v1\nkind: TrafficPolicy\nmetadata: {{name: t, namespace: shop}}\n\
          spec: {{target: {{app: stock}}, {spec}}}\n"
     )
 }
@@ -372,7 +372,7 @@ fn check_refused(example: &str, before: &str, after: &str, message: &str) {
 fn mistakes_of_a_policy_are_reported_with_their_position() {
     let check = |before, after, message| check_refused(POLICY, before, after, message);
     check("    app: stock", "    apps: stock", "p.yaml:9:5: unknown field `apps`");
-    check("tollway/v1", "tollway/v2", "p.yaml:2:13: unknown value `tollway/v2`");
+    check("tollway.dev/v1", "tollway.dev/v2", "p.yaml:2:13: unknown value `tollway.dev/v2`");
     check(
         "kind: Policy",
         "kind: Polcy",

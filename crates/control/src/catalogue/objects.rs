@@ -20,6 +20,8 @@ pub(crate) struct Stored {
     /// As it travels.
     pub(crate) wire: v1::Object,
     pub(crate) scope: ObjectScope,
+    /// Who has written it; `None` where that cannot be read.
+    pub(crate) origin: Option<v1::ObjectOrigin>,
     /// The transaction that last changed it.
     pub(crate) revision: u64,
 }
@@ -32,7 +34,8 @@ impl Stored {
     ) -> Result<Self, RecordError> {
         let wire = v1::Object::decode(value)?;
         let object = tollway_wire::object(&wire)?;
-        Ok(Self { scope: object.scope(network), object, wire, revision })
+        let origin = Some(wire.origin());
+        Ok(Self { scope: object.scope(network), object, wire, origin, revision })
     }
 }
 
@@ -83,7 +86,7 @@ impl Objects {
             ObjectKind::Policy => {
                 let object = Object::Policy(Arc::new(closed(&id.name)));
                 let (wire, scope) = ((&object).into(), object.scope(network));
-                self.put(Stored { object, wire, scope, revision })
+                self.put(Stored { object, wire, scope, origin: None, revision })
             }
             ObjectKind::Route
             | ObjectKind::TrafficPolicy

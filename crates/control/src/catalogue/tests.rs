@@ -464,7 +464,8 @@ fn policy(target: v1::policy::Target) -> Vec<u8> {
         has_allow: true,
         ..v1::Policy::default()
     };
-    v1::Object { object: Some(v1::object::Object::Policy(policy)) }.encode_to_vec()
+    v1::Object { object: Some(v1::object::Object::Policy(policy)), ..v1::Object::default() }
+        .encode_to_vec()
 }
 
 fn object_key(kind: ObjectKind, namespace: &str) -> Key {
@@ -535,7 +536,9 @@ fn a_route_that_cannot_be_read_has_no_effect_and_can_be_replaced() {
         rules: vec![rule],
         created_unix_ms: 0,
     };
-    let stored = v1::Object { object: Some(v1::object::Object::Route(route)) }.encode_to_vec();
+    let stored =
+        v1::Object { object: Some(v1::object::Object::Route(route)), ..v1::Object::default() }
+            .encode_to_vec();
     let scope = RouteScope { service: name("stock.shop"), callers: None };
     let changed = [Subject::Objects(ObjectScope::Route(scope))];
     let routes = |catalogue: &Catalogue| {
@@ -577,7 +580,8 @@ fn failover(namespace: &str, networks: &[&str]) -> Vec<u8> {
         target: Some(v1::failover::Target::App("stock".into())),
         rules: Some(rules),
     };
-    v1::Object { object: Some(v1::object::Object::Failover(failover)) }.encode_to_vec()
+    v1::Object { object: Some(v1::object::Object::Failover(failover)), ..v1::Object::default() }
+        .encode_to_vec()
 }
 
 #[test]

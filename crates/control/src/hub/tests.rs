@@ -180,7 +180,8 @@ fn put_route(hub: &Hub, id: &str, service: &str, revision: u64) {
         rules: vec![rule],
         created_unix_ms: revision,
     };
-    let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
+    let object =
+        v1::Object { object: Some(v1::object::Object::Route(route)), ..v1::Object::default() };
     put(hub, &Key::Object(id), &object.encode_to_vec(), revision);
 }
 
@@ -335,7 +336,10 @@ fn put_traffic(hub: &Hub, id: &str, app: Option<&str>, number: u32, revision: u6
         parts: Some(parts),
         shadow: false,
     };
-    let object = v1::Object { object: Some(v1::object::Object::TrafficPolicy(policy)) };
+    let object = v1::Object {
+        object: Some(v1::object::Object::TrafficPolicy(policy)),
+        ..v1::Object::default()
+    };
     put(hub, &Key::Object(traffic_id(id)), &object.encode_to_vec(), revision);
 }
 

@@ -37,7 +37,11 @@ fn route(name: &str, service: &str, created_unix_ms: u64, filler: usize) -> Obje
         rules: vec![rule],
         created_unix_ms,
     };
-    tollway_wire::object(&v1::Object { object: Some(v1::object::Object::Route(route)) }).unwrap()
+    tollway_wire::object(&v1::Object {
+        object: Some(v1::object::Object::Route(route)),
+        ..v1::Object::default()
+    })
+    .unwrap()
 }
 
 fn policy(name: &str) -> Object {
@@ -48,7 +52,11 @@ fn policy(name: &str) -> Object {
         has_allow: true,
         ..v1::Policy::default()
     };
-    tollway_wire::object(&v1::Object { object: Some(v1::object::Object::Policy(policy)) }).unwrap()
+    tollway_wire::object(&v1::Object {
+        object: Some(v1::object::Object::Policy(policy)),
+        ..v1::Object::default()
+    })
+    .unwrap()
 }
 
 fn store(catalogue: &mut Catalogue, object: &Object, revision: u64) {
@@ -65,7 +73,7 @@ fn delete(kind: ObjectKind, name: &str) -> (ObjectId, Wish) {
 }
 
 fn planned(catalogue: &Catalogue, wishes: &[(ObjectId, Wish)]) -> Result<Plan, Status> {
-    plan(catalogue.objects(), &catalogue.home().network, wishes)
+    plan(catalogue.objects(), &catalogue.home().network, wishes, ObjectOrigin::Unspecified)
 }
 
 fn outcomes(plan: &Plan) -> Vec<String> {
@@ -159,4 +167,41 @@ fn the_objects_of_one_scope_have_a_limit() {
     assert!(planned(&present, &moved).is_ok());
     assert!(planned(&present, &[put(route("x", "orders", 1, 15))]).is_ok());
     assert!(planned(&present, &[put(policy("p"))]).is_ok());
+}
+
+#[test]
+fn custom_resources_of_one_namespace_have_a_share() {
+    let mut present = catalogue();
+    let of_cluster = |object: &Object| v1::Object {
+        origin: ObjectOrigin::Cluster.into(),
+        ..v1::Object::from(object)
+    };
+    for n in 0..RESOURCES_PER_NAMESPACE_LIMIT {
+        let object = policy(&format!("p{n}"));
+        let value = of_cluster(&object).encode_to_vec();
+        present.put(&Key::Object(object.id()), &value, 1).unwrap();
+    }
+    let put_by = |origin, name: &str| {
+        let home = &present.home().network;
+        plan(present.objects(), home, &[put(policy(name))], origin)
+    };
+    let refused = put_by(ObjectOrigin::Cluster, "one-more").unwrap_err();
+    assert_eq!(refused.message(), "a namespace has at most 1000 policies as custom resources");
+    assert!(put_by(ObjectOrigin::Cluster, "p1").is_ok(), "one that is there may change");
+    assert!(
+        put_by(ObjectOrigin::Unspecified, "one-more").is_ok(),
+        "the operator is not bound by it"
+    );
+    let elsewhere = v1::Policy {
+        namespace: "bank".into(),
+        name: "p".into(),
+        target: Some(v1::policy::Target::WholeNamespace(v1::WholeNamespace {})),
+        has_allow: true,
+        ..v1::Policy::default()
+    };
+    let elsewhere =
+        v1::Object { object: Some(v1::object::Object::Policy(elsewhere)), ..v1::Object::default() };
+    let elsewhere = put(tollway_wire::object(&elsewhere).unwrap());
+    let home = &present.home().network;
+    assert!(plan(present.objects(), home, &[elsewhere], ObjectOrigin::Cluster).is_ok());
 }

@@ -2,11 +2,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tollway_inject::{InjectError, Namespace, Settings, inject};
 
 use super::Which;
+use crate::events::{About, Notes};
 
 /// Notes of one pod that are passed on; the rest is left out.
 const NOTES_LIMIT: usize = 16;
@@ -47,24 +48,6 @@ pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     /// What to make known where the pod is.
     pub(crate) notes: Option<Notes>,
-}
-
-/// What is odd about the annotations of a pod.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Notes {
-    pub(crate) about: About,
-    pub(crate) texts: Vec<String>,
-}
-
-/// The object that an event is about: what makes the pod, or else the pod.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct About {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
 }
 
 /// Answers one review. `settings` are those of all pods.

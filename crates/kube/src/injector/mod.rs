@@ -2,11 +2,10 @@
 //!
 //! `server` takes reviews and `admission` answers them; what is added is decided in the crate `inject`.
 //! `reconcile` makes the certificate, keeps it in a Secret that replicas share, and has the API server trust
-//! it; `certificate` decides when. `follow` watches single objects, `events` makes events of what is odd about pods.
+//! it; `certificate` decides when. `follow` watches single objects.
 
 mod admission;
 mod certificate;
-mod events;
 mod follow;
 mod reconcile;
 mod server;
@@ -29,9 +28,12 @@ use tollway_telemetry::{AdminFacts, Page, serve_admin};
 use tracing::{info, warn};
 
 use self::admission::Outcome;
-use self::events::Events;
 use self::follow::{Seen, follow};
+use crate::events::{Events, Source};
 use crate::{Cluster, ROOT_PIN_KEY};
+
+/// What its events are.
+const EVENTS: Source = Source { component: "tollway-injector", reason: "SidecarNote" };
 
 /// What an injector is for.
 #[derive(Clone, Debug)]
@@ -156,7 +158,7 @@ pub async fn serve_injector(
         Some(address) => Some(bind(address).await?),
         None => None,
     };
-    let (events, writing) = Events::new(client.clone());
+    let (events, writing) = Events::new(client.clone(), EVENTS);
     let shared = Arc::new(Shared {
         settings,
         needs_root: root.is_some(),

@@ -158,9 +158,9 @@ mod tests {
     use tollway_telemetry::AdminFacts;
 
     use super::super::certificate::{Plan, WebhookCredentials, carry_out, server_config};
-    use super::super::events::Events;
     use super::super::follow::Seen;
     use super::*;
+    use crate::events::Events;
 
     const NAME: &str = "tollway-injector.tollway.svc";
 

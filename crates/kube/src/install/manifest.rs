@@ -69,6 +69,7 @@ pub fn manifest(choices: &Choices) -> Result<Vec<Value>, ManifestError> {
         let Some(node) = document.node.map_err(|error| unread(&error))? else { continue };
         let mut object = to_json(&node, "the chart").map_err(|error| unread(&error))?;
         set_labels(&mut object);
+        remove_policy(&mut object);
         set_pull_policy(&mut object, pull_policy);
         if object.get("kind") == Some(&json!("StatefulSet")) {
             set_store(&mut object, store);
@@ -94,6 +95,19 @@ fn set_labels(object: &mut Value) {
             labels.remove("helm.sh/chart");
             labels.insert("app.kubernetes.io/managed-by".to_owned(), json!("tollway"));
         }
+    }
+}
+
+/// What stays at the end of an install is decided by the command that ends it.
+fn remove_policy(object: &mut Value) {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    let Some(metadata) = metadata else { return };
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
+    annotations.remove("helm.sh/resource-policy");
+    if annotations.is_empty() {
+        metadata.remove("annotations");
     }
 }
 
@@ -131,6 +145,7 @@ fn set_store(set: &mut Value, store: &StoreKind) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::install::DEFINITION;
 
     fn choices() -> Choices {
         Choices {
@@ -151,7 +166,9 @@ mod tests {
         let objects = manifest(&choices()).unwrap();
         let text = serde_json::to_string(&objects).unwrap();
         assert!(!text.contains("placeholder") && !text.to_lowercase().contains("helm"), "{text}");
-        for kind in ["StatefulSet", "Deployment", "Service", "MutatingWebhookConfiguration"] {
+        for kind in
+            ["StatefulSet", "Deployment", "Service", "MutatingWebhookConfiguration", DEFINITION]
+        {
             assert!(!of_kind(&objects, kind).is_empty(), "{kind}");
         }
         for object in &objects {

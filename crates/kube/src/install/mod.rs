@@ -22,6 +22,8 @@ use crate::Cluster;
 
 /// The name under which the API server keeps what an install writes apart from what others write.
 const WRITER: &str = "tollway-kube-install";
+/// What defines kinds of objects: its removal removes every object of the kind.
+const DEFINITION: &str = "CustomResourceDefinition";
 /// From one look at what starts to the next.
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -40,6 +42,8 @@ pub enum Change {
     Applied,
     Removed,
     WasAbsent,
+    /// It stays, with what depends on it.
+    Kept,
 }
 
 impl Cluster {
@@ -124,7 +128,8 @@ impl Cluster {
         Ok(missing)
     }
 
-    /// Removes the objects, the last one first; with `purge` the volumes of the store and the namespace too.
+    /// Removes the objects, the last one first. With `purge` it removes the definitions of custom resources,
+    /// the volumes of the store and the namespace too.
     ///
     /// # Errors
     /// [`InstallError`]: the API server refuses to delete one.
@@ -137,6 +142,10 @@ impl Cluster {
     ) -> Result<(), InstallError> {
         for object in objects.iter().rev() {
             let (api, name, shown) = self.api_of(object);
+            if !purge && object["kind"] == DEFINITION {
+                report(&shown, Change::Kept);
+                continue;
+            }
             match api.delete(&name, &DeleteParams::foreground()).await {
                 Ok(_) => report(&shown, Change::Removed),
                 Err(kube::Error::Api(status)) if status.code == 404 => {

@@ -80,6 +80,10 @@ pub struct Control {
     /// inject sidecars [default: none].
     #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]
     pub kubernetes_root: Option<KubeName>,
+    /// Make objects of this network of the custom resources of the cluster: each Policy, Route,
+    /// TrafficPolicy, Failover and Egress of every namespace.
+    #[setting(needs(&["kubernetes"]))]
+    pub kubernetes_resources: bool,
     /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
     /// keeps what is recorded today from computers to come.
     #[setting()]

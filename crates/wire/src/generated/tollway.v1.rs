@@ -761,6 +761,9 @@ pub struct ObjectId {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Object {
+    /// Ignored in requests.
+    #[prost(enumeration = "ObjectOrigin", tag = "6")]
+    pub origin: i32,
     #[prost(oneof = "object::Object", tags = "1, 2, 3, 4, 5")]
     pub object: ::core::option::Option<object::Object>,
 }
@@ -814,6 +817,35 @@ impl ObjectKind {
             "OBJECT_KIND_TRAFFIC_POLICY" => Some(Self::TrafficPolicy),
             "OBJECT_KIND_FAILOVER" => Some(Self::Failover),
             "OBJECT_KIND_EGRESS" => Some(Self::Egress),
+            _ => None,
+        }
+    }
+}
+/// What an object is written by, and changed by alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ObjectOrigin {
+    /// Commands of the operator.
+    Unspecified = 0,
+    /// A custom resource of the Kubernetes cluster.
+    Cluster = 1,
+}
+impl ObjectOrigin {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OBJECT_ORIGIN_UNSPECIFIED",
+            Self::Cluster => "OBJECT_ORIGIN_CLUSTER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OBJECT_ORIGIN_UNSPECIFIED" => Some(Self::Unspecified),
+            "OBJECT_ORIGIN_CLUSTER" => Some(Self::Cluster),
             _ => None,
         }
     }

@@ -169,7 +169,7 @@ mod tests {
 
     fn route(name: &str, service: &str, created_unix_ms: u64) -> Object {
         let text = format!(
-            "{{apiVersion: tollway/v1, kind: Route, metadata: {{name: {name}, namespace: shop}}, \
+            "{{apiVersion: tollway.dev/v1, kind: Route, metadata: {{name: {name}, namespace: shop}}, \
              spec: {{service: {service}, rules: [{{backends: [{{service: a}}]}}]}}}}"
         );
         match manifest::read(&text, "r.yaml").unwrap().remove(0) {
@@ -189,9 +189,9 @@ mod tests {
     fn a_table_of_failover_has_networks_in_their_order() {
         let west = Label::new("west").unwrap();
         let objects = manifest::read(
-            "{apiVersion: tollway/v1, kind: Failover, metadata: {name: all, namespace: shop}, \
+            "{apiVersion: tollway.dev/v1, kind: Failover, metadata: {name: all, namespace: shop}, \
              spec: {service: \"*\", networks: [{network: west}]}}\n---\n\
-             {apiVersion: tollway/v1, kind: Failover, metadata: {name: stock, namespace: shop}, \
+             {apiVersion: tollway.dev/v1, kind: Failover, metadata: {name: stock, namespace: shop}, \
              spec: {service: stock, threshold: 50, spillOver: {requestsPerReplica: 9}, networks: \
              [{network: far, priority: 7}, {network: east, weight: 3}, {network: west}]}}\n",
             "f.yaml",

@@ -29,8 +29,9 @@ pub(crate) struct UninstallArgs {
     /// Namespace of the install.
     #[arg(short = 'n', long, value_name = "NAME", default_value = "tollway")]
     namespace: String,
-    /// Remove the volume of the store and the namespace too: the root of the network is lost, and with it
-    /// every identity.
+    /// Remove the volume of the store, the namespace and the definitions of custom resources too: the root
+    /// of the network is lost, and with it every identity, and every Policy, Route, TrafficPolicy, Failover
+    /// and Egress of the cluster.
     #[arg(long)]
     purge: bool,
 }
@@ -126,5 +127,8 @@ fn print_change(object: &str, change: Change) {
         Change::Applied => println!("applied {object}"),
         Change::Removed => println!("removed {object}"),
         Change::WasAbsent => println!("{object} is not there"),
+        Change::Kept => {
+            println!("{object} stays, with all objects of its kind; --purge removes it")
+        }
     }
 }

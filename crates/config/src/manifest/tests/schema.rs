@@ -79,7 +79,7 @@ fn the_examples_of_the_pages_are_taken() {
         let path = entry.unwrap().path();
         let Ok(page) = std::fs::read_to_string(&path) else { continue };
         let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        for block in blocks.filter(|block| block.contains("apiVersion: tollway/v1")) {
+        for block in blocks.filter(|block| block.contains("apiVersion: tollway.dev/v1")) {
             parse(block).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert!(!documents(block).is_empty(), "{}: {block}", path.display());
             check_taken(block);

@@ -447,7 +447,7 @@ fn app_id(protocol: Protocol) -> &'static str {
 /// Names caller, methods and paths, as a careful team would.
 fn policy(caller_network: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: lab, namespace: default}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Policy\nmetadata: {{name: lab, namespace: default}}\n\
          spec:\n  target: {{app: \"*\"}}\n  allow:\n    - from: [{CLIENT}.default.{caller_network}]\n      \
          methods: [GET, POST]\n      paths: [/echo, /size, /tollway.lab.v1.Echo/*]\n"
     )
@@ -457,11 +457,11 @@ fn policy(caller_network: &str) -> String {
 /// about outliers, and a limit that the lab does not reach.
 fn steering(app: &str) -> String {
     format!(
-        "apiVersion: tollway/v1\nkind: Route\nmetadata: {{name: {app}, namespace: default}}\n\
+        "apiVersion: tollway.dev/v1\nkind: Route\nmetadata: {{name: {app}, namespace: default}}\n\
          spec:\n  service: {app}\n  rules:\n    - name: canary\n      matches:\n        \
          - path: {{prefix: /next}}\n          headers: [{{name: x-canary, value: \"1\"}}]\n      \
          backends: [{{service: {app}}}]\n    - name: others\n      backends: [{{service: {app}}}]\n\
-         ---\napiVersion: tollway/v1\nkind: TrafficPolicy\n\
+         ---\napiVersion: tollway.dev/v1\nkind: TrafficPolicy\n\
          metadata: {{name: {app}, namespace: default}}\nspec:\n  target: {{app: {app}}}\n  \
          outlier: {{consecutiveFailures: 5, ejection: 30s}}\n  \
          rate: {{caller: {{requests: 1000000}}}}\n"

@@ -1,4 +1,4 @@
-//! Events of Kubernetes: what is odd about a pod, for who looks at the object that makes it.
+//! Events of Kubernetes: what is odd about an object, for who looks at it.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::admission::{About, Notes};
+use serde::Serialize;
 
 /// Notes that wait to become events; further ones are left out.
 const WAITING: usize = 64;
@@ -22,6 +22,31 @@ const EVENTS_PER_MINUTE: u32 = 60;
 /// Longest text of an event, in characters, by the API.
 const TEXT_CHARACTERS: usize = 1000;
 
+/// What is odd about an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Notes {
+    pub(crate) about: About,
+    pub(crate) texts: Vec<String>,
+}
+
+/// The object that an event is about; of a pod that something makes, that which makes it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct About {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// Who makes events, and which.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) component: &'static str,
+    pub(crate) reason: &'static str,
+}
+
 /// Where notes are left to become events. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
@@ -30,25 +55,25 @@ pub(crate) struct Events {
 
 impl Events {
     /// And the task that writes them.
-    pub(crate) fn new(client: Client) -> (Self, impl Future<Output = ()>) {
+    pub(crate) fn new(client: Client, source: Source) -> (Self, impl Future<Output = ()>) {
         let (waiting, arriving) = mpsc::channel(WAITING);
-        (Self { waiting }, write(client, arriving))
+        (Self { waiting }, write(client, source, arriving))
     }
 
     #[cfg(test)]
-    pub(super) fn into(waiting: mpsc::Sender<Notes>) -> Self {
+    pub(crate) fn into(waiting: mpsc::Sender<Notes>) -> Self {
         Self { waiting }
     }
 
     /// Never waits.
     pub(crate) fn add(&self, notes: Notes) {
         if let Err(error) = self.waiting.try_send(notes) {
-            debug!(%error, "a note about a pod is left out");
+            debug!(%error, "a note is left out");
         }
     }
 }
 
-async fn write(client: Client, mut arriving: mpsc::Receiver<Notes>) {
+async fn write(client: Client, source: Source, mut arriving: mpsc::Receiver<Notes>) {
     let mut known = Known::default();
     let mut pace = Pace::new(Instant::now());
     while let Some(Notes { about, texts }) = arriving.recv().await {
@@ -61,9 +86,9 @@ async fn write(client: Client, mut arriving: mpsc::Receiver<Notes>) {
                 debug!(namespace = %about.namespace, note = %text, "too many events: one is left out");
                 continue;
             }
-            let event = event(&about, &text);
+            let event = event(source, &about, &text);
             if let Err(error) = events.create(&PostParams::default(), &event).await {
-                let hint = "the injector needs the right to create events";
+                let hint = "the service account needs the right to create events";
                 warn!(%error, hint, namespace = %about.namespace, note = %text, "no event is made");
             }
         }
@@ -113,7 +138,7 @@ impl Pace {
     }
 }
 
-fn event(about: &About, text: &str) -> Event {
+fn event(source: Source, about: &About, text: &str) -> Event {
     let now = Some(Time(Timestamp::now()));
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Event {
@@ -131,9 +156,9 @@ fn event(about: &About, text: &str) -> Event {
             ..ObjectReference::default()
         },
         type_: Some("Warning".to_owned()),
-        reason: Some("SidecarNote".to_owned()),
+        reason: Some(source.reason.to_owned()),
         message: Some(text.chars().take(TEXT_CHARACTERS).collect()),
-        source: Some(EventSource { component: Some("tollway-injector".to_owned()), host: None }),
+        source: Some(EventSource { component: Some(source.component.to_owned()), host: None }),
         first_timestamp: now.clone(),
         last_timestamp: now,
         count: Some(1),

@@ -1,0 +1,254 @@
+//! The custom resources of a cluster: watched for the control plane, which reports their status.
+//!
+//! `conditions` makes the status of a report. A status that is there already is not written again.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tollway_config::manifest::{GROUP, KindNames, VERSION, kind_names, read_resource};
+use tollway_control::{
+    Following, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources, Verdict,
+};
+use tollway_model::{ObjectKind, chain};
+use tracing::{debug, info, warn};
+
+use crate::conditions::{State, state};
+use crate::events::{About, Events, Notes, Source};
+use crate::{Cluster, WRITER};
+
+/// Longest specification that is read, as JSON, in bytes. An object of a quarter of it is too large.
+const SPECIFICATION_BYTES: usize = 256 << 10;
+/// What its events are.
+const EVENTS: Source = Source { component: "tollway-control", reason: "NotAccepted" };
+
+/// The custom resources of a cluster.
+pub struct CustomResources {
+    client: Client,
+    /// What the API server has last reported of each.
+    seen: Mutex<HashMap<ResourceName, Seen>>,
+    events: Mutex<Option<Events>>,
+}
+
+struct Seen {
+    uid: String,
+    state: State,
+}
+
+impl std::fmt::Debug for CustomResources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CustomResources").finish_non_exhaustive()
+    }
+}
+
+impl CustomResources {
+    /// Those of `cluster`.
+    #[must_use]
+    pub fn of(cluster: &Cluster) -> Self {
+        Self { client: cluster.client.clone(), seen: Mutex::default(), events: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<ResourceName, Seen>> {
+        // A panic in another holder of the lock leaves the map usable.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn follow_all(&self, events: mpsc::Sender<ResourceEvent>) {
+        let (notes, writing) = Events::new(self.client.clone(), EVENTS);
+        *self.events.lock().unwrap_or_else(PoisonError::into_inner) = Some(notes);
+        let [policies, routes, traffic_policies, failovers, egresses] =
+            ObjectKind::ALL.map(|kind| Box::pin(self.follow_kind(kind, events.clone())));
+        drop(events);
+        tokio::select! {
+            _ = async { tokio::join!(policies, routes, traffic_policies, failovers, egresses) } => {}
+            () = writing => {}
+        }
+    }
+
+    /// Reports until the receiver is dropped. A watch that ends begins again, after pauses that grow.
+    async fn follow_kind(&self, kind: ObjectKind, events: mpsc::Sender<ResourceEvent>) {
+        let resources: Api<DynamicObject> = Api::all_with(self.client.clone(), &api_resource(kind));
+        let watched = watcher(resources, Config::default());
+        let mut watched = pin!(watched.default_backoff());
+        let mut is_away = false;
+        while let Some(outcome) = watched.next().await {
+            match outcome {
+                Ok(event) => {
+                    if is_away && !matches!(event, Event::Init) {
+                        is_away = false;
+                        info!(%kind, "custom resources are followed again");
+                    }
+                    if events.send(self.reported(kind, event)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) if is_away => {
+                    debug!(%kind, error = chain(&error), "custom resources cannot be followed yet");
+                }
+                Err(error) => {
+                    is_away = true;
+                    let error = chain(&error);
+                    let hint = "the cluster needs their definitions, and the control plane the rights to list and watch them";
+                    warn!(%kind, error, hint, "custom resources cannot be followed, so their changes have no effect; it tries again");
+                }
+            }
+        }
+    }
+
+    fn reported(&self, kind: ObjectKind, event: Event<DynamicObject>) -> ResourceEvent {
+        match event {
+            Event::Init => ResourceEvent::ListBegins(kind),
+            Event::InitDone => ResourceEvent::ListEnds(kind),
+            Event::InitApply(object) => ResourceEvent::Listed(self.see(kind, &object)),
+            Event::Apply(object) => ResourceEvent::Changed(self.see(kind, &object)),
+            Event::Delete(object) => {
+                let name = name(kind, &object);
+                self.seen().remove(&name);
+                ResourceEvent::Deleted(name)
+            }
+        }
+    }
+
+    fn see(&self, kind: ObjectKind, object: &DynamicObject) -> Resource {
+        let resource = resource(kind, object);
+        let state = object.data.get("status").cloned().unwrap_or_default();
+        let seen = Seen {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            // What another version wrote is written again.
+            state: serde_json::from_value(state).unwrap_or_default(),
+        };
+        self.seen().insert(resource.name.clone(), seen);
+        resource
+    }
+
+    async fn write(&self, status: &ResourceStatus) -> Result<(), kube::Error> {
+        let Some((uid, before)) =
+            self.seen().get(&status.name).map(|seen| (seen.uid.clone(), seen.state.clone()))
+        else {
+            // It has been deleted.
+            return Ok(());
+        };
+        let now = Timestamp::now();
+        let state = state(&before, status, now);
+        if state == before {
+            return Ok(());
+        }
+        let ResourceName { kind, namespace, name } = &status.name;
+        let KindNames { kind: kind_name, .. } = kind_names(*kind);
+        let api_version = format!("{GROUP}/{VERSION}");
+        if let Verdict::Refused { why, .. } = &status.verdict {
+            let about = About {
+                api_version: api_version.clone(),
+                kind: kind_name.to_owned(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid,
+            };
+            let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(events) = events {
+                events.add(Notes { about, texts: vec![why.clone()] });
+            }
+        }
+        let patch = json!({
+            "apiVersion": api_version,
+            "kind": kind_name,
+            "metadata": { "name": name, "namespace": namespace },
+            "status": state,
+        });
+        let resources: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &api_resource(*kind));
+        let parameters = PatchParams::apply(WRITER).force();
+        match resources.patch_status(name, &parameters, &Patch::Apply(&patch)).await {
+            Ok(_) => {
+                if let Some(seen) = self.seen().get_mut(&status.name) {
+                    seen.state = state;
+                }
+                Ok(())
+            }
+            // It has been deleted meanwhile.
+            Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Resources for CustomResources {
+    fn follow(&self, events: mpsc::Sender<ResourceEvent>) -> Following<'_> {
+        Box::pin(self.follow_all(events))
+    }
+
+    fn report<'a>(&'a self, status: &'a ResourceStatus) -> Reporting<'a> {
+        Box::pin(async move { self.write(status).await.map_err(|error| chain(&error)) })
+    }
+}
+
+fn api_resource(kind: ObjectKind) -> ApiResource {
+    let KindNames { kind, plural } = kind_names(kind);
+    ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: format!("{GROUP}/{VERSION}"),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}
+
+fn name(kind: ObjectKind, object: &DynamicObject) -> ResourceName {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (text(&object.metadata.namespace), text(&object.metadata.name));
+    ResourceName { kind, namespace, name }
+}
+
+fn resource(kind: ObjectKind, object: &DynamicObject) -> Resource {
+    let name = name(kind, object);
+    let created = object.metadata.creation_timestamp.as_ref();
+    let created = created.and_then(|time| u64::try_from(time.0.as_millisecond()).ok());
+    let spec = object.data.get("spec").cloned().unwrap_or_default();
+    let bytes = spec.to_string().len();
+    let read = if bytes > SPECIFICATION_BYTES {
+        Err(format!("the specification has {bytes} bytes; at most {SPECIFICATION_BYTES} are read"))
+    } else {
+        let read = read_resource(kind, &name.namespace, &name.name, &spec);
+        read.map_err(|error| error.to_string())
+    };
+    Resource {
+        generation: object.metadata.generation.unwrap_or_default(),
+        created_unix_ms: created.unwrap_or_default(),
+        object: read,
+        name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_read_with_its_generation_and_age() {
+        let of = |spec| {
+            let object = json!({
+                "apiVersion": "tollway.dev/v1", "kind": "Policy",
+                "metadata": {
+                    "name": "readers", "namespace": "shop", "generation": 3,
+                    "creationTimestamp": "2026-01-02T03:04:05Z",
+                },
+                "spec": spec,
+            });
+            resource(ObjectKind::Policy, &serde_json::from_value(object).unwrap())
+        };
+        let read = of(json!({"target": {"app": "stock"}, "allow": []}));
+        assert_eq!(read.name.to_string(), "policy shop/readers");
+        assert_eq!((read.generation, read.created_unix_ms), (3, 1_767_323_045_000));
+        assert_eq!(read.object.unwrap().id().to_string(), "policy shop/readers");
+        let refused = of(json!({"target": {"app": "stock"}, "mode": "loud"})).object.unwrap_err();
+        assert!(refused.contains("loud"), "{refused}");
+    }
+}
