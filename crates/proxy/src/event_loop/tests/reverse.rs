@@ -550,6 +550,37 @@ fn bytes_of_what_is_carried_are_no_sign_of_life_where_others_wait() {
     until("it is back", || !site.reached().is_empty());
 }
 
+/// A link is cut during a handshake; the kernel of a suspended gateway ends it later.
+#[test]
+fn a_handshake_that_was_under_way_for_long_is_no_sign_of_life() {
+    let site = Cloud::start();
+    let _waits = site.open_one_of_plant("g-1");
+    let credentials = site.plant.gateway_credentials_of("g-1", &[&site.cloud]);
+    let late = || {
+        let mut late = site.open(&credentials);
+        late.conn.write_tls(&mut late.sock).unwrap();
+        while late.conn.is_handshaking() {
+            late.conn.read_tls(&mut late.sock).unwrap();
+            late.conn.process_new_packets().unwrap();
+        }
+        late
+    };
+    let mut late = [late(), late()];
+    // Its keepalive is in the same segment.
+    let end = |late: &mut Tls| late.write_all(&[KEEP]).unwrap();
+    advance(Duration::from_millis(1_300));
+    end(&mut late[0]);
+    advance(Duration::from_millis(600));
+    assert_eq!(site.reached(), [], "nothing else has come");
+    end(&mut late[1]);
+    for _ in 0..10 {
+        advance(SWEEP);
+        assert_eq!(site.reached(), [], "it brings back no way");
+    }
+    let _next = site.open_one_of_plant("g-1");
+    until("it is back", || !site.reached().is_empty());
+}
+
 #[test]
 fn a_silent_network_is_not_held_for_what_is_offered_to_it() {
     let site = Cloud::start();

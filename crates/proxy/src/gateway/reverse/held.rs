@@ -43,6 +43,10 @@ const LINGER: Duration = Duration::from_secs(1);
 /// reported as held until it opens others. It is within two seconds with all that follows, and leaves half
 /// a second after a pause of one.
 const SILENT_AFTER: Duration = Duration::from_millis(1_700);
+/// A handshake that took longer is no sign of life at its end, and for so long again nothing is that comes
+/// after it: a link was cut meanwhile, and the kernel of a suspended gateway retransmits what that lost. Less
+/// than a cut takes until the network is silent.
+const FRESH_WITHIN: Duration = Duration::from_secs(1);
 /// For so long a network is held by what it carries alone, where its only gateway drains.
 const CARRYING_FOR: Duration = Duration::from_secs(10);
 /// The longest time from one sweep to the next that counts: a process that stood still has received
@@ -222,17 +226,22 @@ fn hold(
 ) {
     let now = cx.now;
     let Some(conn) = conns.get_mut(key) else { return };
+    let is_fresh = now.saturating_duration_since(conn.since) <= FRESH_WITHIN;
     // It is a callee's side from here on.
     conn.via = None;
     conn.since = now;
     conn.peer = Some(Arc::new(identity));
-    let side = ReverseSide::Held;
-    conn.role = Role::Reverse(Box::new(Reverse { network: network.clone(), heard: now, side }));
+    let lives_from = if is_fresh { now } else { now + FRESH_WITHIN };
+    let (side, network_of) = (ReverseSide::Held, network.clone());
+    let reverse = Reverse { network: network_of, heard: now, lives_from, side };
+    conn.role = Role::Reverse(Box::new(reverse));
     conns.schedule(cx, key);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
-    ways.held_at = Some(now);
     ways.is_drained = false;
-    ways.note_life();
+    if is_fresh {
+        ways.held_at = Some(now);
+        ways.note_life();
+    }
     ways.idle.push_back(key);
     while let Some((down, _)) = ways.waiting.pop_front() {
         if is_waiting(conns, down) {
@@ -373,7 +382,9 @@ pub(super) fn on_message(
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Reverse(reverse) = &conn.role else { return };
-    if let Some(ways) = gateway.reverse.held.networks.get_mut(&reverse.network) {
+    if cx.now >= reverse.lives_from
+        && let Some(ways) = gateway.reverse.held.networks.get_mut(&reverse.network)
+    {
         ways.note_life();
     }
     match (message, &reverse.side) {
