@@ -29,7 +29,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 
 use crate::workspace::Workspace;
-use crate::{cache, image, process, tools};
+use crate::{cache, image, process, proof, tools};
 use kubectl::Kubectl;
 use plan::CLUSTERS;
 use state::State;
@@ -135,6 +135,7 @@ fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
         // One after the other: some of them kill machines.
         tests.args(["--test-threads=1", "--nocapture"]).args(only);
         tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
+        tests.env("TOLLWAY_DAPR_DEFINITIONS", proof::dapr::definitions()?);
         process::run(&mut tests)
     });
     let ended = if was_up { Ok(()) } else { down::run() };

@@ -58,6 +58,8 @@ pub(crate) enum Effect {
     SharedToken(&'static str),
     /// A ConfigMap with Dapr's Configuration.
     Configuration,
+    /// A Configuration of Dapr in the namespace.
+    DaprConfiguration,
     /// ConfigMaps with Dapr's resource files.
     Resources,
     Env,
@@ -592,9 +594,9 @@ pub const ANNOTATIONS: &[Annotation] = &[
     of(
         CONFIG,
         Form::Object,
-        Effect::Refused,
+        Effect::DaprConfiguration,
         "appconfig",
-        "it names a Configuration, which may decide who calls the app, and sidecars do not read it from the cluster; put its file into a ConfigMap and name that with tollway.dev/configuration",
+        "a Configuration of the pod's namespace, which may decide who calls the app; `tollway kube inject`, which reads no cluster, refuses it without tollway.dev/configuration",
     ),
     of(
         "dapr.io/enable-app-health-check",

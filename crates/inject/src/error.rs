@@ -54,6 +54,14 @@ pub enum Problem {
         "the sidecar could not recognise its control plane; give --root-pin what `tollway identity root` prints, or have sidecars join by a token of a Secret (--token-secret)"
     )]
     NoRootPin,
+    #[error(
+        "the annotation dapr.io/config names the Configuration `{name}`, and the namespace has none of that name; make it first, or correct the annotation"
+    )]
+    NoConfiguration { name: String },
+    #[error(
+        "Dapr's objects for the app have {bytes} bytes, and a pod carries {limit} at most; give those that are for other apps `scopes`"
+    )]
+    TooMuchOfDapr { bytes: usize, limit: usize },
     #[error("the pod asks for a sidecar, but {reason}")]
     Unfit { reason: &'static str },
 }

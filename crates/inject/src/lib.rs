@@ -2,12 +2,14 @@
 //! the sidecar, and the same change as a JSON patch.
 //!
 //! `manifest` finds the pods of an object, `decision` whether one gets a sidecar, `request` what its
-//! annotations ask for by the table in `annotation`, and `sidecar` builds what is added. `edit` records
+//! annotations ask for by the table in `annotation`, `dapr` what it gets of Dapr's objects, and `sidecar`
+//! builds what is added. `edit` records
 //! each addition. Nothing is read or written here: the webhook and `tollway kube inject` do that.
 
 #![forbid(unsafe_code)]
 
 mod annotation;
+mod dapr;
 mod decision;
 mod edit;
 mod error;
@@ -20,6 +22,7 @@ mod sidecar;
 mod value;
 
 pub use annotation::{ANNOTATIONS, Annotation};
+pub use dapr::DaprObjects;
 pub use edit::Operation;
 pub use error::{InjectError, Problem};
 pub use quantity::is_quantity;
@@ -89,7 +92,7 @@ fn inject_pod(
             Ok(())
         }
         Decision::Inject(style) => {
-            let request = Request::read(object, at, style, settings, notes)?;
+            let request = Request::read(object, at, style, (namespace, settings), notes)?;
             sidecar::add(edit, at, &request, settings)
         }
     }

@@ -7,12 +7,16 @@ use crate::annotation::{
     ANNOTATIONS, APP, APP_ID, Annotation, CONFIG, CONFIGURATION, ENABLED, Effect, Listener,
     ProbeKind, Resource, find, is_known_prefix,
 };
+use crate::dapr::{Carried, carried};
 use crate::decision::Style;
 use crate::error::Problem;
 use crate::manifest::PodAt;
 use crate::ports::Ports;
-use crate::settings::{DaprConfig, Settings, TokenFrom};
+use crate::settings::{DaprConfig, Namespace, Settings, TokenFrom};
 use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
+
+/// Why a Configuration of Dapr is refused where the objects of the namespace are not known.
+const UNREAD_CONFIGURATION: &str = "it names a Configuration, which may decide who calls the app, and a file of manifests does not have it; put it into a ConfigMap and name that with tollway.dev/configuration";
 
 /// A sidecar as its pod asks for it. What is `None` or empty is as the settings have it.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) shared_tokens: Vec<(&'static str, String)>,
     pub(crate) configuration: Option<String>,
     pub(crate) resource_maps: Vec<String>,
+    /// Dapr's objects that the pod carries.
+    pub(crate) carried: Carried,
     /// Variables of the sidecar, as a container has them.
     pub(crate) env: Vec<Value>,
     pub(crate) mounts: Vec<Mount>,
@@ -63,7 +69,7 @@ impl Request {
         object: &Value,
         at: &PodAt,
         style: Style,
-        settings: &Settings,
+        (namespace, settings): (&Namespace, &Settings),
         notes: &mut Vec<String>,
     ) -> Result<Self, Problem> {
         let given = given(object, at, style, notes)?;
@@ -84,6 +90,7 @@ impl Request {
             shared_tokens: Vec::new(),
             configuration: None,
             resource_maps: Vec::new(),
+            carried: Carried::default(),
             env: Vec::new(),
             mounts: Vec::new(),
             readiness: Map::new(),
@@ -93,15 +100,27 @@ impl Request {
         };
         let has_file = given.iter().any(|(of, _)| of.name == CONFIGURATION);
         let may_lack = settings.dapr_config == DaprConfig::LeaveOut;
+        let mut configuration = None;
         for (annotation, value) in &given {
-            if annotation.name == CONFIG && (has_file || may_lack) {
-                notes.push(match has_file {
-                    true => format!("{CONFIGURATION} is read in place of {CONFIG}"),
-                    false => format!("the Configuration `{value}` of {CONFIG} is left out"),
-                });
-                continue;
+            if annotation.name != CONFIG {
+                request.take(annotation, value, notes)?;
+            } else if has_file {
+                notes.push(format!("{CONFIGURATION} is read in place of {CONFIG}"));
+            } else if namespace.dapr.is_some() {
+                configuration = Some(value.as_str());
+            } else if may_lack {
+                notes.push(format!("the Configuration `{value}` of {CONFIG} is left out"));
+            } else {
+                request.take(annotation, value, notes)?;
             }
-            request.take(annotation, value, notes)?;
+        }
+        if let (Style::Daprd, Some(objects)) = (style, &namespace.dapr) {
+            let is_there = |name: &&str| objects.has_configuration(name);
+            if let Some(name) = configuration.filter(|name| may_lack && !is_there(name)) {
+                notes.push(format!("the Configuration `{name}` of {CONFIG} is left out"));
+                configuration = None;
+            }
+            request.carried = carried(objects, request.app.as_str(), configuration, notes)?;
         }
         if let (None, TokenFrom::ServiceAccount { root_pin, .. }) =
             (&request.token_secret, &settings.token)
@@ -121,9 +140,9 @@ impl Request {
         notes: &mut Vec<String>,
     ) -> Result<(), Problem> {
         let name = annotation.name;
-        let refused = || Problem::Refused {
+        let refused = |reason: &str| Problem::Refused {
             annotation: name.to_owned(),
-            reason: annotation.meaning.to_owned(),
+            reason: reason.to_owned(),
         };
         let flag = |flag: &str, value: &str| format!("--{flag}={}", literal(value));
         match annotation.effect {
@@ -187,7 +206,8 @@ impl Request {
             Effect::Ignored => {
                 notes.push(format!("the annotation {name} has no effect: {}", annotation.meaning));
             }
-            Effect::Refused => return Err(refused()),
+            Effect::Refused => return Err(refused(annotation.meaning)),
+            Effect::DaprConfiguration => return Err(refused(UNREAD_CONFIGURATION)),
             Effect::Capture => self.captures = switch(value) == Some(true),
         }
         Ok(())

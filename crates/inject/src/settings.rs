@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::dapr::DaprObjects;
+
 /// The same for every sidecar, unless annotations of a pod change it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
@@ -73,11 +75,13 @@ pub enum DaprConfig {
 }
 
 /// The namespace of an object.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Namespace {
     /// Empty where it is not known.
     pub name: String,
     pub labels: BTreeMap<String, String>,
+    /// Its objects of Dapr, for pods with `dapr.io/enabled`; `None` where they are not known.
+    pub dapr: Option<DaprObjects>,
 }
 
 impl Settings {

@@ -28,6 +28,10 @@ const STATE_FOLDER: &str = "/var/lib/tollway";
 const CONFIGURATION_FOLDER: &str = "/etc/tollway/configuration";
 const RESOURCES_FOLDER: &str = "/etc/tollway/resources";
 const CONFIGURATION_KEY: &str = "configuration.yaml";
+/// The annotations in which a pod carries Dapr's objects, and the file with the second one.
+const CARRIED_CONFIGURATION: &str = "tollway.dev/dapr-configuration";
+const CARRIED_RESOURCES: &str = "tollway.dev/dapr-resources";
+const CARRIED_RESOURCES_FILE: &str = "of-the-namespace.yaml";
 
 /// Failed startup probes, one a second, after which the kubelet starts the sidecar again. A sidecar ends
 /// itself after half of that time without an identity.
@@ -56,6 +60,14 @@ pub(crate) fn add(
     let variables = variables(request);
     let annotations = at.pointer("/metadata/annotations");
     edit.set(&annotations, INJECTED, json!(settings.version))?;
+    let carried = &request.carried;
+    for (name, text) in
+        [(CARRIED_CONFIGURATION, &carried.configuration), (CARRIED_RESOURCES, &carried.resources)]
+    {
+        if let Some(text) = text {
+            edit.set(&annotations, name, json!(text))?;
+        }
+    }
     if at.annotation(edit.object(), APP).is_none() {
         edit.set(&annotations, APP, json!(request.app.as_str()))?;
     }
@@ -328,10 +340,10 @@ fn arguments(request: &Request, settings: &Settings) -> Vec<String> {
         Style::Own => ("configuration", "resources-path"),
         Style::Daprd => ("config", "resources-path"),
     };
-    if request.configuration.is_some() {
+    if has_configuration(request) {
         arguments.push(format!("--{file}={CONFIGURATION_FOLDER}/{CONFIGURATION_KEY}"));
     }
-    if !request.resource_maps.is_empty() {
+    if has_resources(request) {
         arguments.push(format!("--{folder}={RESOURCES_FOLDER}"));
     }
     if request.captures {
@@ -370,8 +382,23 @@ fn own_variables(request: &Request) -> Vec<Value> {
     }
     let tokens = request.shared_tokens.iter();
     variables.extend(tokens.map(|(name, secret)| from_secret(name, secret, "token")));
+    variables.extend(request.carried.secrets.iter().cloned());
     variables.extend(request.env.iter().cloned());
     variables
+}
+
+fn has_configuration(request: &Request) -> bool {
+    request.configuration.is_some() || request.carried.configuration.is_some()
+}
+
+fn has_resources(request: &Request) -> bool {
+    !request.resource_maps.is_empty() || request.carried.resources.is_some()
+}
+
+/// A file with the value of an annotation of the pod.
+fn carried_file(annotation: &str, path: &str) -> Value {
+    let field = format!("metadata.annotations['{annotation}']");
+    json!({"items": [{"path": path, "fieldRef": {"fieldPath": field}}]})
 }
 
 /// What the sidecar requests and may use. A default request above a limit that the pod sets gives way:
@@ -432,10 +459,10 @@ fn mounts(request: &Request) -> Vec<Value> {
         read(TOKEN_VOLUME, TOKEN_FOLDER),
         json!({"name": STATE_VOLUME, "mountPath": STATE_FOLDER}),
     ];
-    if request.configuration.is_some() {
+    if has_configuration(request) {
         mounts.push(read(CONFIGURATION_VOLUME, CONFIGURATION_FOLDER));
     }
-    if !request.resource_maps.is_empty() {
+    if has_resources(request) {
         mounts.push(read(RESOURCES_VOLUME, RESOURCES_FOLDER));
     }
     mounts.extend(request.mounts.iter().map(
@@ -469,9 +496,16 @@ fn volumes(request: &Request, settings: &Settings) -> Vec<Value> {
             "name": CONFIGURATION_VOLUME,
             "configMap": {"name": name, "items": items},
         }));
+    } else if request.carried.configuration.is_some() {
+        let file = carried_file(CARRIED_CONFIGURATION, CONFIGURATION_KEY);
+        volumes.push(json!({"name": CONFIGURATION_VOLUME, "downwardAPI": file}));
     }
-    if !request.resource_maps.is_empty() {
-        let sources = request.resource_maps.iter().map(|name| json!({"configMap": {"name": name}}));
+    if has_resources(request) {
+        let maps = request.resource_maps.iter().map(|name| json!({"configMap": {"name": name}}));
+        let carried = request.carried.resources.as_ref().map(
+            |_| json!({"downwardAPI": carried_file(CARRIED_RESOURCES, CARRIED_RESOURCES_FILE)}),
+        );
+        let sources = maps.chain(carried);
         volumes.push(json!({
             "name": RESOURCES_VOLUME,
             "projected": {"sources": sources.collect::<Vec<_>>()},

@@ -221,7 +221,8 @@ fn a_pod_has_the_name_of_what_made_it() {
 #[test]
 fn annotation_label_namespace_and_settings_decide_in_this_order() {
     let label = |value: &str| [("tollway.dev/inject".to_owned(), value.to_owned())].into();
-    let namespace = |value| Namespace { name: "shop".to_owned(), labels: label(value) };
+    let namespace =
+        |value| Namespace { name: "shop".to_owned(), labels: label(value), ..Namespace::default() };
     let injects = |object: &Value, namespace: &Namespace, settings: &Settings| {
         !inject(object, namespace, settings).unwrap().patch.is_empty()
     };
@@ -324,6 +325,55 @@ fn a_pod_of_dapr_gets_a_sidecar_in_daprds_place() {
     assert_eq!(secret("DAPR_API_TOKEN"), json!({"name": "api", "key": "token"}));
     let shown = object["spec"]["containers"][0]["env"].as_array().unwrap();
     assert!(shown.iter().any(|variable| variable["name"] == "DAPR_API_TOKEN"));
+}
+
+/// A namespace with the Configuration of the examples and a component.
+fn of_appconfig() -> Namespace {
+    let configuration = json!({"apiVersion": "dapr.io/v1alpha1", "kind": "Configuration",
+        "metadata": {"name": "appconfig"}, "spec": {"accessControl": {"defaultAction": "deny"}}});
+    let password = json!({"name": "redisPassword", "secretKeyRef": {"name": "redis", "key": "p"}});
+    let component = json!({"apiVersion": "dapr.io/v1alpha1", "kind": "Component",
+        "metadata": {"name": "store"}, "spec": {"type": "state.redis", "metadata": [password]}});
+    let dapr = DaprObjects {
+        configurations: vec![configuration],
+        resources: vec![component],
+        subscriptions: Vec::new(),
+    };
+    Namespace { name: "shop".to_owned(), dapr: Some(dapr), ..Namespace::default() }
+}
+
+#[test]
+fn a_pod_of_dapr_carries_the_objects_of_its_namespace() {
+    let object = of_dapr(json!({"dapr.io/config": "appconfig"}));
+    let object = inject(&object, &of_appconfig(), &settings()).unwrap().object;
+    let annotations = &object["metadata"]["annotations"];
+    let carried = |name: &str| {
+        let text = annotations[name].as_str().unwrap();
+        serde_json::from_str::<Value>(text).unwrap()
+    };
+    assert_eq!(carried("tollway.dev/dapr-configuration")["kind"], "Configuration");
+    assert_eq!(carried("tollway.dev/dapr-resources")["metadata"]["name"], "store");
+    has(&object, "--config=/etc/tollway/configuration/configuration.yaml");
+    has(&object, "--resources-path=/etc/tollway/resources");
+    let volume = |name: &str| {
+        let volumes = object["spec"]["volumes"].as_array().unwrap();
+        volumes.iter().find(|volume| volume["name"] == name).unwrap().clone()
+    };
+    let file = |path: &str, annotation: &str| {
+        let field = format!("metadata.annotations['tollway.dev/{annotation}']");
+        json!({"items": [{"path": path, "fieldRef": {"fieldPath": field}}]})
+    };
+    let configuration = file("configuration.yaml", "dapr-configuration");
+    assert_eq!(volume("tollway-configuration")["downwardAPI"], configuration);
+    let sources = json!([{"downwardAPI": file("of-the-namespace.yaml", "dapr-resources")}]);
+    assert_eq!(volume("tollway-resources")["projected"]["sources"], sources);
+    let mut variables = sidecar(&object)["env"].as_array().unwrap().iter();
+    let secret = variables.find(|variable| variable["name"] == "COMPONENT_SECRET_0").unwrap();
+    assert_eq!(secret["valueFrom"]["secretKeyRef"], json!({"name": "redis", "key": "p"}));
+    // An app that is none of Dapr gets nothing of it.
+    let own = asked(json!({}));
+    let own = inject(&own, &of_appconfig(), &settings()).unwrap().object;
+    assert!(!own.to_string().contains("dapr-resources"), "{own}");
 }
 
 #[test]
@@ -685,7 +735,7 @@ proptest! {
     fn injection_loses_nothing_and_twice_is_as_once(object in any_workload(), inject_all in any::<bool>()) {
         let unmarked = if inject_all { Unmarked::Inject } else { Unmarked::Leave };
         let settings = Settings { unmarked, ..settings() };
-        let namespace = Namespace::default();
+        let namespace = of_appconfig();
         let once = inject(&object, &namespace, &settings).unwrap();
         let mut gone = Vec::new();
         lost(&object, &once.object, "", &mut gone);
@@ -699,7 +749,7 @@ proptest! {
     #[test]
     fn the_patch_turns_the_object_into_the_one_with_a_sidecar(object in any_workload()) {
         let settings = Settings { unmarked: Unmarked::Inject, ..settings() };
-        let injection = inject(&object, &Namespace::default(), &settings).unwrap();
+        let injection = inject(&object, &of_appconfig(), &settings).unwrap();
         let text = serde_json::to_string(&injection.patch).unwrap();
         let patch: json_patch::Patch = serde_json::from_str(&text).unwrap();
         let mut patched = object;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use self::cases::{Outcome, Ran, SETS};
 use self::reasons::{AT_TIMES, Kind, Reasons};
+pub(crate) use self::suite::definitions;
 use self::suite::{NotHere, Suite, VERSION};
 use super::{Extent, facts, facts_text, names_in, publish};
 use crate::process;

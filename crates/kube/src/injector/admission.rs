@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollway_inject::{InjectError, Namespace, Settings, inject};
+use tollway_inject::{DaprObjects, InjectError, Namespace, Settings, inject};
 
 use super::Which;
 use crate::events::{About, Notes};
@@ -50,52 +50,87 @@ pub(crate) struct Answer {
     pub(crate) notes: Option<Notes>,
 }
 
-/// Answers one review. `settings` are those of all pods.
+/// Reads a review.
 ///
 /// # Errors
 /// What is wrong with a body that is no review of a pod.
-pub(crate) fn answer(body: &[u8], which: Which, settings: &Settings) -> Result<Answer, String> {
+pub(crate) fn read(body: &[u8]) -> Result<Asked, String> {
     let review: Review = serde_json::from_slice(body)
         .map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
-    let Some(request) = review.request else {
-        return Err("the AdmissionReview has no request".to_owned());
-    };
-    let labels = match which {
-        Which::MarkedNamespace => [("tollway.dev/inject".to_owned(), "true".to_owned())].into(),
-        Which::MarkedPod => Default::default(),
-    };
-    let namespace = Namespace { name: request.namespace.clone(), labels };
-    let injection = match inject(&request.object, &namespace, settings) {
-        Ok(injection) => injection,
-        Err(InjectError { object, problem }) => {
-            let message = format!("no sidecar for {object}: {problem}");
-            let status = json!({"code": 422, "reason": "Invalid", "message": message});
-            let response = json!({"uid": request.uid, "allowed": false, "status": status});
-            return Ok(Answer { review: wrap(response), outcome: Outcome::Refused, notes: None });
-        }
-    };
-    let mut response = json!({"uid": request.uid, "allowed": true});
-    let outcome = match injection.patch.as_slice() {
-        [] => Outcome::Left,
-        patch => {
-            let patch = serde_json::to_vec(patch)
-                .map_err(|error| format!("the patch cannot be written: {error}"))?;
-            response["patchType"] = json!("JSONPatch");
-            response["patch"] = json!(STANDARD.encode(patch));
-            Outcome::Injected
-        }
-    };
-    let texts: Vec<String> =
-        injection.notes.into_iter().take(NOTES_LIMIT).map(|note| note.text).collect();
-    if !texts.is_empty() {
-        let warnings: Vec<String> = texts.iter().map(|text| warning(text)).collect();
-        response["warnings"] = json!(warnings);
+    let request = review.request.ok_or("the AdmissionReview has no request")?;
+    Ok(Asked(request))
+}
+
+/// A question about a pod.
+pub(crate) struct Asked(Request);
+
+impl Asked {
+    /// The namespace whose objects of Dapr the answer depends on; `None`: it depends on none.
+    pub(crate) fn namespace_of_dapr(&self) -> Option<&str> {
+        let enabled = self.0.object.pointer("/metadata/annotations/dapr.io~1enabled")?;
+        let is_left = enabled.as_str().is_some_and(|text| text.is_empty() || text == "false");
+        (!is_left).then_some(self.0.namespace.as_str())
     }
-    let is_tried = request.dry_run == Some(true);
-    let about = about(&request.object, &request.namespace);
-    let notes =
-        about.filter(|_| !is_tried && !texts.is_empty()).map(|about| Notes { about, texts });
-    Ok(Answer { review: wrap(response), outcome, notes })
+
+    /// The pod is not made, for now.
+    pub(crate) fn refuse_for_now(self, why: &str) -> Answer {
+        let status = json!({"code": 503, "reason": "ServiceUnavailable", "message": why});
+        let response = json!({"uid": self.0.uid, "allowed": false, "status": status});
+        Answer { review: wrap(response), outcome: Outcome::Refused, notes: None }
+    }
+
+    /// Answers. `settings` are those of all pods, `dapr` has the objects of the namespace.
+    ///
+    /// # Errors
+    /// The answer cannot be written.
+    pub(crate) fn answer(
+        self,
+        which: Which,
+        settings: &Settings,
+        dapr: Option<DaprObjects>,
+    ) -> Result<Answer, String> {
+        let request = self.0;
+        let labels = match which {
+            Which::MarkedNamespace => [("tollway.dev/inject".to_owned(), "true".to_owned())].into(),
+            Which::MarkedPod => Default::default(),
+        };
+        let namespace = Namespace { name: request.namespace.clone(), labels, dapr };
+        let injection = match inject(&request.object, &namespace, settings) {
+            Ok(injection) => injection,
+            Err(InjectError { object, problem }) => {
+                let message = format!("no sidecar for {object}: {problem}");
+                let status = json!({"code": 422, "reason": "Invalid", "message": message});
+                let response = json!({"uid": request.uid, "allowed": false, "status": status});
+                return Ok(Answer {
+                    review: wrap(response),
+                    outcome: Outcome::Refused,
+                    notes: None,
+                });
+            }
+        };
+        let mut response = json!({"uid": request.uid, "allowed": true});
+        let outcome = match injection.patch.as_slice() {
+            [] => Outcome::Left,
+            patch => {
+                let patch = serde_json::to_vec(patch)
+                    .map_err(|error| format!("the patch cannot be written: {error}"))?;
+                response["patchType"] = json!("JSONPatch");
+                response["patch"] = json!(STANDARD.encode(patch));
+                Outcome::Injected
+            }
+        };
+        let texts: Vec<String> =
+            injection.notes.into_iter().take(NOTES_LIMIT).map(|note| note.text).collect();
+        if !texts.is_empty() {
+            let warnings: Vec<String> = texts.iter().map(|text| warning(text)).collect();
+            response["warnings"] = json!(warnings);
+        }
+        let is_tried = request.dry_run == Some(true);
+        let about = about(&request.object, &request.namespace);
+        let notes =
+            about.filter(|_| !is_tried && !texts.is_empty()).map(|about| Notes { about, texts });
+        Ok(Answer { review: wrap(response), outcome, notes })
+    }
 }
 
 fn wrap(response: Value) -> Value {
@@ -170,8 +205,39 @@ mod tests {
         serde_json::to_vec(&review).unwrap()
     }
 
+    fn answer(body: &[u8], which: Which) -> Result<Answer, String> {
+        read(body)?.answer(which, &settings(), None)
+    }
+
+    /// Dapr's objects are read for pods with its annotation alone, and the pod waits where they cannot be.
+    #[test]
+    fn a_pod_of_dapr_depends_on_the_objects_of_its_namespace() {
+        let daprs = json!({"dapr.io/enabled": "true", "dapr.io/config": "appconfig"});
+        let daprs = review(&pod(daprs), false);
+        assert_eq!(read(&daprs).unwrap().namespace_of_dapr(), Some("shop"));
+        for plain in [json!({}), json!({"dapr.io/enabled": "false"})] {
+            assert_eq!(read(&review(&pod(plain), false)).unwrap().namespace_of_dapr(), None);
+        }
+        let given = |objects| {
+            let asked = read(&daprs).unwrap();
+            asked.answer(Which::MarkedPod, &settings(), Some(objects)).unwrap()
+        };
+        let refused = given(DaprObjects::default());
+        let message = refused.review["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.contains("the Configuration `appconfig`"), "{message}");
+        let configuration = json!({"metadata": {"name": "appconfig"}, "spec": {}});
+        let objects = DaprObjects { configurations: vec![configuration], ..DaprObjects::default() };
+        assert_eq!(given(objects).outcome, Outcome::Injected);
+        let later = read(&daprs).unwrap().refuse_for_now("it is away");
+        let response = &later.review["response"];
+        assert_eq!(
+            (&response["allowed"], &response["status"]["code"]),
+            (&json!(false), &json!(503))
+        );
+    }
+
     fn asked(pod: &Value, which: Which) -> Answer {
-        answer(&review(pod, false), which, &settings()).unwrap()
+        answer(&review(pod, false), which).unwrap()
     }
 
     #[test]
@@ -219,14 +285,14 @@ mod tests {
             (notes.about.kind.as_str(), notes.about.name.as_str(), notes.about.namespace.as_str()),
             ("ReplicaSet", "orders-7d9f", "shop")
         );
-        let tried = answer(&review(&odd, true), Which::MarkedNamespace, &settings()).unwrap();
+        let tried = answer(&review(&odd, true), Which::MarkedNamespace).unwrap();
         assert_eq!(tried.notes, None, "a dry run changes nothing");
     }
 
     #[test]
     fn what_is_no_review_is_refused_with_what_is_wrong() {
         for (body, words) in [("{", "no AdmissionReview"), ("{}", "no request"), ("[1]", "no")] {
-            let refused = answer(body.as_bytes(), Which::MarkedPod, &settings()).unwrap_err();
+            let refused = answer(body.as_bytes(), Which::MarkedPod).unwrap_err();
             assert!(refused.contains(words), "{body}: {refused}");
         }
     }

@@ -6,6 +6,7 @@
 
 mod admission;
 mod certificate;
+mod dapr;
 mod follow;
 mod reconcile;
 mod server;
@@ -28,6 +29,7 @@ use tollway_telemetry::{AdminFacts, Page, serve_admin};
 use tracing::{info, warn};
 
 use self::admission::Outcome;
+use self::dapr::DaprReader;
 use self::follow::{Seen, follow};
 use crate::events::{Events, Source};
 use crate::{Cluster, ROOT_PIN_KEY};
@@ -80,6 +82,7 @@ struct Shared {
     /// When the certificate ends, in seconds of Unix time; 0 without one.
     certificate_ends: AtomicU64,
     events: Events,
+    dapr: DaprReader,
     /// Reviews by [`Outcome`].
     reviews: [AtomicU64; 3],
 }
@@ -166,6 +169,7 @@ pub async fn serve_injector(
         tls: watch::Sender::default(),
         certificate_ends: AtomicU64::new(0),
         events,
+        dapr: DaprReader::of(Some(client.clone())),
         reviews: Default::default(),
     });
     info!(%listen, webhook, service = %service, "the injector starts");

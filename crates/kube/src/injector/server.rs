@@ -111,7 +111,19 @@ async fn respond(request: Request<Incoming>, shared: &Shared) -> Reply {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, reason);
     };
     let begun = Instant::now();
-    match admission::answer(&body, which, &settings) {
+    let asked = match admission::read(&body) {
+        Ok(asked) => asked,
+        Err(reason) => return refuse(StatusCode::BAD_REQUEST, &reason),
+    };
+    let dapr = match asked.namespace_of_dapr() {
+        Some(namespace) => shared.dapr.objects(namespace).await,
+        None => Ok(None),
+    };
+    let answered = match dapr {
+        Ok(objects) => asked.answer(which, &settings, objects),
+        Err(why) => Ok(asked.refuse_for_now(&why)),
+    };
+    match answered {
         Ok(Answer { review, outcome, notes }) => {
             shared.count(outcome);
             if let Some(notes) = notes {
@@ -158,6 +170,7 @@ mod tests {
     use tollway_telemetry::AdminFacts;
 
     use super::super::certificate::{Plan, WebhookCredentials, carry_out, server_config};
+    use super::super::dapr::DaprReader;
     use super::super::follow::Seen;
     use super::*;
     use crate::events::Events;
@@ -189,6 +202,7 @@ mod tests {
                 tls: watch::Sender::default(),
                 certificate_ends: Default::default(),
                 events: Events::into(mpsc::channel(1).0),
+                dapr: DaprReader::of(None),
                 reviews: Default::default(),
             });
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -130,6 +130,15 @@ impl Suite {
     }
 }
 
+/// The folder of Dapr's definitions of custom resources, as its chart has them.
+///
+/// # Errors
+/// The module cannot be fetched.
+pub(crate) fn definitions() -> Result<PathBuf> {
+    let folder = cache::entry("dapr-module", VERSION);
+    Ok(fetch(&go::toolchain()?, &folder)?.join("charts/dapr/crds"))
+}
+
 /// Fetches the module, which Go's checksum database verifies. Returns its folder.
 fn fetch(go: &Path, folder: &Path) -> Result<PathBuf> {
     let here = folder.join("fetch");

@@ -1,7 +1,6 @@
 //! `tollway kube inject`: reads manifests, adds sidecars to their pods, prints them. Which pods get one
 //! and what is added is decided in the crate `inject`.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -85,7 +84,7 @@ fn mistake(at: &str, object: &str, problem: &tollway_inject::Problem) -> Failure
 /// The namespace of an object. Its labels are not in a file of objects, so that they decide nothing.
 fn namespace_of(object: &Value, usual: &str) -> Namespace {
     let name = object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(usual);
-    Namespace { name: name.to_owned(), labels: BTreeMap::new() }
+    Namespace { name: name.to_owned(), ..Namespace::default() }
 }
 
 /// The text of a file, or of standard input.
