@@ -550,6 +550,29 @@ fn bytes_of_what_is_carried_are_no_sign_of_life_where_others_wait() {
     until("it is back", || !site.reached().is_empty());
 }
 
+/// After a cut, too, when all that came since carries something.
+#[test]
+fn bytes_of_what_was_carried_before_a_cut_are_no_sign_of_life() {
+    let site = Cloud::start();
+    let (mut older, _caller) = carrying(&site);
+    advance(Duration::from_secs(2));
+    assert_eq!(site.reached(), []);
+    let (mut newer, _caller) = carrying(&site);
+    until("it is back", || !site.reached().is_empty());
+    for _ in 0..3 {
+        advance(Duration::from_millis(500));
+        newer.write_all(b"x").unwrap();
+        assert!(!site.reached().is_empty(), "it lives");
+    }
+    for round in 0..3 {
+        advance(Duration::from_millis(500));
+        assert!(!site.reached().is_empty(), "{round}");
+        older.write_all(b"x").unwrap();
+    }
+    advance(Duration::from_millis(400));
+    assert_eq!(site.reached(), []);
+}
+
 /// A link is cut during a handshake; the kernel of a suspended gateway ends it later.
 #[test]
 fn a_handshake_that_was_under_way_for_long_is_no_sign_of_life() {

@@ -76,6 +76,8 @@ struct OfNetwork {
     silent_for: Duration,
     /// It was silent for too long, and none has come or answered since.
     is_given_up: bool,
+    /// When it was the last time. What a link lost until then may still come.
+    gave_up_at: Option<Instant>,
     /// The other end has closed one that waited, and has opened none since: a gateway that drains ends
     /// what it carries, and opens no other.
     is_drained: bool,
@@ -96,6 +98,11 @@ impl OfNetwork {
     fn note_life(&mut self) {
         self.silent_for = Duration::ZERO;
         self.is_given_up = false;
+    }
+
+    fn give_up(&mut self, now: Instant) {
+        self.is_given_up = true;
+        self.gave_up_at = Some(now);
     }
 
     /// Whether another one may come in a moment.
@@ -362,7 +369,7 @@ fn wait(
     down: ConnKey,
     network: &NetworkName,
 ) {
-    let (is_carrying, _) = gateway.reverse.carries(conns, network);
+    let (is_carrying, _) = gateway.reverse.carries(conns, network, None);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
     let may_come = ways.may_come(cx.now) || is_carrying || !ways.offered.is_empty();
     if may_come && ways.waiting.len() < REVERSE_WAITING_LIMIT {
@@ -428,7 +435,9 @@ fn confirm(
         return conns.close(cx, key);
     }
     cx.metrics.gateway_reverse_carried.add(1);
-    gateway.reverse.carrying.extend(peer.map(|peer| Carrying { conn: key, network, peer }));
+    let since = cx.now;
+    let carrying = peer.map(|peer| Carrying { conn: key, network, peer, since });
+    gateway.reverse.carrying.extend(carrying);
     relay::on_dialled(cx, conns, key, down);
     greeting::begin(conns, key, address);
     greeting::on_bytes(cx, conns, key, carried);
@@ -499,11 +508,13 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
                 relay::refuse(cx, conns, down, ErrorCode::GatewayUpstream);
             }
         }
-        let (is_carrying, heard) = gateway.reverse.carries(conns, &network);
+        let gave_up_at =
+            gateway.reverse.held.networks.get(&network).and_then(|ways| ways.gave_up_at);
+        let (is_carrying, heard) = gateway.reverse.carries(conns, &network, gave_up_at);
         let Some(ways) = gateway.reverse.held.networks.get_mut(&network) else { continue };
         let is_waiting = ways.idle.iter().any(|key| is_idle(conns, *key));
-        // Bytes of carried connections are signs of life only where no keepalives come: the kernel of a
-        // suspended gateway retransmits for minutes what a link has lost.
+        // Bytes of carried connections are signs of life only where no keepalives come, and by none that a
+        // cut has met: the kernel of a suspended gateway retransmits for minutes what a link has lost.
         if !is_waiting && !ways.is_given_up && heard.is_some_and(|at| at >= swept) {
             ways.note_life();
         }
@@ -511,7 +522,7 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         // One that is taken is replaced at once, so nothing waits where nothing can come.
         let may_expect = is_waiting || !ways.offered.is_empty() || is_carrying && !ways.is_drained;
         if is_silent && may_expect {
-            ways.is_given_up = true;
+            ways.give_up(now);
             ways.idle.drain(..).for_each(|key| conns.close(cx, key));
         }
         let is_carrying = is_carrying && ways.silent_for < CARRYING_FOR;
@@ -538,7 +549,7 @@ fn give_up_instance(
         conns.get(key).is_some_and(|conn| conn.instance() == silent.as_ref())
     };
     if let Some(ways) = gateway.reverse.held.networks.get_mut(network) {
-        ways.is_given_up = true;
+        ways.give_up(cx.now);
         let (gone, kept) = ways.idle.drain(..).partition(|key| is_of(conns, *key));
         ways.idle = kept;
         for key in Vec::from(gone) {

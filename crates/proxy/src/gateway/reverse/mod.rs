@@ -80,6 +80,7 @@ struct Carrying {
     conn: ConnKey,
     network: NetworkName,
     peer: Arc<PeerIdentity>,
+    since: Instant,
 }
 
 impl ReverseConnections {
@@ -135,16 +136,26 @@ impl ReverseConnections {
         networks.find(|(_, known)| is_it(known)).map(|(network, known)| (network, known.dials_out))
     }
 
-    /// Whether one of a network carries a connection now, and when bytes came by one the last time.
-    fn carries(&self, conns: &Connections, network: &NetworkName) -> (bool, Option<Instant>) {
+    /// Whether one of a network carries a connection now, and when bytes came the last time by one that
+    /// carries it only since `after` or later.
+    fn carries(
+        &self,
+        conns: &Connections,
+        network: &NetworkName,
+        after: Option<Instant>,
+    ) -> (bool, Option<Instant>) {
         let of_network = self.carrying.iter().filter(|carrying| carrying.network == *network);
-        let mut stand = of_network.filter_map(|carrying| conns.get(carrying.conn)).peekable();
-        let is_carrying = stand.peek().is_some();
-        let heard = stand.filter_map(|conn| match &conn.role {
-            Role::Relay(relay) => Some(relay.heard),
-            _ => None,
-        });
-        (is_carrying, heard.max())
+        let stand = of_network.filter_map(|carrying| Some((carrying, conns.get(carrying.conn)?)));
+        let (mut is_carrying, mut heard) = (false, None);
+        for (carrying, conn) in stand {
+            is_carrying = true;
+            if let Role::Relay(relay) = &conn.role
+                && after.is_none_or(|after| carrying.since >= after)
+            {
+                heard = heard.max(Some(relay.heard));
+            }
+        }
+        (is_carrying, heard)
     }
 }
 

@@ -277,7 +277,9 @@ fn begin(
     conn.via = Some(ListenerKind::Gateway);
     conn.since = cx.now;
     let peer = conn.peer.take();
-    gateway.reverse.carrying.extend(peer.map(|peer| Carrying { conn: key, network, peer }));
+    let since = cx.now;
+    let carrying = peer.map(|peer| Carrying { conn: key, network, peer, since });
+    gateway.reverse.carrying.extend(carrying);
     cx.metrics.gateway_reverse_carried.add(1);
     conns.mark_dirty(key);
     conns.schedule(cx, key);
