@@ -6,10 +6,12 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod dapr;
+mod figures;
 mod identity;
 mod injection;
 mod install;
 mod joined;
+mod killed;
 mod resources;
 mod support;
 mod trouble;

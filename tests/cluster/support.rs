@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,10 +38,14 @@ struct Network {
     gateway: &'static str,
     /// Where that of the other one may be.
     peers: &'static str,
+    /// The machine of its control plane, whose store ends with it; no test kills it.
+    machine: &'static str,
 }
 
-const WEST: Network = Network { name: "west", gateway: "10.77.0.11", peers: "10.78.0.0/24" };
-const EAST: Network = Network { name: "east", gateway: "10.78.0.11", peers: "10.77.0.0/24" };
+const WEST: Network =
+    Network { name: "west", gateway: "10.77.0.11", peers: "10.78.0.0/24", machine: "a1" };
+const EAST: Network =
+    Network { name: "east", gateway: "10.78.0.11", peers: "10.77.0.0/24", machine: "b1" };
 
 /// Cluster `a` with the chart installed as network `west`, whichever test comes first.
 pub(crate) fn west(rig: &Rig) -> Cluster<'_> {
@@ -135,8 +140,22 @@ pub(crate) fn suspend_sidecar(pod: &str) {
     kill_process(process(is_sidecar), Signal::STOP).unwrap();
 }
 
+/// Kills one of the servers of the clusters, as the kernel does for want of memory.
+pub(crate) fn kill_server() {
+    let servers =
+        processes(|arguments| arguments == ["/tollway", "echo", "--http=0.0.0.0:8080", ""]);
+    kill_process(*servers.first().unwrap(), Signal::KILL).unwrap();
+}
+
 /// The one process of the rig with these arguments.
 fn process(is_wanted: impl Fn(&[&str]) -> bool) -> Pid {
+    let found = processes(is_wanted);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0]
+}
+
+/// Every process with these arguments, behind the last of which is an empty one.
+fn processes(is_wanted: impl Fn(&[&str]) -> bool) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let is_wanted = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -144,9 +163,7 @@ fn process(is_wanted: impl Fn(&[&str]) -> bool) -> Pid {
         is_wanted(&line.split('\0').collect::<Vec<_>>())
     };
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let found: Vec<i32> = pids.filter(is_wanted).collect();
-    assert_eq!(found.len(), 1, "{found:?}");
-    Pid::from_raw(found[0]).unwrap()
+    pids.filter(is_wanted).filter_map(Pid::from_raw).collect()
 }
 
 /// Installs the chart, or brings it up to date, and waits until all of it is ready.
@@ -159,10 +176,11 @@ fn install(cluster: Cluster<'_>, network: &Network, values: &[&str]) {
         }},
     });
     apply(cluster, &namespace);
-    let Network { name: network, gateway, peers } = network;
+    let Network { name: network, gateway, peers, machine } = network;
     let usual = [
         format!("network={network}"),
         "control.store=memory".to_owned(),
+        format!(r"control.nodeSelector.kubernetes\.io/hostname={machine}"),
         format!("control.peerAddresses={{{peers}}}"),
         "gateway.service.type=NodePort".to_owned(),
         format!("gateway.service.nodePort={GATEWAY_PORT}"),
@@ -403,4 +421,56 @@ pub(crate) fn server() -> Value {
 
 pub(crate) fn client() -> Value {
     json!({"image": "localhost/box:1", "command": ["/bin/sh", "-c", "exec sleep 100000"]})
+}
+
+/// What became of the calls of a Job.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    /// How many failed in which way.
+    pub(crate) kinds: Value,
+}
+
+/// Makes a Job that calls `service` a hundred times a second for so many seconds; `apply` adds its sidecar where
+/// no webhook does. `trouble` begins when calls flow.
+pub(crate) fn calls_during(
+    shop: &Namespace<'_>,
+    apply: impl Fn(&Value),
+    service: &str,
+    seconds: u32,
+    trouble: impl FnOnce(),
+) -> Calls {
+    let mut caller = server();
+    caller["args"] = json!([
+        "load",
+        "http",
+        format!("http://127.0.0.1:3500/v1.0/invoke/{service}/method/echo"),
+        "--rate=100",
+        format!("--duration={seconds}s"),
+        "--connections=8",
+        "--json=-",
+        "--quiet",
+    ]);
+    shop.kubectl(&["delete", "job/load", "--ignore-not-found"]);
+    let mut load = job("load", json!({}), caller);
+    // Machines that are killed are others.
+    load["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "a1"});
+    apply(&load);
+    let ready = "--output=jsonpath={.items[*].status.containerStatuses[0].ready}";
+    shop.wait_for(&["get", "pods", "--selector=job-name=load", ready], |it| it == "true");
+    thread::sleep(Duration::from_secs(3));
+    trouble();
+    let ended = ["get", "job/load", "--output=jsonpath={.status.conditions[*].type}"];
+    let ended = shop.wait_for(&ended, |it| it.contains("Complete") || it.contains("Failed"));
+    let report = shop.kubectl(&["logs", "job/load", "--container=main"]);
+    assert!(ended.contains("Complete"), "{report}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let failed = report["errors"].as_u64().unwrap();
+    let others = report["unfinished"].as_u64().unwrap() + report["dropped"].as_u64().unwrap();
+    Calls {
+        answered: report["requests"].as_u64().unwrap(),
+        failed: failed + others,
+        kinds: report["errors_by_kind"].clone(),
+    }
 }

@@ -1,17 +1,14 @@
 //! Calls go on while pods, and parts of the install, are replaced.
 
-use std::thread;
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tollway_testkit::Cluster;
 
 use crate::support::{
-    Namespace, OwnInstall, deployment, job, kill_control, need_rig, reinstall, server, west,
+    Namespace, OwnInstall, calls_during, deployment, kill_control, need_rig, reinstall, server,
+    west,
 };
 
-/// Two replicas of `stock`, with a Job beside them that calls them a hundred times a second. `trouble`
-/// begins when calls flow; no call may fail.
+/// Two replicas of `stock`, which a Job calls while `trouble` is under way; no call may fail.
 fn under_load(shop: &Namespace<'_>, trouble: impl FnOnce()) {
     under_load_of(shop, |object| shop.apply(object), trouble);
 }
@@ -23,27 +20,8 @@ fn under_load_of(shop: &Namespace<'_>, apply: impl Fn(&Value), trouble: impl FnO
     stock["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(20);
     apply(&stock);
     shop.wait_rolled_out("stock");
-    let mut caller = server();
-    caller["args"] = json!([
-        "load",
-        "http",
-        "http://127.0.0.1:3500/v1.0/invoke/stock/method/echo",
-        "--rate=100",
-        "--duration=20s",
-        "--connections=8",
-        "--fail-if=error_rate>0%",
-        "--fail-if=rps<90",
-        "--quiet",
-    ]);
-    apply(&job("load", json!({}), caller));
-    let ready = "--output=jsonpath={.items[*].status.containerStatuses[0].ready}";
-    shop.wait_for(&["get", "pods", "--selector=job-name=load", ready], |it| it == "true");
-    thread::sleep(Duration::from_secs(3));
-    trouble();
-    let ended = ["get", "job/load", "--output=jsonpath={.status.conditions[*].type}"];
-    let ended = shop.wait_for(&ended, |it| it.contains("Complete") || it.contains("Failed"));
-    let report = shop.kubectl(&["logs", "job/load", "--container=main"]);
-    assert!(ended.contains("Complete"), "{report}");
+    let calls = calls_during(shop, apply, "stock", 20, trouble);
+    assert!(calls.failed == 0 && calls.answered > 1_800, "{calls:?}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod state;
 mod supervisor;
 mod up;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -121,7 +122,17 @@ pub(crate) fn run_with_tests() -> Result<()> {
     test(&up::Options::default(), None)
 }
 
+/// Runs those of the tests that the words choose, as a test program takes them, with these variables.
+pub(crate) fn run_chosen(words: &[&str], variables: &[(&str, OsString)]) -> Result<()> {
+    requirements::check(&cache::root())?;
+    run_tests(&up::Options::default(), words, variables)
+}
+
 fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
+    run_tests(options, only.as_slice(), &[])
+}
+
+fn run_tests(options: &up::Options, words: &[&str], variables: &[(&str, OsString)]) -> Result<()> {
     let workspace = Workspace::load()?;
     tools::install_for_cluster_tests(&workspace);
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
@@ -133,7 +144,8 @@ fn test(options: &up::Options, only: Option<&str>) -> Result<()> {
         let mut tests = process::cargo();
         tests.args(["test", "--workspace", "--test", "cluster", "--no-fail-fast", "--"]);
         // One after the other: some of them kill machines.
-        tests.args(["--test-threads=1", "--nocapture"]).args(only);
+        tests.args(["--test-threads=1", "--nocapture"]).args(words);
+        tests.envs(variables.iter().map(|(name, value)| (name, value)));
         tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
         tests.env("TOLLWAY_DAPR_DEFINITIONS", proof::dapr::definitions()?);
         process::run(&mut tests)

@@ -10,6 +10,7 @@ mod attacks;
 pub(crate) mod dapr;
 mod failover;
 mod fuzz;
+mod kubernetes;
 mod load;
 mod mutants;
 mod neighbours;
@@ -115,6 +116,13 @@ const PROOFS: &[Proof] = &[
         about: "kills master and agent while neighbours change; writes docs/neighbours-faults.md \
                 (five minutes)",
         run: |workspace, wanted| neighbours::run(workspace, wanted.extent),
+        may_be_quick: true,
+    },
+    Proof {
+        name: "kubernetes",
+        about: "kills parts of a mesh on two real clusters, and measures what it costs them; writes \
+                docs/kubernetes-faults.md (two hours)",
+        run: |workspace, wanted| kubernetes::run(workspace, wanted.extent),
         may_be_quick: true,
     },
     Proof {

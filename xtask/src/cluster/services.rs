@@ -228,6 +228,8 @@ fn kubelet(settings: &Settings, machine: &Machine) -> Value {
         "oomScoreAdj": 0,
         "maxOpenFiles": 20_000,
         "failSwapOn": false,
+        // Tests kill the same container again and again.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         // The host's disk is not the machine's.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {
