@@ -18,7 +18,7 @@ const ROUNDS: &str = "TOLLWAY_CLUSTER_ROUNDS";
 const RECORD: &str = "TOLLWAY_CLUSTER_RECORD";
 
 /// Seconds of calls in a round.
-const SECONDS: u32 = 15;
+const SECONDS: u32 = 12;
 
 fn rounds() -> u32 {
     std::env::var(ROUNDS).map_or(1, |rounds| rounds.parse().unwrap())

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 use tollway_testkit::Cluster;
 
 use crate::support::{
-    Namespace, OwnInstall, calls_during, deployment, kill_control, need_rig, reinstall, server,
-    west,
+    Namespace, OwnInstall, calls_during, deployment, need_rig, reinstall, server, west,
 };
 
 /// Two replicas of `stock`, which a Job calls while `trouble` is under way; no call may fail.
@@ -44,13 +43,6 @@ fn no_call_fails_while_the_install_is_upgraded() {
         let values = ["gateway.resources.requests.cpu=21m", "injector.resources.requests.cpu=11m"];
         reinstall(cluster, &values);
     });
-}
-
-#[test]
-fn no_call_fails_while_the_control_plane_starts_again() {
-    let rig = need_rig!();
-    let shop = Namespace::restricted(west(&rig), "uncontrolled");
-    under_load(&shop, kill_control);
 }
 
 /// A volume on a machine of `a`, of which nothing stays but its folder.

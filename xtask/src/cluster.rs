@@ -122,6 +122,14 @@ pub(crate) fn run_with_tests() -> Result<()> {
     test(&up::Options::default(), None)
 }
 
+/// Builds what the clusters and their tests need, unless they cannot run here.
+pub(crate) fn build() -> Result<()> {
+    let workspace = Workspace::load()?;
+    requirements::check(&cache::root())?;
+    tools::install_for_cluster_tests(&workspace);
+    programs::build(&workspace).map(drop)
+}
+
 /// Runs those of the tests that the words choose, as a test program takes them, with these variables.
 pub(crate) fn run_chosen(words: &[&str], variables: &[(&str, OsString)]) -> Result<()> {
     requirements::check(&cache::root())?;

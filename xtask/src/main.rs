@@ -14,6 +14,7 @@ mod edges;
 mod errors;
 mod fuzz;
 mod go;
+mod idle;
 mod image;
 mod lint;
 mod nextest;

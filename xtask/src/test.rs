@@ -14,6 +14,7 @@ use crate::advisories;
 use crate::cache;
 use crate::cluster;
 use crate::docs;
+use crate::idle;
 use crate::nextest;
 use crate::process::{self, in_ci};
 use crate::proof;
@@ -42,6 +43,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     // the tests: cargo then compiles every dependency once.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     docs::commands(workspace)?;
+    // Tests wait more than they compute: what the last steps need is built meanwhile. An error is one of the
+    // step itself, which builds it again.
+    let prepared = (!options.fast).then(|| idle::spawn(prepare));
     let tests = Some(nextest::all_tests()?);
     let examples = nextest::documented_examples(workspace)?;
     let run =
@@ -53,6 +57,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     eprintln!("skipped: {} tests", skips.len());
     advisories::warn_if_old(workspace)?;
+    if let Some(prepared) = prepared {
+        let _ = prepared.join();
+    }
     let dapr = match options.fast {
         true => Ok(()),
         false => proof::dapr::run_with_tests(workspace, may_administrate()),
@@ -68,6 +75,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Builds the programs of Dapr's suite and of the clusters, as far as they can run here.
+fn prepare() {
+    if may_administrate() {
+        let _ = proof::dapr::build();
+    }
+    let _ = cluster::build();
 }
 
 /// The tests that end within a minute or two, with the tools that are already here.

@@ -33,6 +33,14 @@ const QUICK_S: f64 = 8.0;
 /// Cases that load the machine, or depend on what else it does: none for the short form.
 const UNSTEADY: [&str; 5] = ["fuzz", "memory", "connpool", "resiliency", "metrics"];
 
+/// Builds the suite.
+///
+/// # Errors
+/// It is not to be had here, or does not build.
+pub(crate) fn build() -> Result<()> {
+    Suite::build().map(drop)
+}
+
 /// The short form, as a part of all tests, which have built our program: where the suite is not to be had, a line has the reason.
 ///
 /// # Errors
