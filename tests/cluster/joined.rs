@@ -89,3 +89,34 @@ fn calls_go_on_when_the_gateway_is_replaced() {
     .unwrap();
     here.shell_until("till", line, "200");
 }
+
+/// For who keeps the state of clusters in a repository.
+#[test]
+fn networks_are_joined_by_a_secret() {
+    let rig = need_rig!();
+    let (west, east) = (west(&rig), east(&rig));
+    for (cluster, other) in [(west, "east"), (east, "west")] {
+        if control(cluster, &["join", "list"]).contains(other) {
+            control(cluster, &["join", "remove", other]);
+        }
+    }
+    let bundle = control(east, &["join", "export"]);
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "tollway-joins", "namespace": "tollway"},
+        "stringData": {"broken": "{}", "east": bundle},
+    });
+    west.kubectl_with(&["apply", "-f", "-"], &secret.to_string()).unwrap();
+    let list = ["join", "list", "--json", "--store=/var/lib/tollway/control"];
+    let exec = ["--namespace=tollway", "exec", "tollway-control-0", "--", "/tollway"];
+    let list = [&exec[..], &list].concat();
+    let is_reached = |printed: &str| {
+        let joins: serde_json::Value = serde_json::from_str(printed).unwrap_or_default();
+        joins[0]["network"] == "east" && joins[0]["reachable"] == true
+    };
+    west.wait_for(SOON, &list, is_reached).unwrap();
+    let delete = ["--namespace=tollway", "delete", "secret", "tollway-joins"];
+    west.kubectl(&delete).unwrap();
+    assert!(control(west, &["join", "list"]).contains("east"), "it stays joined");
+}

@@ -62,6 +62,7 @@ pub use options::{
 };
 pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
+pub use peering::bundles::{JoinBundles, NamedBundle};
 pub use pods::{
     Announcing, Asking, Following, PodEvent, PodId, PodOptions, Pods, PodsError, ProvenPod, Proving,
 };

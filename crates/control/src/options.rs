@@ -10,6 +10,7 @@ use tollway_identity::{KeyExchange, SealingKey};
 use tollway_model::{AddressRange, EgressDefault, NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
+use crate::peering::bundles::JoinBundles;
 use crate::pods::PodOptions;
 use crate::resources::Resources;
 
@@ -91,6 +92,9 @@ pub struct Options {
     /// The cluster whose custom resources become objects of this network.
     /// Default none.
     pub resources: Option<Arc<dyn Resources>>,
+    /// Join bundles that are accepted without a command.
+    /// Default none.
+    pub join_bundles: Option<Arc<dyn JoinBundles>>,
     /// Metrics and health over plain HTTP, for this machine or a network that may see them.
     /// Default none.
     pub admin_listen: Option<SocketAddr>,
@@ -242,6 +246,7 @@ impl Options {
             peer_addresses: Vec::new(),
             pods: None,
             resources: None,
+            join_bundles: None,
             admin_listen: None,
             ports_file: None,
             config: watch::channel(RunningConfig::default()).1,

@@ -45,7 +45,8 @@ use crate::metrics::ControlFacts;
 use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
 use crate::options::{ConnectionOptions, FollowOptions, Options, Timing};
 use crate::pace::Paces;
-use crate::peering::{Moves, Peering, PeeringService, join, link};
+use crate::peering::bundles::JoinBundles;
+use crate::peering::{Moves, Peering, PeeringService, bundles, join, link};
 use crate::placement::{PlacementService, Placements, release_lapsed};
 use crate::pods::{Cluster, Lifetimes};
 use crate::registry::{Registrations, RegistryService};
@@ -103,6 +104,7 @@ pub(crate) struct Parts {
     certificate_ttl: Duration,
     cluster: Option<Cluster>,
     resources: Option<Arc<dyn Resources>>,
+    join_bundles: Option<Arc<dyn JoinBundles>>,
     resource_counts: Arc<ResourceCounts>,
     workload_addresses: Vec<AddressRange>,
     timing: Timing,
@@ -225,6 +227,7 @@ impl Parts {
             certificate_ttl,
             cluster: options.pods.clone().map(Cluster::new),
             resources: options.resources.clone(),
+            join_bundles: options.join_bundles.clone(),
             resource_counts: Arc::default(),
             workload_addresses: options.workload_addresses.clone(),
             timing,
@@ -274,6 +277,9 @@ impl Parts {
             background.spawn_until_stop(objects.follow());
         }
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
+        if let Some(kept) = self.join_bundles.clone() {
+            background.spawn_until_stop(bundles::follow(self.peering.clone(), kept));
+        }
         background.spawn(link::supervise(self.peering.clone()));
         let standstill = self.standstill.clone();
         background.spawn_until_stop(async move { standstill.watch().await });

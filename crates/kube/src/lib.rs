@@ -8,9 +8,11 @@
 mod check;
 mod conditions;
 mod events;
+mod follow;
 mod injector;
 mod install;
 mod join;
+mod join_bundles;
 mod lifetimes;
 mod pods;
 mod proof;
@@ -20,6 +22,7 @@ pub use check::{Finding, Grade};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};
 pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
 pub use join::{ExecError, JoinClustersError, JoinOptions, Obstacle, Outcome, Side, join_clusters};
+pub use join_bundles::BundleSecret;
 pub use pods::InjectedApp;
 pub use resources::CustomResources;
 

@@ -110,7 +110,7 @@ impl CustomResources {
             Event::InitApply(object) => ResourceEvent::Listed(self.see(kind, &object)),
             Event::Apply(object) => ResourceEvent::Changed(self.see(kind, &object)),
             Event::Delete(object) => {
-                let name = name(kind, &object);
+                let name = resource_name(kind, &object);
                 self.seen().remove(&name);
                 ResourceEvent::Deleted(name)
             }
@@ -190,7 +190,7 @@ impl Resources for CustomResources {
     }
 }
 
-fn api_resource(kind: ObjectKind) -> ApiResource {
+pub(crate) fn api_resource(kind: ObjectKind) -> ApiResource {
     let KindNames { kind, plural } = kind_names(kind);
     ApiResource {
         group: GROUP.to_owned(),
@@ -201,14 +201,14 @@ fn api_resource(kind: ObjectKind) -> ApiResource {
     }
 }
 
-fn name(kind: ObjectKind, object: &DynamicObject) -> ResourceName {
+pub(crate) fn resource_name(kind: ObjectKind, object: &DynamicObject) -> ResourceName {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, name) = (text(&object.metadata.namespace), text(&object.metadata.name));
     ResourceName { kind, namespace, name }
 }
 
 fn resource(kind: ObjectKind, object: &DynamicObject) -> Resource {
-    let name = name(kind, object);
+    let name = resource_name(kind, object);
     let created = object.metadata.creation_timestamp.as_ref();
     let created = created.and_then(|time| u64::try_from(time.0.as_millisecond()).ok());
     let spec = object.data.get("spec").cloned().unwrap_or_default();

@@ -66,10 +66,12 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "How much is worked on, read, sent or kept for later use at a time; the rest follows.",
         &[
             "control::discovery::PART_BYTES",
+            "control::peering::bundles::LISTS_LIMIT",
             "control::pods::lifetimes::EVENTS_LIMIT",
             "control::resources::EVENTS_LIMIT",
             "control::resources::REPORTS_LIMIT",
             "control::resources::WAITS_LIMIT",
+            "kube::check::judge::NAMED_LIMIT",
             "kube::conditions::NAMED_LIMIT",
             "control::reminders::committer::PAGE_BYTES",
             "http::h2::connection::SPARE_FIELD_BYTES",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_control::{Options, PodOptions};
-use tollway_kube::{Cluster, CustomResources};
+use tollway_kube::{BundleSecret, Cluster, CustomResources};
 use tollway_model::EgressDefault;
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
@@ -24,6 +24,7 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     // Its connections are many, and a shell or a unit gives few descriptors.
     let is_in_kubernetes = settings.kubernetes;
     let follows_resources = settings.kubernetes_resources;
+    let joins = settings.kubernetes_joins.clone();
     let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
     let mut options = Options { config, ..options(settings)? };
     block_on(async {
@@ -31,6 +32,9 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
             let cluster = Cluster::find().await?;
             if follows_resources {
                 options.resources = Some(Arc::new(CustomResources::of(&cluster)));
+            }
+            if let Some(at) = joins {
+                options.join_bundles = Some(Arc::new(BundleSecret::of(&cluster, at)));
             }
             options.pods = Some(PodOptions { pods: Arc::new(cluster), gateways, root });
         }

@@ -2,9 +2,10 @@
 //! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). [`admission`] decides which
 //! network may join, [`gateways`] where it may be reached, [`pace`] how fast it may change things.
 //! [`probe`] asks its gateways whether they live, and [`liveness`] decides by the answers whether it is
-//! withdrawn.
+//! withdrawn. [`bundles`] accepts what an operator keeps in a cluster.
 
 pub(crate) mod admission;
+pub(crate) mod bundles;
 mod counts;
 pub(crate) mod dial;
 pub(crate) mod follow;

@@ -30,7 +30,22 @@ pub(super) struct Seen {
     pub(super) injector: Option<Part>,
     pub(super) root_pin: Option<String>,
     pub(super) webhook: Option<Webhook>,
+    /// None where the cluster has no definitions of them.
+    pub(super) resources: Option<CustomResources>,
 }
+
+/// The custom resources of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CustomResources {
+    pub(super) accepted: usize,
+    /// Kind, namespace and name of those that are not.
+    pub(super) refused: Vec<String>,
+    /// Of which the control plane has not written anything.
+    pub(super) unseen: usize,
+}
+
+/// Resources that are named.
+const NAMED_LIMIT: usize = 10;
 
 /// A workload of an install.
 #[derive(Clone, Debug)]
@@ -92,6 +107,7 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         }
         None => findings.push(note("there is no gateway: this network is joined with no other")),
     }
+    findings.extend(resources(seen.resources.as_ref()));
     match (&seen.injector, &seen.webhook) {
         (Some(injector), Some(webhook)) => {
             findings.extend(workload(
@@ -123,6 +139,34 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
             "of the injector and its MutatingWebhookConfiguration one is missing".to_owned(),
             "apply the install once more".to_owned(),
         )),
+    }
+    findings
+}
+
+fn resources(resources: Option<&CustomResources>) -> Vec<Finding> {
+    let Some(CustomResources { accepted, refused, unseen }) = resources else {
+        return vec![note(
+            "the cluster has no definitions of custom resources: `tollway apply` takes files",
+        )];
+    };
+    let mut findings = Vec::new();
+    if !refused.is_empty() {
+        let (count, total) = (refused.len(), refused.len() + accepted + unseen);
+        let named = refused[..count.min(NAMED_LIMIT)].join(", ");
+        let more = if count > NAMED_LIMIT { " and others" } else { "" };
+        findings.push(bad(
+            format!("{count} of {total} custom resources are not accepted: {named}{more}"),
+            "their condition `Accepted` has the reason: `kubectl describe`".to_owned(),
+        ));
+    }
+    if *unseen > 0 {
+        findings.push(bad(
+            format!("{unseen} custom resources have no status"),
+            "the control plane does not follow them: look at customResources.follow of the chart, and at its log".to_owned(),
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(good(format!("{accepted} custom resources are accepted")));
     }
     findings
 }
@@ -174,6 +218,7 @@ mod tests {
             injector: Some(part(1)),
             root_pin: Some("tollway1-root.west.x".to_owned()),
             webhook: Some(Webhook { is_trusted: true, fails_open: false }),
+            resources: Some(CustomResources { accepted: 3, ..CustomResources::default() }),
         }
     }
 
@@ -191,13 +236,13 @@ mod tests {
     fn a_whole_install_is_good() {
         let findings = judge(&whole(), "tollway", "0.1.0");
         assert!(findings.iter().all(|finding| finding.grade == Grade::Good), "{findings:?}");
-        assert_eq!(findings.len(), 6);
+        assert_eq!(findings.len(), 7);
     }
 
     #[test]
     fn whatever_is_missing_is_named_with_what_to_do() {
         type Breaking = fn(&mut Seen);
-        let broken: [(&str, Breaking); 7] = [
+        let broken: [(&str, Breaking); 9] = [
             ("no native sidecars", |seen| seen.kubernetes = (1, 28)),
             ("no control plane in namespace tollway", |seen| seen.control = None),
             ("control plane: 0 of 1", |seen| seen.control = Some(part(0))),
@@ -206,6 +251,14 @@ mod tests {
             ("one is missing", |seen| seen.webhook = None),
             ("does not know the injector", |seen| {
                 seen.webhook = Some(Webhook { is_trusted: false, fails_open: false });
+            }),
+            ("1 of 3 custom resources are not accepted: policy shop/a", |seen| {
+                let refused = vec!["policy shop/a".to_owned()];
+                seen.resources = Some(CustomResources { accepted: 2, refused, unseen: 0 });
+            }),
+            ("2 custom resources have no status", |seen| {
+                let resources = CustomResources { unseen: 2, ..CustomResources::default() };
+                seen.resources = Some(resources);
             }),
         ];
         for (words, breaking) in broken {
@@ -218,8 +271,9 @@ mod tests {
 
     #[test]
     fn what_may_be_meant_is_a_note() {
-        let noted: [fn(&mut Seen); 3] = [
+        let noted: [fn(&mut Seen); 4] = [
             |seen| seen.gateway = None,
+            |seen| seen.resources = None,
             |seen| (seen.injector, seen.webhook) = (None, None),
             |seen| seen.webhook = Some(Webhook { is_trusted: true, fails_open: true }),
         ];

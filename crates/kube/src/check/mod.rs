@@ -6,9 +6,12 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
 use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use tollway_model::ObjectKind;
 
+use self::judge::{CustomResources, Part, Seen, Webhook, judge};
 pub use self::judge::{Finding, Grade};
-use self::judge::{Part, Seen, Webhook, judge};
+use crate::resources::{api_resource, resource_name};
 use crate::{Cluster, ROOT_PIN_KEY};
 
 impl Cluster {
@@ -35,9 +38,40 @@ impl Cluster {
             injector: deployment("tollway-injector").await?,
             root_pin: root.and_then(|data| data.get(ROOT_PIN_KEY).cloned()),
             webhook: hook.map(|hook| webhook(&hook)),
+            resources: self.resources_seen().await?,
         };
         Ok(judge(&seen, namespace, version))
     }
+}
+
+impl Cluster {
+    /// What the status of every custom resource says; `None` where the cluster does not define them.
+    async fn resources_seen(&self) -> Result<Option<CustomResources>, kube::Error> {
+        let mut seen = CustomResources::default();
+        for kind in ObjectKind::ALL {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &api_resource(kind));
+            let listed = match api.list(&ListParams::default()).await {
+                Ok(listed) => listed,
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            for object in &listed.items {
+                match is_accepted(object) {
+                    Some(true) => seen.accepted += 1,
+                    Some(false) => seen.refused.push(resource_name(kind, object).to_string()),
+                    None => seen.unseen += 1,
+                }
+            }
+        }
+        Ok(Some(seen))
+    }
+}
+
+/// What the condition `Accepted` says.
+fn is_accepted(object: &DynamicObject) -> Option<bool> {
+    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
+    let accepted = conditions.iter().find(|condition| condition["type"] == "Accepted")?;
+    Some(accepted["status"] == "True")
 }
 
 fn part_of_set(set: &StatefulSet) -> Part {

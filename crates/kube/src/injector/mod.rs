@@ -2,12 +2,11 @@
 //!
 //! `server` takes reviews and `admission` answers them; what is added is decided in the crate `inject`.
 //! `reconcile` makes the certificate, keeps it in a Secret that replicas share, and has the API server trust
-//! it; `certificate` decides when. `follow` watches single objects.
+//! it; `certificate` decides when.
 
 mod admission;
 mod certificate;
 mod dapr;
-mod follow;
 mod reconcile;
 mod server;
 
@@ -30,8 +29,8 @@ use tracing::{info, warn};
 
 use self::admission::Outcome;
 use self::dapr::DaprReader;
-use self::follow::{Seen, follow};
 use crate::events::{Events, Source};
+use crate::follow::{Seen, follow};
 use crate::{Cluster, ROOT_PIN_KEY};
 
 /// What its events are.

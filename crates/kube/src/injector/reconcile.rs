@@ -15,8 +15,8 @@ use tollway_model::{KubeName, chain};
 use tracing::{info, warn};
 
 use super::certificate::{Plan, WebhookCredentials, carry_out, plan, server_config};
-use super::follow::{Seen, follow};
 use super::{Shared, unix_s};
+use crate::follow::{Seen, follow};
 
 /// The clock is asked again after this, whatever the plan is: it may have been set.
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_secs(3600);

@@ -171,9 +171,9 @@ mod tests {
 
     use super::super::certificate::{Plan, WebhookCredentials, carry_out, server_config};
     use super::super::dapr::DaprReader;
-    use super::super::follow::Seen;
     use super::*;
     use crate::events::Events;
+    use crate::follow::Seen;
 
     const NAME: &str = "tollway-injector.tollway.svc";
 

@@ -84,6 +84,10 @@ pub struct Control {
     /// TrafficPolicy, Failover and Egress of every namespace.
     #[setting(needs(&["kubernetes"]))]
     pub kubernetes_resources: bool,
+    /// The Secret whose keys have join bundles of other networks: each is accepted as soon as it is
+    /// there [default: none].
+    #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]
+    pub kubernetes_joins: Option<KubeName>,
     /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
     /// keeps what is recorded today from computers to come.
     #[setting()]
