@@ -1,15 +1,68 @@
-//! Follows one object of a cluster by a watch.
+//! Follows objects of a cluster by watches.
 
 use std::fmt::Debug;
-use std::pin::pin;
+use std::pin::Pin;
 
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio_stream::StreamExt as _;
-use tracing::warn;
+use tokio_stream::{Stream, StreamExt as _};
+use tracing::{debug, info, warn};
+
+/// What is followed, for the log, and what it means that it cannot be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Followed<'a> {
+    pub(crate) what: &'a str,
+    pub(crate) meanwhile: &'a str,
+    pub(crate) hint: &'a str,
+}
+
+/// A watch. One that ends begins again, after pauses that grow; the log has one line when it cannot be had, and
+/// one when it is back.
+pub(crate) struct Watch<'a, K> {
+    events: Pin<Box<dyn Stream<Item = Result<Event<K>, watcher::Error>> + Send>>,
+    followed: Followed<'a>,
+    is_away: bool,
+}
+
+impl<'a, K> Watch<'a, K>
+where
+    K: Resource<DynamicType: Clone> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    pub(crate) fn new(api: Api<K>, config: Config, followed: Followed<'a>) -> Self {
+        let events = Box::pin(watcher(api, config).default_backoff());
+        Self { events, followed, is_away: false }
+    }
+
+    /// The next event; it is there as soon as the API server answers.
+    pub(crate) async fn next(&mut self) -> Option<Event<K>> {
+        let Followed { what, meanwhile, hint } = self.followed;
+        loop {
+            match self.events.next().await? {
+                Ok(event) => {
+                    if self.is_away && !matches!(event, Event::Init) {
+                        self.is_away = false;
+                        info!(what, "it is followed again");
+                    }
+                    return Some(event);
+                }
+                Err(error) if self.is_away => {
+                    debug!(what, error = tollway_model::chain(&error), "it cannot be followed yet");
+                }
+                Err(error) => {
+                    self.is_away = true;
+                    let error = tollway_model::chain(&error);
+                    warn!(
+                        what,
+                        error, meanwhile, hint, "it cannot be followed now; it is tried again"
+                    );
+                }
+            }
+        }
+    }
+}
 
 /// An object as it is now.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -30,27 +83,26 @@ impl<K> Seen<K> {
     }
 }
 
-/// Keeps `seen` current until it is dropped. Watches that end begin again, after pauses that grow.
+/// Keeps `seen` current until it is dropped.
 pub(crate) async fn follow<K>(api: Api<K>, name: &str, seen: &watch::Sender<Seen<K>>)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let kind = K::kind(&());
+    let what = format!("{} {name}", K::kind(&()));
+    let followed = Followed {
+        what: &what,
+        meanwhile: "its changes have no effect",
+        hint: "it needs the rights to list and watch it",
+    };
     let only = Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = pin!(watcher(api, only).default_backoff());
-    let mut listed = Seen::Absent;
+    let (mut events, mut listed) = (Watch::new(api, only, followed), Seen::Absent);
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => listed = Seen::Absent,
-            Ok(Event::InitApply(object)) => listed = Seen::There(object),
-            Ok(Event::InitDone) => drop(seen.send_replace(std::mem::take(&mut listed))),
-            Ok(Event::Apply(object)) => drop(seen.send_replace(Seen::There(object))),
-            Ok(Event::Delete(_)) => drop(seen.send_replace(Seen::Absent)),
-            Err(error) => {
-                let error = tollway_model::chain(&error);
-                let hint = format!("it needs the rights to list and watch this {kind}");
-                warn!(%error, hint, name, "a {kind} cannot be followed; it tries again");
-            }
+            Event::Init => listed = Seen::Absent,
+            Event::InitApply(object) => listed = Seen::There(object),
+            Event::InitDone => drop(seen.send_replace(std::mem::take(&mut listed))),
+            Event::Apply(object) => drop(seen.send_replace(Seen::There(object))),
+            Event::Delete(_) => drop(seen.send_replace(Seen::Absent)),
         }
     }
 }

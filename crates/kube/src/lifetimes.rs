@@ -3,53 +3,31 @@
 //! The API server is asked for pods that have not ended, so that one whose phase becomes `Failed` or
 //! `Succeeded` is reported as a deleted one is; and for their metadata alone.
 
-use std::pin::pin;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt as _;
 use tollway_control::PodEvent;
-use tracing::{debug, info, warn};
+
+use crate::follow::{Followed, Watch};
 
 /// Pods that have not ended.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// Reports until the receiver is dropped. A watch that ends begins again, after pauses that grow.
+/// Reports until the receiver is dropped.
 pub(crate) async fn follow(client: Client, events: mpsc::Sender<PodEvent>) {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client);
-    let watched = watcher(pods, Config::default().fields(RUNNING));
-    let mut watched = pin!(watched.default_backoff());
-    let mut is_away = false;
-    while let Some(outcome) = watched.next().await {
-        match outcome {
-            Ok(event) => {
-                if is_away && !matches!(event, Event::Init) {
-                    is_away = false;
-                    info!("pods are followed again");
-                }
-                let Some(event) = reported(&event) else { continue };
-                if events.send(event).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) if is_away => {
-                let error = tollway_model::chain(&error);
-                debug!(error, "pods cannot be followed yet");
-            }
-            Err(error) => {
-                is_away = true;
-                let error = tollway_model::chain(&error);
-                let hint = "it needs the rights to list and watch pods of the cluster";
-                warn!(
-                    error,
-                    hint,
-                    "pods cannot be followed, so registrations of those that are deleted end with their leases; it tries again"
-                );
-            }
+    let followed = Followed {
+        what: "pods of the cluster",
+        meanwhile: "registrations of those that are deleted end with their leases",
+        hint: "it needs the rights to list and watch pods of the cluster",
+    };
+    let mut watch = Watch::new(pods, Config::default().fields(RUNNING), followed);
+    while let Some(event) = watch.next().await {
+        let Some(event) = reported(&event) else { continue };
+        if events.send(event).await.is_err() {
+            return;
         }
     }
 }

@@ -3,26 +3,23 @@
 //! `conditions` makes the status of a report. A status that is there already is not written again.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt as _;
 use tollway_config::manifest::{GROUP, KindNames, VERSION, kind_names, read_resource};
 use tollway_control::{
     Following, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources, Verdict,
 };
 use tollway_model::{ObjectKind, chain};
-use tracing::{debug, info, warn};
 
 use crate::conditions::{State, state};
 use crate::events::{About, Events, Notes, Source};
+use crate::follow::{Followed, Watch};
 use crate::{Cluster, WRITER};
 
 /// Longest specification that is read, as JSON, in bytes. An object of a quarter of it is too large.
@@ -73,32 +70,19 @@ impl CustomResources {
         }
     }
 
-    /// Reports until the receiver is dropped. A watch that ends begins again, after pauses that grow.
+    /// Reports until the receiver is dropped.
     async fn follow_kind(&self, kind: ObjectKind, events: mpsc::Sender<ResourceEvent>) {
         let resources: Api<DynamicObject> = Api::all_with(self.client.clone(), &api_resource(kind));
-        let watched = watcher(resources, Config::default());
-        let mut watched = pin!(watched.default_backoff());
-        let mut is_away = false;
-        while let Some(outcome) = watched.next().await {
-            match outcome {
-                Ok(event) => {
-                    if is_away && !matches!(event, Event::Init) {
-                        is_away = false;
-                        info!(%kind, "custom resources are followed again");
-                    }
-                    if events.send(self.reported(kind, event)).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) if is_away => {
-                    debug!(%kind, error = chain(&error), "custom resources cannot be followed yet");
-                }
-                Err(error) => {
-                    is_away = true;
-                    let error = chain(&error);
-                    let hint = "the cluster needs their definitions, and the control plane the rights to list and watch them";
-                    warn!(%kind, error, hint, "custom resources cannot be followed, so their changes have no effect; it tries again");
-                }
+        let what = format!("custom resources of the kind {}", kind_names(kind).kind);
+        let followed = Followed {
+            what: &what,
+            meanwhile: "their changes have no effect",
+            hint: "the cluster needs their definitions, and the control plane the rights to list and watch them",
+        };
+        let mut watch = Watch::new(resources, Config::default(), followed);
+        while let Some(event) = watch.next().await {
+            if events.send(self.reported(kind, event)).await.is_err() {
+                return;
             }
         }
     }
