@@ -158,6 +158,13 @@ struct Writer {
     dry_run: bool,
 }
 
+impl Written {
+    /// Whether something was stored.
+    pub(crate) fn is_change(&self) -> bool {
+        self.outcomes.iter().any(|(_, outcome)| *outcome != Outcome::Unchanged)
+    }
+}
+
 impl Writer {
     const CLUSTER: Self = Self { origin: ObjectOrigin::Cluster, dry_run: false };
 }

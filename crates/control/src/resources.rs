@@ -6,6 +6,7 @@
 //! no other. Objects that a command has applied are never touched.
 
 mod known;
+mod reports;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,30 +14,43 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tollway_model::{Object, ObjectId, ObjectKind, ObjectName, ObjectScope};
 use tollway_store::Store;
 use tollway_wire::v1::ObjectOrigin;
 use tonic::{Code, Status};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use self::known::{Fate, KnownResources, Step};
+use self::reports::Reports;
 use crate::hub::Hub;
 use crate::objects;
 use crate::pods::Following;
 
 /// Events that wait for the store; the watch waits with more.
 const EVENTS_LIMIT: usize = 256;
-/// Reports that wait for the API server; the store waits with more.
-const REPORTS_LIMIT: usize = 256;
-/// What was refused, and may be accepted once something else has changed, is tried again after this.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// From one look at what is due to the next.
+const TICK: Duration = Duration::from_millis(250);
+/// What is due and done at one tick; the rest is done at the next ones.
+const LOOKS_PER_TICK: usize = 32;
+const TRIES_PER_TICK: usize = 16;
+/// From one look at the sidecars of an object to the next, at first and at most.
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+const LOOKED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 /// Sidecars that have not applied an object after this are named in its status.
 const NAMED_AFTER: Duration = Duration::from_secs(5);
-const NAMED_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Objects for whose sidecars is waited at the same time.
-const WAITS_LIMIT: usize = 16;
+/// What was refused, and may be accepted once something else has changed, is tried again after this, at first
+/// and at most.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(10);
+const TRIED_AGAIN_WITHIN: Duration = Duration::from_secs(300);
+/// For so long after the start sidecars may not have connected yet.
+const SIDECARS_WITHIN: Duration = Duration::from_secs(10);
+/// Time for a report, and from one that failed to the next.
+const REPORT_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Longest reason in a status, in characters.
+const WHY_CHARACTERS: usize = 1_000;
 
 /// What names a custom resource. Not every name of the cluster is one that an object can have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,6 +85,8 @@ pub struct Resource {
     /// The number of its specification.
     pub generation: i64,
     pub created_unix_ms: u64,
+    /// Of the specification, as JSON.
+    pub bytes: usize,
     /// Its object, or what is wrong with the specification.
     pub object: Result<Object, String>,
 }
@@ -178,79 +194,69 @@ impl ResourceObjects {
     /// Runs until it is dropped.
     pub(crate) async fn follow(self) {
         let (sender, events) = mpsc::channel(EVENTS_LIMIT);
-        let (reports, reported) = mpsc::channel(REPORTS_LIMIT);
+        let reports = Arc::<Reports>::default();
         let taking = Taking {
             to: self.clone(),
             known: KnownResources::default(),
-            reports,
-            waits: JoinSet::new(),
-            permits: Arc::new(Semaphore::new(WAITS_LIMIT)),
+            reports: reports.clone(),
+            started: Instant::now(),
+            spreading: BTreeMap::new(),
+            refused: BTreeMap::new(),
             is_unswept: false,
         };
         tokio::join!(
             self.resources.follow(sender),
             taking.run(events),
-            report(self.resources.clone(), reported)
+            reports.send_to(self.resources.clone())
         );
     }
 }
 
-async fn report(resources: Arc<dyn Resources>, mut reported: mpsc::Receiver<ResourceStatus>) {
-    let mut is_away = false;
-    while let Some(status) = reported.recv().await {
-        match resources.report(&status).await {
-            Ok(()) => is_away = false,
-            Err(error) if is_away => {
-                debug!(resource = %status.name, error, "its status is not written")
-            }
-            Err(error) => {
-                is_away = true;
-                warn!(resource = %status.name, error, "the status of custom resources cannot be written; they are in effect all the same");
-            }
-        }
-    }
-}
-
-/// An object whose sidecars have been looked at.
-struct Looked {
-    name: ResourceName,
+/// An object that some sidecars have not applied.
+struct Spreading {
     generation: i64,
     scopes: BTreeSet<ObjectScope>,
     revision: u64,
-    sidecars: u32,
-    lagging: Vec<String>,
+    since: Instant,
+    look_at: Instant,
+    pause: Duration,
+}
+
+/// A resource that was refused.
+struct Refused {
+    try_at: Instant,
+    pause: Duration,
+    why: String,
 }
 
 /// Takes events, one after the other.
 struct Taking {
     to: ResourceObjects,
     known: KnownResources,
-    reports: mpsc::Sender<ResourceStatus>,
-    /// One for each object that some sidecars have not applied.
-    waits: JoinSet<Looked>,
-    permits: Arc<Semaphore>,
+    reports: Arc<Reports>,
+    started: Instant,
+    /// One for each object at most: a newer specification takes the place of the one before.
+    spreading: BTreeMap<ResourceName, Spreading>,
+    refused: BTreeMap<ResourceName, Refused>,
     /// Whether an object without a resource could not be removed.
     is_unswept: bool,
 }
 
 impl Taking {
     async fn run(mut self, mut events: mpsc::Receiver<ResourceEvent>) {
-        let mut tries = tokio::time::interval(TRIED_AGAIN_AFTER);
-        tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // What others change comes before what is tried again.
+                biased;
                 event = events.recv() => {
                     let Some(event) = event else { return };
                     for step in self.known.note(event) {
                         self.act(step).await;
                     }
                 }
-                Some(looked) = self.waits.join_next() => {
-                    if let Ok(looked) = looked {
-                        self.note_looked(looked).await;
-                    }
-                }
-                _ = tries.tick() => self.try_again().await,
+                _ = ticks.tick() => self.do_due().await,
             }
             self.to.counts.set(self.known.counts());
         }
@@ -258,22 +264,34 @@ impl Taking {
 
     async fn act(&mut self, step: Step) {
         match step {
-            Step::Write(name) => self.write(name).await,
-            Step::Report(name, why) => {
-                let reason = RefusalReason::Invalid;
-                self.refuse(name, reason, why).await;
+            Step::Write(name) => {
+                self.refused.remove(&name);
+                self.write(name).await;
+            }
+            Step::Report(name, reason, why) => {
+                self.spreading.remove(&name);
+                self.refuse(name, reason, why);
             }
             Step::Remove(id) => self.remove(&id).await,
             Step::RemoveOthers(kind) => self.remove_others(kind).await,
         }
     }
 
-    async fn try_again(&mut self) {
-        for name in self.known.refused() {
-            self.write(name).await;
+    /// Looks at sidecars, and tries again, as far as it is time: the longest due come first.
+    async fn do_due(&mut self) {
+        let now = Instant::now();
+        for name in due(&self.spreading, now, LOOKS_PER_TICK, |spreading| spreading.look_at) {
+            self.look(name, now).await;
+        }
+        for name in due(&self.refused, now, TRIES_PER_TICK, |refused| refused.try_at) {
+            if self.known.is_refused(&name) {
+                self.write(name).await;
+            } else {
+                self.refused.remove(&name);
+            }
         }
         if std::mem::take(&mut self.is_unswept) {
-            for kind in self.known.counts().into_keys() {
+            for kind in self.known.complete() {
                 self.remove_others(kind).await;
             }
         }
@@ -283,15 +301,19 @@ impl Taking {
         let Some((object, created, generation)) = self.known.object(&name) else { return };
         let ResourceObjects { store, hub, .. } = &self.to;
         match objects::apply_of_cluster(store, hub, object, created).await {
-            Ok(objects::Written { revision, scopes, .. }) => {
+            Ok(written) => {
                 self.known.set_fate(&name, Fate::Stored);
-                let (sidecars, lagging) =
-                    self.to.hub.applied(&scopes, revision, Duration::ZERO).await;
-                if lagging.is_empty() {
-                    self.accept(name, generation, revision, sidecars, Some(lagging)).await;
-                } else {
-                    self.accept(name.clone(), generation, revision, sidecars, None).await;
-                    self.wait(name, generation, scopes, revision, NAMED_AFTER);
+                self.refused.remove(&name);
+                let is_change = written.is_change();
+                let objects::Written { revision, scopes, .. } = written;
+                let (now, pause) = (Instant::now(), LOOKED_AGAIN_AFTER);
+                // What is as it was has its status from before, unless it turns out to be another one.
+                let look_at = if is_change { now } else { now.max(self.started + SIDECARS_WITHIN) };
+                let spreading =
+                    Spreading { generation, scopes, revision, since: look_at, look_at, pause };
+                self.spreading.insert(name.clone(), spreading);
+                if is_change {
+                    self.look(name, now).await;
                 }
             }
             Err(status) => {
@@ -303,62 +325,56 @@ impl Taking {
                     | RefusalReason::Unavailable => Fate::Refused,
                 };
                 self.known.set_fate(&name, fate);
-                self.refuse(name, reason, status.message().to_owned()).await;
+                self.refuse(name, reason, status.message().to_owned());
             }
         }
     }
 
-    fn wait(
-        &mut self,
-        name: ResourceName,
-        generation: i64,
-        scopes: BTreeSet<ObjectScope>,
-        revision: u64,
-        within: Duration,
-    ) {
-        let (hub, permits) = (self.to.hub.clone(), self.permits.clone());
-        self.waits.spawn(async move {
-            let _permit = permits.acquire_owned().await;
-            let (sidecars, lagging) = hub.applied(&scopes, revision, within).await;
-            Looked { name, generation, scopes, revision, sidecars, lagging }
-        });
-    }
-
-    async fn note_looked(&mut self, looked: Looked) {
-        let Looked { name, generation, scopes, revision, sidecars, lagging } = looked;
+    /// Reports how far an object has spread, and looks again later where it is not everywhere.
+    async fn look(&mut self, name: ResourceName, now: Instant) {
+        let Some(spreading) = self.spreading.get_mut(&name) else { return };
+        let Spreading { generation, revision, since, .. } = *spreading;
         if self.known.generation(&name) != Some(generation) {
-            // Another specification has taken its place.
+            self.spreading.remove(&name);
             return;
         }
-        let is_everywhere = lagging.is_empty();
-        self.accept(name.clone(), generation, revision, sidecars, Some(lagging)).await;
-        if !is_everywhere {
-            self.wait(name, generation, scopes, revision, NAMED_AGAIN_AFTER);
+        let scopes = &spreading.scopes;
+        let (sidecars, lagging) = self.to.hub.applied(scopes, revision, Duration::ZERO).await;
+        // None may have connected yet.
+        let is_early = sidecars == 0 && now < self.started + SIDECARS_WITHIN;
+        let lagging = if is_early || (!lagging.is_empty() && now < since + NAMED_AFTER) {
+            None
+        } else {
+            Some(lagging)
+        };
+        if lagging.as_ref().is_some_and(Vec::is_empty) {
+            self.spreading.remove(&name);
+        } else {
+            spreading.pause = (spreading.pause * 2).min(LOOKED_AGAIN_WITHIN);
+            spreading.look_at = now + spreading.pause;
+            if lagging.is_none() {
+                spreading.look_at = spreading.look_at.min(since + NAMED_AFTER).max(now + TICK);
+            }
         }
-    }
-
-    async fn accept(
-        &self,
-        name: ResourceName,
-        generation: i64,
-        revision: u64,
-        sidecars: u32,
-        lagging: Option<Vec<String>>,
-    ) {
         let verdict = Verdict::Accepted { revision, sidecars, lagging };
-        self.report(ResourceStatus { name, generation, verdict }).await;
+        self.reports.add(ResourceStatus { name, generation, verdict });
     }
 
-    async fn refuse(&self, name: ResourceName, reason: RefusalReason, why: String) {
+    fn refuse(&mut self, name: ResourceName, reason: RefusalReason, why: String) {
         let Some(generation) = self.known.generation(&name) else { return };
-        info!(resource = %name, generation, ?reason, why, "a custom resource is not accepted");
+        let why: String = why.chars().take(WHY_CHARACTERS).collect();
+        let former = self.refused.remove(&name);
+        if former.as_ref().is_none_or(|former| former.why != why) {
+            info!(resource = %name, generation, ?reason, why, "a custom resource is not accepted");
+        }
+        if self.known.is_refused(&name) {
+            let pause = former.map_or(TRIED_AGAIN_AFTER, |former| former.pause * 2);
+            let pause = pause.min(TRIED_AGAIN_WITHIN);
+            let refused = Refused { try_at: Instant::now() + pause, pause, why: why.clone() };
+            self.refused.insert(name.clone(), refused);
+        }
         let verdict = Verdict::Refused { reason, why };
-        self.report(ResourceStatus { name, generation, verdict }).await;
-    }
-
-    async fn report(&self, status: ResourceStatus) {
-        // Both ends are dropped together.
-        let _ = self.reports.send(status).await;
+        self.reports.add(ResourceStatus { name, generation, verdict });
     }
 
     async fn remove_others(&mut self, kind: ObjectKind) {
@@ -375,6 +391,9 @@ impl Taking {
     }
 
     async fn remove(&mut self, id: &ObjectId) {
+        let name = ResourceName::of(id);
+        self.spreading.remove(&name);
+        self.refused.remove(&name);
         let present =
             self.to.hub.read(|catalogue| catalogue.objects().get(id).map(|stored| stored.origin));
         if present != Some(Some(ObjectOrigin::Cluster)) {
@@ -386,4 +405,17 @@ impl Taking {
             self.is_unswept = true;
         }
     }
+}
+
+/// The names of what is due, at most so many: those that are due for longest.
+fn due<T>(
+    of: &BTreeMap<ResourceName, T>,
+    now: Instant,
+    most: usize,
+    at: impl Fn(&T) -> Instant,
+) -> Vec<ResourceName> {
+    let mut due: Vec<_> =
+        of.iter().map(|(name, one)| (at(one), name)).filter(|(at, _)| *at <= now).collect();
+    due.sort_unstable();
+    due.into_iter().take(most).map(|(_, name)| name.clone()).collect()
 }

@@ -96,7 +96,7 @@ fn closed(of: &str, generation: i64) -> Resource {
         deny: Vec::new(),
     };
     let object = Ok(Object::Policy(Arc::new(policy)));
-    Resource { name: name(of), generation, created_unix_ms: 5, object }
+    Resource { name: name(of), generation, created_unix_ms: 5, bytes: 100, object }
 }
 
 async fn names(network: &mut Network) -> Vec<String> {

@@ -79,6 +79,7 @@ async fn write(client: Client, source: Source, mut arriving: mpsc::Receiver<Note
     while let Some(Notes { about, texts }) = arriving.recv().await {
         let events: Api<Event> = Api::namespaced(client.clone(), &about.namespace);
         for text in texts {
+            let text: String = text.chars().take(TEXT_CHARACTERS).collect();
             if !known.is_new(&about, &text) {
                 continue;
             }
@@ -157,7 +158,7 @@ fn event(source: Source, about: &About, text: &str) -> Event {
         },
         type_: Some("Warning".to_owned()),
         reason: Some(source.reason.to_owned()),
-        message: Some(text.chars().take(TEXT_CHARACTERS).collect()),
+        message: Some(text.to_owned()),
         source: Some(EventSource { component: Some(source.component.to_owned()), host: None }),
         first_timestamp: now.clone(),
         last_timestamp: now,

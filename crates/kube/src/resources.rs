@@ -24,6 +24,8 @@ use crate::{Cluster, WRITER};
 
 /// Longest specification that is read, as JSON, in bytes. An object of a quarter of it is too large.
 const SPECIFICATION_BYTES: usize = 256 << 10;
+/// Resources in one answer to a list: each may have 1.5 MB.
+const RESOURCES_PER_PAGE: u32 = 20;
 /// What its events are.
 const EVENTS: Source = Source { component: "tollway-control", reason: "NotAccepted" };
 
@@ -79,7 +81,8 @@ impl CustomResources {
             meanwhile: "their changes have no effect",
             hint: "the cluster needs their definitions, and the control plane the rights to list and watch them",
         };
-        let mut watch = Watch::new(resources, Config::default(), followed);
+        let pages = Config::default().page_size(RESOURCES_PER_PAGE);
+        let mut watch = Watch::new(resources, pages, followed);
         while let Some(event) = watch.next().await {
             if events.send(self.reported(kind, event)).await.is_err() {
                 return;
@@ -206,6 +209,7 @@ fn resource(kind: ObjectKind, object: &DynamicObject) -> Resource {
     Resource {
         generation: object.metadata.generation.unwrap_or_default(),
         created_unix_ms: created.unwrap_or_default(),
+        bytes,
         object: read,
         name,
     }

@@ -101,12 +101,21 @@ pub(super) fn run(workspace: &Workspace, wanted: &Wanted<'_>) -> Result<()> {
     }
     let (measured, ran) = measure(root, &["--release"], None, false)?;
     let mut record = json!({ "run": facts(root, "release")?, "measured": measured });
-    if let Some(program) = wanted.before {
+    match wanted.before {
         // A former program breaks promises, which are in its record.
-        record["before"] = measure(root, &["--release"], Some(program), false)?.0;
+        Some(program) => record["before"] = measure(root, &["--release"], Some(program), false)?.0,
+        // What was measured of it stays as it was.
+        None => record["before"] = recorded(root)?["before"].take(),
     }
     publish(root, (RECORD, &record), (PAGE, &page(&record)?))?;
     ran
+}
+
+/// What an earlier run has measured.
+fn recorded(root: &Path) -> Result<Value> {
+    let text =
+        std::fs::read_to_string(root.join(RECORD)).with_context(|| format!("no {RECORD}"))?;
+    serde_json::from_str(&text).with_context(|| format!("{RECORD} is not JSON"))
 }
 
 /// The record, and whether every promise holds: a broken one fails the run and is in the record all

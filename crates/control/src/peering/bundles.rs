@@ -1,5 +1,5 @@
 //! Join bundles that an operator keeps in a cluster, in place of commands: each is accepted as soon as it is
-//! there, and again where its network has moved its gateways.
+//! there, unless its network is joined.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,8 +20,9 @@ use crate::pods::Following;
 const LISTS_LIMIT: usize = 1;
 /// Bundles of one list; the rest is left out.
 const BUNDLES_LIMIT: usize = 256;
-/// A bundle that could not be accepted is tried again after this.
+/// Bundles that could not be accepted are tried again after this, at first and at most.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(10);
+const TRIED_AGAIN_WITHIN: Duration = Duration::from_secs(300);
 
 /// A join bundle of an operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,17 +51,19 @@ pub(crate) async fn follow(peering: Arc<Peering>, kept: Arc<dyn JoinBundles>) {
 async fn accept_all(peering: Arc<Peering>, mut lists: mpsc::Receiver<Vec<NamedBundle>>) {
     let mut open: Vec<NamedBundle> = Vec::new();
     let mut complaints = BTreeSet::new();
-    let mut tries = tokio::time::interval(TRIED_AGAIN_AFTER);
-    tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut pause = TRIED_AGAIN_AFTER;
     loop {
         tokio::select! {
             list = lists.recv() => {
                 let Some(list) = list else { return };
                 complaints.clear();
+                pause = TRIED_AGAIN_AFTER;
                 open = list;
                 open.truncate(BUNDLES_LIMIT);
             }
-            _ = tries.tick(), if !open.is_empty() => {}
+            () = tokio::time::sleep(pause), if !open.is_empty() => {
+                pause = (pause * 2).min(TRIED_AGAIN_WITHIN);
+            }
         }
         let mut later = Vec::new();
         for bundle in open {
@@ -117,10 +120,10 @@ fn when_issued(file: &[u8]) -> Option<JoinBundle> {
     JoinBundle::verify(file, stated.get("issued_at_unix_ms")?.as_u64()?).ok()
 }
 
-/// Whether a bundle has nothing new.
+/// Whether the network of a bundle is joined. Where its gateways are is then known from elsewhere, and may have
+/// changed since the bundle was made.
 fn is_joined(catalogue: &Catalogue, bundle: &JoinBundle) -> bool {
-    let trust = catalogue.find_peer(&bundle.network).and_then(Peer::joined);
-    trust.is_some_and(|trust| trust.bundle_gateways == bundle.gateways)
+    catalogue.find_peer(&bundle.network).and_then(Peer::joined).is_some()
 }
 
 /// Whether the same bundle can never be accepted here, as long as everything else stays as it is.

@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollway_model::{Object, ObjectId, ObjectKind};
+use tollway_wire::{RESOURCE_BYTES_PER_NAMESPACE_LIMIT, RESOURCES_PER_NAMESPACE_LIMIT};
 
-use super::{Resource, ResourceEvent, ResourceName};
+use super::{RefusalReason, Resource, ResourceEvent, ResourceName};
+
+/// Bytes of the specifications of one kind in one namespace, as JSON: those of objects are fewer.
+const SPECIFICATIONS_BYTES: usize = 2 * RESOURCE_BYTES_PER_NAMESPACE_LIMIT;
 
 /// The resources that the cluster has reported.
 #[derive(Default, Debug)]
@@ -14,12 +18,16 @@ pub(crate) struct KnownResources {
     listing: BTreeMap<ObjectKind, BTreeSet<ResourceName>>,
     /// Kinds whose resources have all been reported once.
     complete: BTreeSet<ObjectKind>,
+    /// By kind and namespace: how many are held with their object, and the bytes of their specifications.
+    held: BTreeMap<(ObjectKind, String), (usize, usize)>,
 }
 
 #[derive(Debug)]
 struct Known {
     generation: i64,
-    read: Result<(Object, u64), String>,
+    /// Of the specification that is held with its object; 0 for one that is not.
+    bytes: usize,
+    read: Result<(Object, u64), (RefusalReason, String)>,
     fate: Fate,
 }
 
@@ -41,8 +49,8 @@ pub(crate) enum Fate {
 pub(crate) enum Step {
     /// Write its object, [`KnownResources::object`].
     Write(ResourceName),
-    /// Report that it cannot be read.
-    Report(ResourceName, String),
+    /// Report why it has no object.
+    Report(ResourceName, RefusalReason, String),
     /// Remove the object of a resource that has been deleted.
     Remove(ObjectId),
     /// Remove the objects of this kind that come from the cluster and have no resource any more.
@@ -66,21 +74,49 @@ impl KnownResources {
             ResourceEvent::Changed(resource) => self.take(resource),
             ResourceEvent::ListEnds(kind) => {
                 if let Some(listed) = self.listing.remove(&kind) {
-                    self.by_name.retain(|name, _| name.kind != kind || listed.contains(name));
+                    let of_kind = self.by_name.keys().filter(|name| name.kind == kind);
+                    let gone: Vec<_> =
+                        of_kind.filter(|name| !listed.contains(name)).cloned().collect();
+                    gone.iter().for_each(|name| self.forget(name));
                 }
                 self.complete.insert(kind);
                 vec![Step::RemoveOthers(kind)]
             }
             ResourceEvent::Deleted(name) => {
-                let known = self.by_name.remove(&name);
-                known.and_then(|_| name.id()).map(Step::Remove).into_iter().collect()
+                let is_known = self.by_name.contains_key(&name);
+                self.forget(&name);
+                let id = name.id().filter(|_| is_known);
+                id.map(Step::Remove).into_iter().collect()
             }
         }
     }
 
+    fn forget(&mut self, name: &ResourceName) {
+        let Some(known) = self.by_name.remove(name) else { return };
+        let share = (name.kind, name.namespace.clone());
+        if let (true, Some((count, bytes))) = (known.bytes > 0, self.held.get_mut(&share)) {
+            (*count, *bytes) = (*count - 1, *bytes - known.bytes);
+            if *count == 0 {
+                self.held.remove(&share);
+            }
+        }
+    }
+
+    /// Counts a specification with those of its namespace. False if there is no space for it.
+    fn hold(&mut self, name: &ResourceName, bytes: usize) -> bool {
+        let share = self.held.entry((name.kind, name.namespace.clone())).or_default();
+        let (count, sum) = (share.0 + 1, share.1 + bytes);
+        let fits = count <= RESOURCES_PER_NAMESPACE_LIMIT && sum <= SPECIFICATIONS_BYTES;
+        if fits {
+            *share = (count, sum);
+        }
+        fits
+    }
+
     fn take(&mut self, resource: Resource) -> Vec<Step> {
-        let Resource { name, generation, created_unix_ms, object } = resource;
+        let Resource { name, generation, created_unix_ms, bytes, object } = resource;
         let read = object.map(|object| (object, created_unix_ms));
+        let read = read.map_err(|why| (RefusalReason::Invalid, why));
         if let Some(known) = self.by_name.get(&name)
             && known.read == read
         {
@@ -92,11 +128,27 @@ impl KnownResources {
                 return Vec::new();
             }
         }
+        self.forget(&name);
+        let bytes = bytes.max(1);
+        let (read, bytes) = match read {
+            Ok(read) if self.hold(&name, bytes) => (Ok(read), bytes),
+            Ok(_) => {
+                let why = format!(
+                    "a namespace has at most {RESOURCES_PER_NAMESPACE_LIMIT} resources of a kind, \
+                     whose specifications have {SPECIFICATIONS_BYTES} bytes together; delete some, \
+                     and then change this one in any way"
+                );
+                (Err((RefusalReason::LimitReached, why)), 0)
+            }
+            Err(why) => (Err(why), 0),
+        };
         let (fate, step) = match &read {
             Ok(_) => (Fate::Waits, Step::Write(name.clone())),
-            Err(why) => (Fate::Unreadable, Step::Report(name.clone(), why.clone())),
+            Err((reason, why)) => {
+                (Fate::Unreadable, Step::Report(name.clone(), *reason, why.clone()))
+            }
         };
-        self.by_name.insert(name, Known { generation, read, fate });
+        self.by_name.insert(name, Known { generation, bytes, read, fate });
         vec![step]
     }
 
@@ -119,10 +171,14 @@ impl KnownResources {
         }
     }
 
-    /// Those that were refused, to be tried again.
-    pub(crate) fn refused(&self) -> Vec<ResourceName> {
-        let refused = self.by_name.iter().filter(|(_, known)| known.fate == Fate::Refused);
-        refused.map(|(name, _)| name.clone()).collect()
+    /// Whether it was refused, and is to be tried again.
+    pub(crate) fn is_refused(&self, name: &ResourceName) -> bool {
+        self.by_name.get(name).is_some_and(|known| known.fate == Fate::Refused)
+    }
+
+    /// Kinds whose resources are all known.
+    pub(crate) fn complete(&self) -> Vec<ObjectKind> {
+        self.complete.iter().copied().collect()
     }
 
     /// Whether an object of the cluster has a resource. A resource that cannot be read keeps what it was.
@@ -173,6 +229,7 @@ mod tests {
             name: name(text),
             generation,
             created_unix_ms: 5,
+            bytes: 100,
             object: Ok(policy(text, mode)),
         }
     }
@@ -227,7 +284,7 @@ mod tests {
         let mut known = KnownResources::default();
         let broken = Resource { object: Err("odd".into()), ..resource("b", 2, Mode::Enforce) };
         let steps = listed(&mut known, vec![broken, resource("a", 1, Mode::Enforce)]);
-        let report = Step::Report(name("b"), "odd".into());
+        let report = Step::Report(name("b"), RefusalReason::Invalid, "odd".into());
         let others = Step::RemoveOthers(ObjectKind::Policy);
         assert_eq!(steps, [report, Step::Write(name("a")), others]);
         assert!(known.has(&name("b").id().unwrap()) && known.object(&name("b")).is_none());
@@ -249,12 +306,38 @@ mod tests {
         known.set_fate(&name("a"), Fate::Stored);
         known.set_fate(&name("b"), Fate::Refused);
         known.set_fate(&name("gone"), Fate::Refused);
-        assert_eq!(known.refused(), [name("b")]);
+        assert!(known.is_refused(&name("b")) && !known.is_refused(&name("a")));
         assert_eq!(known.counts(), BTreeMap::from([(ObjectKind::Policy, (1, 1))]));
         assert_eq!(
             known.note(ResourceEvent::Changed(resource("b", 2, Mode::Shadow))),
             [Step::Write(name("b"))]
         );
-        assert_eq!(known.refused(), []);
+        assert!(!known.is_refused(&name("b")) && !known.is_refused(&name("gone")));
+        assert_eq!(known.complete(), [ObjectKind::Policy]);
+    }
+
+    /// The harm: who may write resources in one namespace fills the memory of the control plane.
+    #[test]
+    fn so_many_resources_of_a_namespace_are_held() {
+        let mut known = KnownResources::default();
+        let limit = RESOURCES_PER_NAMESPACE_LIMIT;
+        let all = (0..=limit).map(|number| resource(&format!("p{number}"), 1, Mode::Enforce));
+        let steps = listed(&mut known, all.collect());
+        let last = name(&format!("p{limit}"));
+        let is_last = |step: &&Step| matches!(step, Step::Report(name, RefusalReason::LimitReached, _) if *name == last);
+        assert_eq!(steps.iter().filter(is_last).count(), 1);
+        assert!(known.object(&last).is_none() && known.object(&name("p0")).is_some());
+        // One that goes makes space, once the other is reported again.
+        known.note(ResourceEvent::Deleted(name("p0")));
+        let again = resource(&format!("p{limit}"), 1, Mode::Enforce);
+        assert_eq!(known.note(ResourceEvent::Changed(again)), [Step::Write(last.clone())]);
+        let large = Resource { bytes: SPECIFICATIONS_BYTES, ..resource("large", 1, Mode::Enforce) };
+        known.note(ResourceEvent::Deleted(last));
+        let refused = known.note(ResourceEvent::Changed(large));
+        assert!(matches!(&refused[0], Step::Report(_, RefusalReason::LimitReached, _)));
+        let shares: Vec<_> = known.held.values().copied().collect();
+        assert_eq!(shares, [(limit - 1, 100 * (limit - 1))]);
+        listed(&mut known, vec![]);
+        assert!(known.held.is_empty());
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::hmac;
 use k8s_openapi::ByteString;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -82,6 +83,14 @@ impl WebhookCredentials {
         ];
         let bytes = |text: &String| ByteString(text.clone().into_bytes());
         texts.into_iter().map(|(key, text)| (key.to_owned(), bytes(text))).collect()
+    }
+
+    /// A part of the webhook's paths that only replicas and the API server know, since the answers have what
+    /// a namespace has of Dapr: 32 hexadecimal digits.
+    pub(crate) fn path_secret(&self) -> String {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.authority_key.as_bytes());
+        let tag = hmac::sign(&key, b"path of the webhook");
+        tag.as_ref()[..16].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
     /// When the certificate ends; `None` if it cannot be read.

@@ -82,6 +82,8 @@ struct Shared {
     certificate_ends: AtomicU64,
     events: Events,
     dapr: DaprReader,
+    /// The first part of every path that is served, once it is known.
+    path_secret: watch::Sender<Option<String>>,
     /// Reviews by [`Outcome`].
     reviews: [AtomicU64; 3],
 }
@@ -169,6 +171,7 @@ pub async fn serve_injector(
         certificate_ends: AtomicU64::new(0),
         events,
         dapr: DaprReader::of(Some(client.clone())),
+        path_secret: watch::Sender::default(),
         reviews: Default::default(),
     });
     info!(%listen, webhook, service = %service, "the injector starts");

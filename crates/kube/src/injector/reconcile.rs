@@ -15,7 +15,8 @@ use tollway_model::{KubeName, chain};
 use tracing::{info, warn};
 
 use super::certificate::{Plan, WebhookCredentials, carry_out, plan, server_config};
-use super::{Shared, unix_s};
+use super::server::route_of;
+use super::{Shared, Which, unix_s};
 use crate::follow::{Seen, follow};
 
 /// The clock is asked again after this, whatever the plan is: it may have been set.
@@ -50,6 +51,15 @@ pub(super) async fn run(
 fn names(service: &KubeName) -> Vec<String> {
     let KubeName { namespace, name } = service;
     vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
+}
+
+/// The path of one of the webhooks of the chart.
+fn path_of(webhook: &str, secret: &str) -> String {
+    let which = match webhook.starts_with("namespaces.") {
+        true => Which::MarkedNamespace,
+        false => Which::MarkedPod,
+    };
+    format!("/{secret}{}", route_of(which))
 }
 
 struct Reconciler<'a> {
@@ -135,10 +145,18 @@ impl Reconciler<'_> {
         };
         let bundle = ByteString(credentials.authorities.clone().into_bytes());
         let hooks = hook.webhooks.unwrap_or_default();
-        let strangers =
-            hooks.iter().filter(|hook| hook.client_config.ca_bundle.as_ref() != Some(&bundle));
+        let secret = credentials.path_secret();
+        let wanted = hooks.iter().map(|hook| (hook, path_of(&hook.name, &secret)));
+        let strangers = wanted.filter(|(hook, path)| {
+            let config = &hook.client_config;
+            let seen = config.service.as_ref().and_then(|service| service.path.as_ref());
+            config.ca_bundle.as_ref() != Some(&bundle) || seen != Some(path)
+        });
         let changes: Vec<_> = strangers
-            .map(|hook| json!({"name": hook.name, "clientConfig": {"caBundle": bundle}}))
+            .map(|(hook, path)| {
+                let config = json!({"caBundle": bundle, "service": {"path": path}});
+                json!({"name": hook.name, "clientConfig": config})
+            })
             .collect();
         if changes.is_empty() {
             return Ok(true);
@@ -157,6 +175,7 @@ impl Reconciler<'_> {
     async fn show(&self, credentials: &WebhookCredentials) -> Result<(), String> {
         let mut shown = self.shown.lock().await;
         if shown.as_ref() != Some(credentials) {
+            self.shared.path_secret.send_replace(Some(credentials.path_secret()));
             self.shared.tls.send_replace(Some(Arc::new(server_config(credentials)?)));
             let ends = credentials.ends().map_or(0, unix_s);
             self.shared.certificate_ends.store(ends, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
@@ -30,9 +31,26 @@ const CONNECTION_LIFE: Duration = Duration::from_secs(600);
 /// Pause after the kernel refused a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The routes.
-pub(crate) const ROUTES: [(&str, Which); 2] =
+/// The routes, behind the part of the path that the API server alone knows.
+const ROUTES: [(&str, Which); 2] =
     [("/pods", Which::MarkedPod), ("/pods-of-marked-namespaces", Which::MarkedNamespace)];
+
+/// The route of a question.
+pub(super) fn route_of(which: Which) -> &'static str {
+    let [(of_pods, _), (of_namespaces, _)] = ROUTES;
+    match which {
+        Which::MarkedPod => of_pods,
+        Which::MarkedNamespace => of_namespaces,
+    }
+}
+
+/// What a path asks for; `None` where it has not the part that the API server knows.
+fn asked_by(path: &str, secret: &str) -> Option<Which> {
+    let (stated, route) = path.strip_prefix('/')?.split_at_checked(secret.len())?;
+    let is_known = verify_slices_are_equal(stated.as_bytes(), secret.as_bytes()).is_ok();
+    let found = ROUTES.iter().find(|(known, _)| is_known && *known == route);
+    found.map(|(_, which)| *which)
+}
 
 /// Serves until it is dropped. Connections that come before there is a certificate are closed.
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
@@ -80,11 +98,10 @@ type Reply = Response<Full<Bytes>>;
 
 async fn respond(request: Request<Incoming>, shared: &Shared) -> Reply {
     let path = request.uri().path();
-    let Some((_, which)) = ROUTES.iter().copied().find(|(route, _)| *route == path) else {
-        return refuse(
-            StatusCode::NOT_FOUND,
-            "the webhook serves /pods and /pods-of-marked-namespaces",
-        );
+    let secret = shared.path_secret.borrow().clone();
+    let Some(which) = secret.and_then(|secret| asked_by(path, &secret)) else {
+        let reason = "the webhook answers the API server alone, which knows its paths";
+        return refuse(StatusCode::NOT_FOUND, reason);
     };
     if request.method() != Method::POST {
         return refuse(
@@ -203,6 +220,7 @@ mod tests {
                 certificate_ends: Default::default(),
                 events: Events::into(mpsc::channel(1).0),
                 dapr: DaprReader::of(None),
+                path_secret: watch::Sender::new(Some("0123".to_owned())),
                 reviews: Default::default(),
             });
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -260,9 +278,9 @@ mod tests {
     #[tokio::test]
     async fn a_pod_is_answered_for_by_the_route_of_its_namespace() {
         let world = World::start().await;
-        let answer = world.post("/pods-of-marked-namespaces", &review()).await;
+        let answer = world.post("/0123/pods-of-marked-namespaces", &review()).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("JSONPatch"), "{answer}");
-        let answer = world.post("/pods", &review()).await;
+        let answer = world.post("/0123/pods", &review()).await;
         assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("patch"), "{answer}");
         let counts = world
             .shared
@@ -275,16 +293,20 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_question_about_a_pod_is_refused_with_what_is_wrong() {
         let world = World::start().await;
-        for (path, body, status) in
-            [("/other", "{}", "404"), ("/pods", "{", "400"), ("/pods", "{}", "400")]
-        {
+        for (path, body, status) in [
+            ("/0123/other", "{}", "404"),
+            ("/pods", "{}", "404"),
+            ("/0124/pods", "{}", "404"),
+            ("/0123/pods", "{", "400"),
+            ("/0123/pods", "{}", "400"),
+        ] {
             let answer = world.post(path, body).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
         }
-        let get = format!("GET /pods HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\n\r\n");
+        let get = format!("GET /0123/pods HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\n\r\n");
         assert!(world.send(get.as_bytes()).await.unwrap().starts_with("HTTP/1.1 405"));
         let large = format!(
-            "POST /pods HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {}\r\n\r\n{{",
+            "POST /0123/pods HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {}\r\n\r\n{{",
             REVIEW_BYTES + 1
         );
         assert!(world.send(large.as_bytes()).await.unwrap().starts_with("HTTP/1.1 413"));
@@ -298,7 +320,7 @@ mod tests {
         assert!(AdminFacts::ready(&*world.shared).unwrap_err().contains("certificate"));
         world.certify();
         assert!(AdminFacts::ready(&*world.shared).unwrap_err().contains("root"));
-        let answer = world.post("/pods-of-marked-namespaces", &review()).await;
+        let answer = world.post("/0123/pods-of-marked-namespaces", &review()).await;
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("root"), "{answer}");
     }
 }

@@ -47,6 +47,8 @@ const SILENT_AFTER: Duration = Duration::from_millis(1_700);
 /// after it: a link was cut meanwhile, and the kernel of a suspended gateway retransmits what that lost. Less
 /// than a cut takes until the network is silent.
 const FRESH_WITHIN: Duration = Duration::from_secs(1);
+/// What was given up is remembered for so long: what a cut has lost may come meanwhile.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// For so long a network is held by what it carries alone, where its only gateway drains.
 const CARRYING_FOR: Duration = Duration::from_secs(10);
 /// The longest time from one sweep to the next that counts: a process that stood still has received
@@ -240,7 +242,7 @@ fn hold(
     conn.peer = Some(Arc::new(identity));
     let lives_from = if is_fresh { now } else { now + FRESH_WITHIN };
     let (side, network_of) = (ReverseSide::Held, network.clone());
-    let reverse = Reverse { network: network_of, heard: now, lives_from, side };
+    let reverse = Reverse { network: network_of, heard: now, held_from: now, lives_from, side };
     conn.role = Role::Reverse(Box::new(reverse));
     conns.schedule(cx, key);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
@@ -523,7 +525,14 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         let may_expect = is_waiting || !ways.offered.is_empty() || is_carrying && !ways.is_drained;
         if is_silent && may_expect {
             ways.give_up(now);
-            ways.idle.drain(..).for_each(|key| conns.close(cx, key));
+            // One whose handshake took long has not had time to show that it lives.
+            ways.idle.retain(|key| {
+                let is_new = may_live(conns, *key, now);
+                if !is_new {
+                    conns.close(cx, *key);
+                }
+                is_new
+            });
         }
         let is_carrying = is_carrying && ways.silent_for < CARRYING_FOR;
         if is_silent && ways.is_given_up {
@@ -533,6 +542,12 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
         }
         report(now, gateway, &network);
     }
+}
+
+/// Whether a connection that waits may yet give its first sign of life.
+fn may_live(conns: &Connections, key: ConnKey, now: Instant) -> bool {
+    let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role) else { return false };
+    reverse.lives_from > reverse.held_from && now < reverse.lives_from + FRESH_WITHIN
 }
 
 /// A gateway at the other end is silent: all that it has opened is closed with `key`. If it lives, it
@@ -576,8 +591,11 @@ pub(super) fn round(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
             !is_silent && is_way
         });
     }
+    let now = cx.now;
+    let is_remembered = |at: Instant| now.saturating_duration_since(at) < REMEMBERED_FOR;
     reverse.held.networks.retain(|_, ways| {
         ways.is_reported
+            || ways.gave_up_at.is_some_and(is_remembered)
             || !(ways.idle.is_empty() && ways.offered.is_empty() && ways.waiting.is_empty())
     });
 }
