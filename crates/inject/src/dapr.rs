@@ -241,10 +241,15 @@ mod tests {
         let found = carried(&objects, "orders", None, &mut notes).unwrap();
         assert!(found.secrets.is_empty() && found.resources.unwrap().contains("\"redis\""));
         assert!(notes[0].contains("`vault`") && notes[1].contains("`paid`"), "{notes:?}");
-        let large =
-            json!({"metadata": {"name": "big"}, "spec": {"text": "x".repeat(CARRIED_BYTES)}});
-        let objects = DaprObjects { resources: vec![large], ..DaprObjects::default() };
-        let refused = carried(&objects, "orders", None, &mut notes).unwrap_err();
+        let mut of_bytes = |more: usize| {
+            let of = |text: String| json!({"metadata": {"name": "big"}, "spec": {"text": text}});
+            let rest = stripped(&of(String::new())).to_string().len();
+            let large = of("x".repeat(CARRIED_BYTES - rest + more));
+            let objects = DaprObjects { resources: vec![large], ..DaprObjects::default() };
+            carried(&objects, "orders", None, &mut notes)
+        };
+        assert_eq!(of_bytes(0).unwrap().resources.unwrap().len(), CARRIED_BYTES);
+        let refused = of_bytes(1).unwrap_err();
         assert!(matches!(refused, Problem::TooMuchOfDapr { .. }), "{refused}");
     }
 }

@@ -377,6 +377,20 @@ fn a_pod_of_dapr_carries_the_objects_of_its_namespace() {
 }
 
 #[test]
+fn a_configuration_that_is_not_there_may_be_left_out() {
+    let settings = Settings { dapr_config: DaprConfig::LeaveOut, ..settings() };
+    for (name, is_there) in [("appconfig", true), ("other", false)] {
+        let object = of_dapr(json!({"dapr.io/config": name}));
+        let injection = inject(&object, &of_appconfig(), &settings).unwrap();
+        let carried =
+            &injection.object["metadata"]["annotations"]["tollway.dev/dapr-configuration"];
+        assert_eq!(carried.is_string(), is_there, "{name}");
+        let notes: Vec<&str> = notes(&injection);
+        assert_eq!(notes.iter().any(|note| note.contains("is left out")), !is_there, "{notes:?}");
+    }
+}
+
+#[test]
 fn annotations_without_effect_are_noted_with_the_reason() {
     let injection = done(&of_dapr(json!({
         "dapr.io/sidecar-image": "daprio/daprd:1.18.3", "dapr.io/enable-workflow": "true",
