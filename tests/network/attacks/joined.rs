@@ -40,13 +40,13 @@ fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
     east.control.kill().unwrap();
     let authorities = [(&*east, "east"), (west, "west")]
         .map(|(network, name)| authority_of(&network.store().join("tollway.store"), name));
-    let runtime = runtime();
+    let (runtime, east_control) = (runtime(), east.control_address);
     // Newcomers change the store, too, as many each second as before the attack.
     let (calm_from, calm_since) = (runtime.block_on(revision(world)), Instant::now());
     std::thread::sleep(extent.time / 2);
     let calm = runtime.block_on(revision(world)) - calm_from;
     let calm = calm as f64 / calm_since.elapsed().as_secs_f64();
-    let evil = Evil::start(east.control_address, &authorities[0], &authorities[1], script);
+    let evil = Evil::start(east_control, &authorities[0], &authorities[1], script);
     let evil = runtime.block_on(evil);
     let begun = Instant::now();
     while evil.opened.load(Ordering::SeqCst) == 0 {
