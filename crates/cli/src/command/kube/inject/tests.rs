@@ -1,6 +1,6 @@
 use clap::Parser;
 use serde_json::json;
-use tollway_inject::{ANNOTATIONS, TokenFrom};
+use tollway_inject::{ANNOTATIONS, DaprObjects, TokenFrom};
 
 use super::*;
 use crate::args::{Arguments, Command};
@@ -22,7 +22,11 @@ fn arguments(annotations: &Value) -> Vec<String> {
             "volumes": [{"name": "certs"}, {"name": "data"}],
         },
     });
-    let injected = inject(&pod, &Namespace::default(), &settings()).unwrap().object;
+    // That of the example.
+    let configuration = json!({"metadata": {"name": "appconfig"}, "spec": {}});
+    let dapr = DaprObjects { configurations: vec![configuration], ..DaprObjects::default() };
+    let namespace = Namespace { dapr: Some(dapr), ..Namespace::default() };
+    let injected = inject(&pod, &namespace, &settings()).unwrap().object;
     let list = injected["spec"]["initContainers"].as_array().unwrap();
     let args = &list.last().unwrap()["args"];
     // What the kubelet puts for them.
