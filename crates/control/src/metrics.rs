@@ -91,12 +91,8 @@ impl ControlFacts {
 
 impl ControlFacts {
     fn add_resources(&self, page: &mut Page) {
-        let counts = self.resources.get();
-        if counts.is_empty() {
-            return;
-        }
         let mut resources = page.family(&names::CUSTOM_RESOURCES);
-        for (kind, (stored, others)) in counts {
+        for (kind, (stored, others)) in self.resources.get() {
             resources.sample(&[("kind", kind.as_str()), ("state", "accepted")], stored);
             resources.sample(&[("kind", kind.as_str()), ("state", "refused")], others);
         }
