@@ -633,7 +633,7 @@ async fn remind(cart: &Member, host: &Host) {
 #[tokio::test]
 async fn no_method_answers_a_caller_that_the_table_does_not_name() {
     let rows = rows();
-    let scene = Scene::set().await;
+    let scene = Box::pin(Scene::set()).await;
     let mut wrong = Vec::new();
     let mut known = BTreeSet::new();
     let mut methods: Vec<String> = methods(false).into_iter().collect();
