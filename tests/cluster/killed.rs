@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{
     Calls, Namespace, SOON, calls_during, deployment, east, join, kill_control, kill_server,
@@ -38,6 +38,11 @@ fn record(part: &str, calls: &Calls, took: Option<Duration>) {
     }
 }
 
+/// Calls of `service` by a Job of the namespace; `trouble` begins when they flow.
+fn under_calls(shop: &Namespace<'_>, service: &str, trouble: impl FnOnce()) -> Calls {
+    calls_during(shop, |object| shop.apply(object), service, SECONDS, trouble)
+}
+
 /// `stock` with these replicas, on machines of their own as far as there are any.
 fn stock(shop: &Namespace<'_>, replicas: u32) {
     let mut stock = deployment("stock", json!({"tollway.dev/port": "8080"}), server());
@@ -65,8 +70,7 @@ fn a_control_plane_that_is_killed_costs_no_call() {
     let shop = Namespace::restricted(cluster, "no-control");
     stock(&shop, 2);
     for _ in 0..rounds() {
-        let apply = |object: &Value| shop.apply(object);
-        let calls = calls_during(&shop, apply, "stock", SECONDS, kill_control);
+        let calls = under_calls(&shop, "stock", kill_control);
         record("control plane", &calls, None);
         assert_eq!(calls.failed, 0, "{calls:?}");
         let ready = "--output=jsonpath={.status.containerStatuses[0].ready}";
@@ -86,8 +90,7 @@ fn an_injector_that_is_killed_keeps_no_pod_waiting() {
     let name = "--output=jsonpath={.items[0].metadata.name}";
     for _ in 0..rounds() {
         let mut took = None;
-        let apply = |object: &Value| shop.apply(object);
-        let calls = calls_during(&shop, apply, "stock", SECONDS, || {
+        let calls = under_calls(&shop, "stock", || {
             let pod = ["--namespace=tollway", "get", "pods", injectors, name];
             let pod = format!("pod/{}", cluster.kubectl(&pod).unwrap());
             let at_once = ["--force", "--grace-period=0"];
@@ -121,8 +124,7 @@ fn a_gateway_that_is_killed_costs_the_calls_while_there_is_none() {
     stock(&there, 1);
     for _ in 0..rounds() {
         let mut gone = None;
-        let apply = |object: &Value| here.apply(object);
-        let calls = calls_during(&here, apply, "stock.no-gateway.east", SECONDS, || {
+        let calls = under_calls(&here, "stock.no-gateway.east", || {
             let gateways = "--selector=app.kubernetes.io/component=gateway";
             let begun = Instant::now();
             let delete = ["--namespace=tollway", "delete", "pods", gateways];
@@ -136,8 +138,8 @@ fn a_gateway_that_is_killed_costs_the_calls_while_there_is_none() {
         // It is gone for a second or two, and callers are back within two more.
         let away = gone.unwrap_or_default() + Duration::from_secs(2);
         assert!(calls.failed <= 100 * away.as_secs() + 100, "{away:?}: {calls:?}");
-        let apply = |object: &Value| here.apply(object);
-        let after = calls_during(&here, apply, "stock.no-gateway.east", 3, || {});
+        let after =
+            calls_during(&here, |object| here.apply(object), "stock.no-gateway.east", 3, || {});
         assert_eq!(after.failed, 0, "{after:?}");
     }
 }
@@ -155,8 +157,7 @@ fn a_machine_that_is_killed_costs_the_calls_that_it_had() {
         let mut machines: Vec<&str> = machines.split_whitespace().collect();
         machines.sort_unstable();
         assert_eq!(machines, ["a1", "a2"]);
-        let apply = |object: &Value| shop.apply(object);
-        let calls = calls_during(&shop, apply, "stock", SECONDS, || {
+        let calls = under_calls(&shop, "stock", || {
             rig.kill_machine("a2").unwrap();
         });
         record("machine", &calls, None);
@@ -175,8 +176,7 @@ fn an_app_that_is_killed_costs_the_calls_that_it_had() {
     let shop = Namespace::restricted(west(&rig), "no-app");
     stock(&shop, 2);
     for _ in 0..rounds() {
-        let apply = |object: &Value| shop.apply(object);
-        let calls = calls_during(&shop, apply, "stock", SECONDS, kill_server);
+        let calls = under_calls(&shop, "stock", kill_server);
         record("app", &calls, None);
         assert!(calls.failed <= 8, "as many as there are connections: {calls:?}");
         shop.wait_rolled_out("stock");
@@ -198,8 +198,7 @@ fn pods_that_are_deleted_and_evicted_cost_no_call() {
         cluster.kubectl_with(&["create", "--raw", &path, "-f", "-"], &object.to_string()).unwrap();
     };
     for _ in 0..rounds() {
-        let apply = |object: &Value| shop.apply(object);
-        let calls = calls_during(&shop, apply, "stock", SECONDS, || {
+        let calls = under_calls(&shop, "stock", || {
             let pod = format!("pod/{}", one_pod(&shop, "--selector=app=stock"));
             shop.kubectl(&["delete", &pod]);
             shop.wait_rolled_out("stock");

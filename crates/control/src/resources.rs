@@ -248,8 +248,6 @@ impl Taking {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                // What others change comes before what is tried again.
-                biased;
                 event = events.recv() => {
                     let Some(event) = event else { return };
                     for step in self.known.note(event) {
@@ -258,7 +256,7 @@ impl Taking {
                 }
                 _ = ticks.tick() => self.do_due().await,
             }
-            self.to.counts.set(self.known.counts());
+            self.to.counts.set(self.known.counts().clone());
         }
     }
 

@@ -22,8 +22,9 @@ pub struct DaprObjects {
 }
 
 impl DaprObjects {
-    pub(crate) fn has_configuration(&self, name: &str) -> bool {
-        self.configurations.iter().any(|object| self::name(object) == name)
+    /// The Configuration of that name.
+    pub(crate) fn configuration(&self, name: &str) -> Option<&Value> {
+        self.configurations.iter().find(|object| self::name(object) == name)
     }
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn carried(
 ) -> Result<Carried, Problem> {
     let mut carried = Carried::default();
     if let Some(name) = configuration {
-        let found = objects.configurations.iter().find(|object| self::name(object) == name);
+        let found = objects.configuration(name);
         let found = found.ok_or_else(|| Problem::NoConfiguration { name: name.to_owned() })?;
         carried.configuration = Some(stripped(found).to_string());
     }

@@ -115,7 +115,7 @@ impl Request {
             }
         }
         if let (Style::Daprd, Some(objects)) = (style, &namespace.dapr) {
-            let is_there = |name: &&str| objects.has_configuration(name);
+            let is_there = |name: &&str| objects.configuration(name).is_some();
             if let Some(name) = configuration.filter(|name| may_lack && !is_there(name)) {
                 notes.push(format!("the Configuration `{name}` of {CONFIG} is left out"));
                 configuration = None;

@@ -1,9 +1,9 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
-//! [`Cluster`] asks; `proof` reads the answers, without I/O, `lifetimes` watches which pods end, and `resources` follows the
-//! custom resources. What
-//! follows from an answer is decided in `control`. [`serve_injector`] adds sidecars to pods as they are made;
-//! [`Cluster::install`], [`join_clusters`] and their neighbours are for the commands of an operator.
+//! [`Cluster`] asks; `proof` reads the answers, without I/O, `lifetimes` watches which pods end, and
+//! `resources` follows the custom resources. What follows from an answer is decided in `control`.
+//! [`serve_injector`] adds sidecars to pods as they are made; [`Cluster::install`], [`join_clusters`] and
+//! their neighbours are for the commands of an operator.
 
 mod check;
 mod conditions;

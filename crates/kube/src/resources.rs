@@ -3,10 +3,11 @@
 //! `conditions` makes the status of a report. A status that is there already is not written again.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use serde_json::json;
@@ -34,7 +35,7 @@ pub struct CustomResources {
     client: Client,
     /// What the API server has last reported of each.
     seen: Mutex<HashMap<ResourceName, Seen>>,
-    events: Mutex<Option<Events>>,
+    events: OnceLock<Events>,
 }
 
 struct Seen {
@@ -52,7 +53,7 @@ impl CustomResources {
     /// Those of `cluster`.
     #[must_use]
     pub fn of(cluster: &Cluster) -> Self {
-        Self { client: cluster.client.clone(), seen: Mutex::default(), events: Mutex::default() }
+        Self { client: cluster.client.clone(), seen: Mutex::default(), events: OnceLock::new() }
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<ResourceName, Seen>> {
@@ -62,7 +63,8 @@ impl CustomResources {
 
     async fn follow_all(&self, events: mpsc::Sender<ResourceEvent>) {
         let (notes, writing) = Events::new(self.client.clone(), EVENTS);
-        *self.events.lock().unwrap_or_else(PoisonError::into_inner) = Some(notes);
+        // It is followed once.
+        let _ = self.events.set(notes);
         let [policies, routes, traffic_policies, failovers, egresses] =
             ObjectKind::ALL.map(|kind| Box::pin(self.follow_kind(kind, events.clone())));
         drop(events);
@@ -129,29 +131,27 @@ impl CustomResources {
             return Ok(());
         }
         let ResourceName { kind, namespace, name } = &status.name;
-        let KindNames { kind: kind_name, .. } = kind_names(*kind);
-        let api_version = format!("{GROUP}/{VERSION}");
+        let resource = api_resource(*kind);
         if let Verdict::Refused { why, .. } = &status.verdict {
             let about = About {
-                api_version: api_version.clone(),
-                kind: kind_name.to_owned(),
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
                 namespace: namespace.clone(),
                 name: name.clone(),
                 uid,
             };
-            let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(events) = events {
+            if let Some(events) = self.events.get() {
                 events.add(Notes { about, texts: vec![why.clone()] });
             }
         }
         let patch = json!({
-            "apiVersion": api_version,
-            "kind": kind_name,
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
             "metadata": { "name": name, "namespace": namespace },
             "status": state,
         });
         let resources: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &api_resource(*kind));
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
         let parameters = PatchParams::apply(WRITER).force();
         match resources.patch_status(name, &parameters, &Patch::Apply(&patch)).await {
             Ok(_) => {
@@ -179,13 +179,7 @@ impl Resources for CustomResources {
 
 pub(crate) fn api_resource(kind: ObjectKind) -> ApiResource {
     let KindNames { kind, plural } = kind_names(kind);
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-    }
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, kind), plural)
 }
 
 pub(crate) fn resource_name(kind: ObjectKind, object: &DynamicObject) -> ResourceName {

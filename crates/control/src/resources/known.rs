@@ -1,4 +1,4 @@
-//! What the custom resources of a cluster come to: which objects are written, replaced and removed. No I/O.
+//! Decides which objects are written, replaced and removed for the custom resources of a cluster. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,8 @@ pub(crate) struct KnownResources {
     complete: BTreeSet<ObjectKind>,
     /// By kind and namespace: how many are held with their object, and the bytes of their specifications.
     held: BTreeMap<(ObjectKind, String), (usize, usize)>,
+    /// By kind: how many have their object stored, and how many have not.
+    counts: BTreeMap<ObjectKind, (usize, usize)>,
 }
 
 #[derive(Debug)]
@@ -32,7 +34,7 @@ struct Known {
 }
 
 /// What has become of a resource.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// It has to be written.
     Waits,
@@ -80,6 +82,7 @@ impl KnownResources {
                     gone.iter().for_each(|name| self.forget(name));
                 }
                 self.complete.insert(kind);
+                self.counts.entry(kind).or_default();
                 vec![Step::RemoveOthers(kind)]
             }
             ResourceEvent::Deleted(name) => {
@@ -93,6 +96,7 @@ impl KnownResources {
 
     fn forget(&mut self, name: &ResourceName) {
         let Some(known) = self.by_name.remove(name) else { return };
+        *self.count(name.kind, known.fate) -= 1;
         let share = (name.kind, name.namespace.clone());
         if let (true, Some((count, bytes))) = (known.bytes > 0, self.held.get_mut(&share)) {
             (*count, *bytes) = (*count - 1, *bytes - known.bytes);
@@ -117,16 +121,10 @@ impl KnownResources {
         let Resource { name, generation, created_unix_ms, bytes, object } = resource;
         let read = object.map(|object| (object, created_unix_ms));
         let read = read.map_err(|why| (RefusalReason::Invalid, why));
-        if let Some(known) = self.by_name.get(&name)
-            && known.read == read
-        {
-            // A later generation of the same content, such as one with other labels, is reported too.
-            let is_new = known.generation != generation;
-            let known = self.by_name.get_mut(&name).expect("it is there");
-            known.generation = generation;
-            if !is_new {
-                return Vec::new();
-            }
+        // A later generation of the same content is written again, for its status.
+        let is_as_before = |known: &Known| known.generation == generation && known.read == read;
+        if self.by_name.get(&name).is_some_and(is_as_before) {
+            return Vec::new();
         }
         self.forget(&name);
         let bytes = bytes.max(1);
@@ -148,6 +146,7 @@ impl KnownResources {
                 (Fate::Unreadable, Step::Report(name.clone(), *reason, why.clone()))
             }
         };
+        *self.count(name.kind, fate) += 1;
         self.by_name.insert(name, Known { generation, bytes, read, fate });
         vec![step]
     }
@@ -166,8 +165,18 @@ impl KnownResources {
 
     /// Notes what has become of a resource that was to be written.
     pub(crate) fn set_fate(&mut self, name: &ResourceName, fate: Fate) {
-        if let Some(known) = self.by_name.get_mut(name) {
-            known.fate = fate;
+        let Some(known) = self.by_name.get_mut(name) else { return };
+        let former = std::mem::replace(&mut known.fate, fate);
+        *self.count(name.kind, former) -= 1;
+        *self.count(name.kind, fate) += 1;
+    }
+
+    /// How many of a kind have this fate, with those that are counted beside them.
+    fn count(&mut self, kind: ObjectKind, fate: Fate) -> &mut usize {
+        let (stored, others) = self.counts.entry(kind).or_default();
+        match fate {
+            Fate::Stored => stored,
+            Fate::Waits | Fate::Unreadable | Fate::Refused => others,
         }
     }
 
@@ -187,17 +196,8 @@ impl KnownResources {
     }
 
     /// By kind: how many are in effect, and how many are not.
-    pub(crate) fn counts(&self) -> BTreeMap<ObjectKind, (usize, usize)> {
-        let mut counts: BTreeMap<ObjectKind, (usize, usize)> =
-            self.complete.iter().map(|kind| (*kind, (0, 0))).collect();
-        for (name, known) in &self.by_name {
-            let (stored, others) = counts.entry(name.kind).or_default();
-            match known.fate {
-                Fate::Stored => *stored += 1,
-                Fate::Waits | Fate::Unreadable | Fate::Refused => *others += 1,
-            }
-        }
-        counts
+    pub(crate) fn counts(&self) -> &BTreeMap<ObjectKind, (usize, usize)> {
+        &self.counts
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
         known.set_fate(&name("b"), Fate::Refused);
         known.set_fate(&name("gone"), Fate::Refused);
         assert!(known.is_refused(&name("b")) && !known.is_refused(&name("a")));
-        assert_eq!(known.counts(), BTreeMap::from([(ObjectKind::Policy, (1, 1))]));
+        assert_eq!(*known.counts(), BTreeMap::from([(ObjectKind::Policy, (1, 1))]));
         assert_eq!(
             known.note(ResourceEvent::Changed(resource("b", 2, Mode::Shadow))),
             [Step::Write(name("b"))]
@@ -339,5 +339,6 @@ mod tests {
         assert_eq!(shares, [(limit - 1, 100 * (limit - 1))]);
         listed(&mut known, vec![]);
         assert!(known.held.is_empty());
+        assert_eq!(*known.counts(), BTreeMap::from([(ObjectKind::Policy, (0, 0))]));
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -72,13 +73,8 @@ async fn list(
     kind: &str,
     plural: &str,
 ) -> Result<Vec<Value>, String> {
-    let resource = ApiResource {
-        group: GROUP.to_owned(),
-        version: version.to_owned(),
-        api_version: format!("{GROUP}/{version}"),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-    };
+    let named = GroupVersionKind::gvk(GROUP, version, kind);
+    let resource = ApiResource::from_gvk_with_plural(&named, plural);
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let (mut objects, mut bytes) = (Vec::new(), 0);
     let mut page = ListParams::default().limit(OBJECTS_PER_PAGE);

@@ -526,8 +526,6 @@ pub(crate) struct Reverse {
     pub(crate) network: NetworkName,
     /// When something came last.
     pub(crate) heard: Instant,
-    /// When its handshake ended.
-    pub(crate) held_from: Instant,
     /// What comes from then on is a sign of life.
     pub(crate) lives_from: Instant,
     pub(crate) side: ReverseSide,

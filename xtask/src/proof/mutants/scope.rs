@@ -105,7 +105,7 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     },
     Group {
-        decides: "which objects of a cluster count, and for whom",
+        decides: "which custom resources and objects of Dapr a network takes, and for which pods",
         files: &[
             "control/src/resources/known.rs",
             "inject/src/decision.rs",

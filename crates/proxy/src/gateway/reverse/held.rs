@@ -242,7 +242,7 @@ fn hold(
     conn.peer = Some(Arc::new(identity));
     let lives_from = if is_fresh { now } else { now + FRESH_WITHIN };
     let (side, network_of) = (ReverseSide::Held, network.clone());
-    let reverse = Reverse { network: network_of, heard: now, held_from: now, lives_from, side };
+    let reverse = Reverse { network: network_of, heard: now, lives_from, side };
     conn.role = Role::Reverse(Box::new(reverse));
     conns.schedule(cx, key);
     let ways = gateway.reverse.held.networks.entry(network.clone()).or_default();
@@ -546,8 +546,10 @@ pub(super) fn sweep(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway)
 
 /// Whether a connection that waits may yet give its first sign of life.
 fn may_live(conns: &Connections, key: ConnKey, now: Instant) -> bool {
-    let Some(Role::Reverse(reverse)) = conns.get(key).map(|conn| &conn.role) else { return false };
-    reverse.lives_from > reverse.held_from && now < reverse.lives_from + FRESH_WITHIN
+    let Some(conn) = conns.get(key) else { return false };
+    let Role::Reverse(reverse) = &conn.role else { return false };
+    // It waits since then.
+    reverse.lives_from > conn.since && now < reverse.lives_from + FRESH_WITHIN
 }
 
 /// A gateway at the other end is silent: all that it has opened is closed with `key`. If it lives, it

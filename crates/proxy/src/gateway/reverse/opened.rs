@@ -180,13 +180,8 @@ pub(crate) fn on_dialled(
             conn.since = now;
             conn.io.out().push(KEEP);
             let side = ReverseSide::Opened { address, asked: Some(now), is_taken: false };
-            conn.role = Role::Reverse(Box::new(Reverse {
-                network,
-                heard: now,
-                held_from: now,
-                lives_from: now,
-                side,
-            }));
+            conn.role =
+                Role::Reverse(Box::new(Reverse { network, heard: now, lives_from: now, side }));
             conns.mark_dirty(key);
             return conns.schedule(cx, key);
         }
