@@ -161,6 +161,7 @@ fn print(state: &ServiceState) -> String {
         }
         ServiceState::Remote { remote, .. } => format!("x{}", remote.ready_replicas),
         ServiceState::Failover { rules, .. } => format!("{} networks", rules.networks.len()),
+        ServiceState::AddressOf(of) => format!("address of {of}"),
         ServiceState::Unavailable(UnavailableReason::UnknownService) => "unknown".to_owned(),
         ServiceState::Unavailable(reason) => format!("{reason:?}"),
     }

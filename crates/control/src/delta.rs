@@ -39,7 +39,11 @@ pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
             Subject::Service(name) if name.network == *home => delta.services.push(name.clone()),
             Subject::Network(network) => delta.networks.push(network.clone()),
             Subject::Gateways => delta.gateways = true,
-            Subject::Service(_) | Subject::Trust | Subject::Objects(_) => {}
+            Subject::Service(_)
+            | Subject::Trust
+            | Subject::Objects(_)
+            | Subject::Address(_)
+            | Subject::Cluster => {}
         }
     }
     delta

@@ -383,7 +383,7 @@ fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
     }
     let mut read: Vec<ServiceName> = Vec::with_capacity(names.len());
     for name in names {
-        let mut name = tollway_wire::service_name(Some(name))
+        let mut name = tollway_wire::called_name(Some(name))
             .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
         // Names of one namespace share its text.
         if let Some(last) = read.last() {
@@ -430,6 +430,7 @@ mod tests {
             instance: "i".repeat(63),
             address: Some(v1::Address { ip: vec![0xff; 16], port: u32::from(u16::MAX) }),
             locality: 256,
+            app: "a".repeat(63),
         };
         let name = || "n".repeat(63);
         let service = v1::ServiceName { app: name(), namespace: name(), network: name() };

@@ -5,13 +5,14 @@
 //! watcher costs no memory and skips states that are already replaced.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    ANY_NETWORK, Egress, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision,
+    ANY_NETWORK, Called, Egress, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision,
     RouteScope, ServiceName, ServiceUpdate,
 };
 use tollway_wire::{SUBSCRIPTIONS_PER_STREAM_LIMIT, v1};
@@ -45,6 +46,8 @@ struct Inner {
     watchers: HashMap<u64, Waiting>,
     /// One copy of a name serves all that follow it.
     interest: HashMap<Arc<ServiceName>, HashSet<u64>>,
+    /// Of these the names that are addresses.
+    addresses: HashMap<IpAddr, HashSet<Arc<ServiceName>>>,
     next_watcher: u64,
     /// In the place of a network in the names of services that are called in any.
     any: NetworkName,
@@ -179,6 +182,7 @@ impl Hub {
             catalogue,
             watchers: HashMap::new(),
             interest: HashMap::new(),
+            addresses: HashMap::new(),
             next_watcher: 0,
             any: NetworkName::new(ANY_NETWORK).expect("it is a label"),
         };
@@ -339,10 +343,11 @@ impl Hub {
             let all = kinds.map(scopes_of);
             all.as_flattened().iter().any(|scope| scopes.contains(scope))
         };
-        let routes: Vec<&RouteScope> = scopes
+        let catalogue = &inner.catalogue;
+        let routes: Vec<(&RouteScope, Vec<ServiceName>)> = scopes
             .iter()
             .filter_map(|scope| match scope {
-                ObjectScope::Route(scope) => Some(scope),
+                ObjectScope::Route(scope) => Some((scope, catalogue.ports_of(&scope.service))),
                 ObjectScope::Policy(_)
                 | ObjectScope::TrafficPolicy(_)
                 | ObjectScope::Failover(_)
@@ -351,7 +356,7 @@ impl Hub {
             .collect();
         let home = &inner.catalogue.home().network;
         let is_managed = |service: &Arc<ServiceName>| {
-            let own = PolicyScope::of_service(service).map(ObjectScope::TrafficPolicy);
+            let own = PolicyScope::of_service(&service.as_app()).map(ObjectScope::TrafficPolicy);
             service.network == *home && own.iter().any(|scope| scopes.contains(scope))
         };
         let is_carried_over = |service: &Arc<ServiceName>| {
@@ -360,9 +365,10 @@ impl Hub {
         };
         let concerned = inner.watchers.values().filter_map(|waiting| {
             let sidecar = waiting.sidecar.as_ref()?;
-            let is_routed = |scope: &&RouteScope| {
-                waiting.subscribed.contains(&scope.service)
-                    && inner.catalogue.objects().holds_for(scope, sidecar.namespace())
+            let is_routed = |(scope, ports): &(&RouteScope, Vec<ServiceName>)| {
+                let mut names = std::iter::once(&scope.service).chain(ports);
+                names.any(|name| waiting.subscribed.contains(name))
+                    && catalogue.objects().holds_for(scope, sidecar.namespace())
             };
             let is_concerned = is_protected(&sidecar.service)
                 || routes.iter().any(is_routed)
@@ -392,6 +398,13 @@ impl Hub {
     }
 }
 
+fn address_of(name: &ServiceName) -> Option<IpAddr> {
+    match name.called() {
+        Called::Address(address) => Some(address.ip().to_canonical()),
+        Called::App | Called::Port { .. } => None,
+    }
+}
+
 /// What a subscription counts in the share of its identity.
 fn weight(name: &ServiceName) -> u64 {
     let ServiceName { app, namespace, network } = name;
@@ -416,6 +429,14 @@ impl Inner {
                     let in_any = name.in_network(&self.any);
                     self.mark_service(&in_any);
                 }
+                Subject::Address(ip) => {
+                    let names = self.addresses.get(ip).into_iter().flatten();
+                    let names: Vec<_> = names.cloned().collect();
+                    names.iter().for_each(|name| self.mark_service(name));
+                }
+                Subject::Cluster => {
+                    self.mark_services_where(|name| name.called() != Called::App);
+                }
                 Subject::Network(network) => {
                     self.mark_services_where(|name| {
                         name.network == *network || name.is_in_any_network()
@@ -433,7 +454,9 @@ impl Inner {
                 Subject::Objects(ObjectScope::TrafficPolicy(scope)) => {
                     self.mark_policies(scope);
                     let home = self.catalogue.home().network.clone();
-                    self.mark_services_where(|name| name.network == home && scope.covers(name));
+                    self.mark_services_where(|name| {
+                        name.network == home && scope.covers(&name.as_app())
+                    });
                 }
                 Subject::Objects(ObjectScope::Failover(scope)) => {
                     self.mark_services_where(|name| name.is_in_any_network() && scope.covers(name));
@@ -456,9 +479,11 @@ impl Inner {
 
     /// Those that follow the service of `scope` and may have to change their routes.
     fn mark_routes(&mut self, scope: &RouteScope) {
-        let Some((name, ids)) = self.interest.get_key_value(&scope.service) else { return };
         let objects = self.catalogue.objects();
-        for id in ids {
+        let ports = self.catalogue.ports_of(&scope.service);
+        let followed = std::iter::once(&scope.service).chain(&ports);
+        let followed = followed.filter_map(|name| self.interest.get_key_value(name));
+        for (name, id) in followed.flat_map(|(name, ids)| ids.iter().map(move |id| (name, id))) {
             if let Some(waiting) = self.watchers.get_mut(id)
                 && let Some(sidecar) = &waiting.sidecar
                 && objects.holds_for(scope, sidecar.namespace())
@@ -484,11 +509,22 @@ impl Inner {
         }
     }
 
+    fn forget_address(&mut self, name: &ServiceName) {
+        let Some(ip) = address_of(name) else { return };
+        if let Some(names) = self.addresses.get_mut(&ip) {
+            names.remove(name);
+            if names.is_empty() {
+                self.addresses.remove(&ip);
+            }
+        }
+    }
+
     fn forget_interest(&mut self, id: u64, name: &ServiceName) {
         if let Some(ids) = self.interest.get_mut(name) {
             ids.remove(&id);
             if ids.is_empty() {
                 self.interest.remove(name);
+                self.forget_address(name);
             }
         }
         // Memory that many names took is given back.
@@ -535,7 +571,7 @@ impl Watcher {
         answer: impl Fn(&Catalogue, &ServiceName, Option<&Label>) -> bool,
     ) -> Result<(), NotFollowed> {
         let mut inner = self.hub.lock();
-        let Inner { catalogue, watchers, interest, .. } = &mut *inner;
+        let Inner { catalogue, watchers, interest, addresses, .. } = &mut *inner;
         let Some(waiting) = watchers.get_mut(&self.id) else { return Ok(()) };
         let is_new = |name: &&ServiceName| !waiting.subscribed.contains(*name);
         let new: HashSet<&ServiceName> = names.iter().filter(is_new).collect();
@@ -551,6 +587,9 @@ impl Watcher {
             let known = interest.get_key_value(&name).map(|(name, _)| name.clone());
             let name = known.unwrap_or_else(|| Arc::new(name));
             waiting.subscribed.insert(name.clone());
+            if let Some(ip) = address_of(&name) {
+                addresses.entry(ip).or_default().insert(name.clone());
+            }
             interest.entry(name.clone()).or_default().insert(self.id);
             if answer(catalogue, &name, callers) {
                 waiting.dirty.insert(name);

@@ -37,6 +37,11 @@ pub(crate) enum Key {
     Trust,
     Revoked(Revocation),
     Object(ObjectId),
+    /// A Service of the network's Kubernetes cluster.
+    ClusterService {
+        namespace: Label,
+        name: Label,
+    },
     PeerTrust {
         network: Label,
     },
@@ -74,6 +79,9 @@ impl Key {
             Self::Object(ObjectId { kind, name: ObjectName { namespace, name } }) => {
                 format!("{kind}/{}/{}", low(namespace), low(name))
             }
+            Self::ClusterService { namespace, name } => {
+                format!("cluster-service/{}/{}", low(namespace), low(name))
+            }
             Self::PeerTrust { network } => format!("peer/{}/trust", low(network)),
             Self::PeerGateways { network } => format!("peer/{}/gateways", low(network)),
             Self::PeerLink { network } => format!("peer/{}/link", low(network)),
@@ -104,6 +112,9 @@ impl Key {
                 app: label(2)?,
                 instance: Some(label(3)?),
             }),
+            ["cluster-service", _, _] => {
+                Self::ClusterService { namespace: label(1)?, name: label(2)? }
+            }
             ["peer", _, "trust"] => Self::PeerTrust { network: label(1)? },
             ["peer", _, "gateways"] => Self::PeerGateways { network: label(1)? },
             ["peer", _, "link"] => Self::PeerLink { network: label(1)? },
@@ -163,6 +174,7 @@ mod tests {
                 app: app.clone(),
                 instance: Some(label("Replica")),
             }),
+            Key::ClusterService { namespace: namespace.clone(), name: app.clone() },
             Key::PeerTrust { network: network.clone() },
             Key::PeerGateways { network: network.clone() },
             Key::PeerLink { network: network.clone() },

@@ -43,6 +43,7 @@ mod registry;
 mod reminders;
 mod resources;
 mod revoke;
+mod services;
 mod standstill;
 mod status;
 mod stored;
@@ -70,3 +71,4 @@ pub use resources::{
     RefusalReason, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources,
     Verdict,
 };
+pub use services::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent, Services};

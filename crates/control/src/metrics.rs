@@ -114,6 +114,8 @@ impl AdminFacts for ControlFacts {
         self.reminders.counts.add_to(page);
         self.neighbours.counts.add_to(page);
         self.add_resources(page);
+        let services = self.hub.read(|catalogue| catalogue.cluster_services().count());
+        page.single(&names::CLUSTER_SERVICES, services);
         let credentials = self.credentials.borrow().clone();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());

@@ -13,6 +13,7 @@ use tollway_store::EtcdOptions;
 use crate::peering::bundles::JoinBundles;
 use crate::pods::PodOptions;
 use crate::resources::Resources;
+use crate::services::Services;
 
 /// Connections at once of those with an identity of this network: two of each of 20,000 sidecars.
 const CONNECTIONS_LIMIT: usize = 40_000;
@@ -92,6 +93,9 @@ pub struct Options {
     /// The cluster whose custom resources become objects of this network.
     /// Default none.
     pub resources: Option<Arc<dyn Resources>>,
+    /// The cluster whose Services are called in the mesh where their pods have sidecars.
+    /// Default none.
+    pub services: Option<Arc<dyn Services>>,
     /// Join bundles that are accepted without a command.
     /// Default none.
     pub join_bundles: Option<Arc<dyn JoinBundles>>,
@@ -246,6 +250,7 @@ impl Options {
             peer_addresses: Vec::new(),
             pods: None,
             resources: None,
+            services: None,
             join_bundles: None,
             admin_listen: None,
             ports_file: None,

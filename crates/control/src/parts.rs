@@ -52,6 +52,7 @@ use crate::pods::{Cluster, Lifetimes};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::resources::{ResourceCounts, ResourceObjects, Resources};
+use crate::services::{FollowedServices, Services};
 use crate::standstill::Standstill;
 use crate::stores::Stores;
 use crate::tokens::Tokens;
@@ -104,6 +105,7 @@ pub(crate) struct Parts {
     certificate_ttl: Duration,
     cluster: Option<Cluster>,
     resources: Option<Arc<dyn Resources>>,
+    services: Option<Arc<dyn Services>>,
     join_bundles: Option<Arc<dyn JoinBundles>>,
     resource_counts: Arc<ResourceCounts>,
     workload_addresses: Vec<AddressRange>,
@@ -227,6 +229,7 @@ impl Parts {
             certificate_ttl,
             cluster: options.pods.clone().map(Cluster::new),
             resources: options.resources.clone(),
+            services: options.services.clone(),
             join_bundles: options.join_bundles.clone(),
             resource_counts: Arc::default(),
             workload_addresses: options.workload_addresses.clone(),
@@ -275,6 +278,10 @@ impl Parts {
             let counts = self.resource_counts.clone();
             let objects = ResourceObjects { resources, store, hub, counts };
             background.spawn_until_stop(objects.follow());
+        }
+        if let Some(services) = self.services.clone() {
+            let (store, hub) = (self.store.clone(), self.hub.clone());
+            background.spawn_until_stop(FollowedServices { services, store, hub }.follow());
         }
         join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
         if let Some(kept) = self.join_bundles.clone() {

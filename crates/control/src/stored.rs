@@ -134,6 +134,48 @@ pub(crate) struct EnrolledPod {
     pub(crate) has_ended: bool,
 }
 
+/// A Service of the network's Kubernetes cluster.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ClusterService {
+    /// Its own addresses, of 4 or 16 bytes.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(crate) ips: Vec<Vec<u8>>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) groups: Vec<PodGroup>,
+}
+
+/// Pods of a Service, and where its ports lead in them.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PodGroup {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) targets: Vec<PortTarget>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) pods: Vec<ServedPod>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct PortTarget {
+    #[prost(uint32, tag = "1")]
+    pub(crate) port: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) target: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ServedPod {
+    /// 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) ip: Vec<u8>,
+    #[prost(bool, tag = "2")]
+    pub(crate) is_ready: bool,
+    /// On which its app takes calls of the mesh; 0 where it takes none.
+    #[prost(uint32, tag = "3")]
+    pub(crate) app_port: u32,
+    /// Empty where none is stated.
+    #[prost(string, tag = "4")]
+    pub(crate) zone: String,
+}
+
 /// A join secret in an exported bundle. The secret itself is not stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct JoinSecret {

@@ -39,7 +39,7 @@ pub use kube_name::KubeName;
 pub use locality::{AREA_NAME_BYTES, AreaName, AreaNameError, Level, Locality};
 pub use mode::Mode;
 pub use name::{
-    ANY_NETWORK, AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName,
+    ANY_NETWORK, AppId, Called, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName,
     SpiffeId, TrustDomain,
 };
 pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};

@@ -1,10 +1,13 @@
 //! Names: labels, services, instances, networks, trust domains, SPIFFE identities.
 //!
 //! A service is `app[.namespace[.network]]`; omitted parts default to the own ones. Labels are 1 to
-//! 63 characters of letters, digits, `-` and `_`, compared without case and stored as written.
+//! 63 characters of letters, digits, `-` and `_`, compared without case and stored as written. In the place
+//! of the app there may be a port of a Kubernetes Service or an address ([`Called`]).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -161,15 +164,83 @@ pub type Instance = Label;
 /// The name of a network: workloads inside it reach each other's addresses.
 pub type NetworkName = Label;
 
+/// What is called under a service's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Called<'a> {
+    App,
+    /// A port of a Service of the network's Kubernetes cluster: `reviews:9080`.
+    Port {
+        service: &'a str,
+        port: u16,
+    },
+    /// An address in that cluster: `10.96.0.7:9080`.
+    Address(SocketAddr),
+}
+
 /// The full name of a service.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ServiceName {
+    /// An app. In names that data planes and their control plane give to each other also a port of a
+    /// Service or an address, which no user writes: [`Self::called`].
     pub app: AppId,
     pub namespace: Label,
     pub network: NetworkName,
 }
 
 impl ServiceName {
+    /// The name of a port of a Service of `network`'s Kubernetes cluster.
+    #[must_use]
+    pub fn of_port(service: &Label, port: u16, namespace: &Label, network: &NetworkName) -> Self {
+        let app = Label(format!("{service}:{port}").into());
+        Self { app, namespace: namespace.clone(), network: network.clone() }
+    }
+
+    /// The name of an address in the cluster of `home`'s network, as a workload of `home` calls it.
+    #[must_use]
+    pub fn of_address(address: SocketAddr, home: &Self) -> Self {
+        Self { app: Label(address.to_string().into()), ..home.clone() }
+    }
+
+    /// What the name is of.
+    #[must_use]
+    pub fn called(&self) -> Called<'_> {
+        let Some((service, port)) = self.app.as_str().rsplit_once(':') else { return Called::App };
+        if let Ok(address) = self.app.as_str().parse() {
+            return Called::Address(address);
+        }
+        port.parse().map_or(Called::App, |port| Called::Port { service, port })
+    }
+
+    /// The service under whose name routes and policies are for what is called: of a port that which has the
+    /// name of its Service.
+    #[must_use]
+    pub fn as_app(&self) -> Cow<'_, Self> {
+        match self.called() {
+            Called::Port { service, .. } => {
+                Cow::Owned(Self { app: Label(service.into()), ..self.clone() })
+            }
+            Called::App | Called::Address(_) => Cow::Borrowed(self),
+        }
+    }
+
+    /// Reads the first part of a name that a data plane or its control plane states: an app, a port of a
+    /// Service or an address.
+    ///
+    /// # Errors
+    /// As [`Label::new`].
+    pub fn read_called(text: &str) -> Result<AppId, NameError> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Label(address.to_string().into()));
+        }
+        match text.rsplit_once(':').map(|(service, port)| (service, port.parse::<u16>())) {
+            Some((service, Ok(port))) => {
+                let service = Label::new(service)?;
+                Ok(Label(format!("{service}:{port}").into()))
+            }
+            Some((_, Err(_))) | None => Label::new(text),
+        }
+    }
+
     /// Reads `app[.namespace[.network]]`; parts left out are taken from `home`.
     ///
     /// # Errors
@@ -430,6 +501,43 @@ mod tests {
         check("stock.shop", "stock.shop.west");
         check("stock.shop.east", "stock.shop.east");
         check("Stock_1.Shop.EAST", "Stock_1.Shop.EAST");
+    }
+
+    #[test]
+    fn a_name_of_a_port_or_an_address_reads_back_and_is_no_apps() {
+        let called = |text: &str| {
+            let app = ServiceName::read_called(text).map_err(|error| error.to_string())?;
+            let name = ServiceName { app, ..home() };
+            assert_eq!(ServiceName::read_called(name.app.as_str()), Ok(name.app.clone()), "{text}");
+            Ok::<_, String>((name.to_string(), format!("{:?}", name.called())))
+        };
+        for (text, name, expected) in [
+            ("stock", "stock", "App"),
+            ("stock:9080", "stock:9080", "Port { service: \"stock\", port: 9080 }"),
+            ("stock:09080", "stock:9080", "Port { service: \"stock\", port: 9080 }"),
+            ("10.96.0.7:80", "10.96.0.7:80", "Address(10.96.0.7:80)"),
+            ("[fd00::1]:80", "[fd00::1]:80", "Address([fd00::1]:80)"),
+            ("[FD00:0:0::1]:80", "[fd00::1]:80", "Address([fd00::1]:80)"),
+        ] {
+            let found = called(text).unwrap();
+            assert_eq!(found, (format!("{name}.default.west"), expected.to_owned()), "{text}");
+        }
+        for text in ["stock:", ":80", "stock:70000", "a:b:80", "10.96.0.7", "fd00::1", "a.b:80", ""]
+        {
+            assert!(called(text).is_err(), "{text}");
+        }
+        // A user cannot write one.
+        for text in ["stock:9080", "10.96.0.7:80"] {
+            assert!(ServiceName::parse(text, &home()).is_err(), "{text}");
+            assert!(Label::new(text).is_err(), "{text}");
+        }
+        let stock = ServiceName::parse("stock", &home()).unwrap();
+        let port = ServiceName::of_port(&stock.app, 9080, &stock.namespace, &stock.network);
+        assert_eq!(port.called(), Called::Port { service: "stock", port: 9080 });
+        assert_eq!((&*port.as_app(), &*stock.as_app()), (&stock, &stock));
+        let address = "[::1]:80".parse().unwrap();
+        let name = ServiceName::of_address(address, &home());
+        assert_eq!(name.called(), Called::Address(address));
     }
 
     #[test]

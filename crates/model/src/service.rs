@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::failover::FailoverRules;
 use crate::locality::Locality;
-use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
+use crate::name::{AppId, Instance, NetworkName, ServiceName, TrustDomain};
 use crate::route::Route;
 use crate::traffic_policy::TrafficParts;
 
@@ -84,13 +84,16 @@ pub struct Endpoint {
     pub instance: Instance,
     pub address: SocketAddr,
     pub locality: Locality,
+    /// Whose identity it has, where that is not the app of the service's name: pods of a Service of a
+    /// Kubernetes cluster are of any app of its namespace.
+    pub app: Option<AppId>,
 }
 
 impl Endpoint {
-    /// An endpoint of which no zone or region is stated.
+    /// An endpoint of the service's own app, of which no zone or region is stated.
     #[must_use]
     pub fn new(instance: Instance, address: SocketAddr) -> Self {
-        Self { instance, address, locality: Locality::default() }
+        Self { instance, address, locality: Locality::default(), app: None }
     }
 }
 
@@ -150,7 +153,9 @@ pub enum ServiceState {
         /// Of each network of `rules`: workloads of the service, ready or not, as far as they are known.
         registered: Arc<[u32]>,
     },
-    /// It cannot be called.
+    /// It is an address of this: of a port of a Service of the cluster, or of a pod of another namespace.
+    AddressOf(ServiceName),
+    /// It cannot be called. For an address: nothing of the mesh has it.
     Unavailable(UnavailableReason),
 }
 

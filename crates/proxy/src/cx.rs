@@ -157,6 +157,8 @@ pub(crate) enum Effect {
     ServeWaiting(Destination),
     /// A connection that carries bytes waited for its service, which is known now.
     DispatchRaw(ConnKey),
+    /// The control plane does not say in time what the address of a connection is.
+    LeaveUnanswered(ConnKey),
     /// Bytes have come, or the end, of a connection out of the mesh on which is not decided yet.
     HeldBytes(ConnKey),
     /// A connection out of the mesh needs another address of its host.

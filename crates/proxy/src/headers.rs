@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollway_http::{Fields, RequestHead, ResponseHead, Scheme, grpc, h1};
 use tollway_identity::SharedToken;
-use tollway_model::{ServiceName, SpiffeId};
+use tollway_model::{Called, ServiceName, SpiffeId};
 use tollway_routing::FieldEdit;
 
 use crate::exchange::{Destination, Exchange};
@@ -98,8 +98,7 @@ pub(crate) fn outbound_request(
     fields.push(CALLER_APP, route.from.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
-    head.authority.clear();
-    route.to.write_dns_san(&mut head.authority);
+    name_callee(head, route.to);
     head.scheme = Scheme::Borrowed(b"https");
     Outgoing { wants_call_trace, hops, time_left }
 }
@@ -107,8 +106,23 @@ pub(crate) fn outbound_request(
 /// A route sends the request to another service than the one that was called.
 pub(crate) fn send_to(head: &mut RequestHead, to: &ServiceName) {
     head.fields.set(CALLEE_APP, to.app.as_str().as_bytes());
-    head.authority.clear();
-    to.write_dns_san(&mut head.authority);
+    name_callee(head, to);
+}
+
+/// The authority by which a service is called over the mesh. Who calls a Service of a cluster has named a
+/// host that its app expects, and it stays.
+fn name_callee(head: &mut RequestHead, to: &ServiceName) {
+    match to.called() {
+        Called::App => {
+            head.authority.clear();
+            to.write_dns_san(&mut head.authority);
+        }
+        Called::Port { .. } | Called::Address(_) if !head.authority.is_empty() => {}
+        Called::Port { service, port } => {
+            head.authority = format!("{service}.{}:{port}", to.namespace).into_bytes();
+        }
+        Called::Address(address) => head.authority = address.to_string().into_bytes(),
+    }
 }
 
 /// A route gives the app another host to see as the one that was called.

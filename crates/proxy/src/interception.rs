@@ -47,12 +47,17 @@ pub struct Interception {
     pub network: Option<Arc<AppNetwork>>,
     /// What comes here and is only passed on.
     pub left_alone: LeftAlone,
+    /// Whether the app runs in a Kubernetes cluster whose Services the control plane may follow: it is asked
+    /// what private addresses are.
+    pub is_in_cluster: bool,
 }
 
 /// Where an intercepted connection goes.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Meant {
     Service(ServiceName),
+    /// To what the control plane says that this address is.
+    InCluster(ServiceName),
     /// Out of the mesh.
     Outside(SocketAddr),
     /// To an address with which the sidecar has nothing to do.
@@ -78,8 +83,23 @@ impl Interception {
             IpAddr::V4(_) | IpAddr::V6(_) if self.left_alone.contains(address) => {
                 Meant::LeftAlone(address)
             }
+            ip if self.is_in_cluster && is_private(ip) => {
+                let address = SocketAddr::new(ip.to_canonical(), address.port());
+                Meant::InCluster(ServiceName::of_address(address, home))
+            }
             IpAddr::V4(_) | IpAddr::V6(_) => Meant::Outside(address),
         }
+    }
+}
+
+/// Whether an address is of the ranges that networks use inside, as clusters do for pods and Services.
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            let is_shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
+            ip.is_private() || is_shared
+        }
+        IpAddr::V6(ip) => ip.is_unique_local(),
     }
 }
 
@@ -192,13 +212,19 @@ mod tests {
     }
 
     fn meant(to: Option<&str>, names: NameTable) -> Meant {
+        meant_in(false, to, names)
+    }
+
+    fn meant_in(is_in_cluster: bool, to: Option<&str>, names: NameTable) -> Meant {
         let label = |text: &str| Label::new(text).unwrap();
         let home =
             ServiceName { app: label("web"), namespace: label("shop"), network: label("west") };
         let origins = Arc::new(All(to.map(|to| to.parse().unwrap())));
         let left_alone = LeftAlone::new(vec!["10.0.0.0/8".parse().unwrap()], false);
         let names = Arc::new(names);
-        let interception = Interception { port: 0, origins, names, network: None, left_alone };
+        let network = None;
+        let interception =
+            Interception { port: 0, origins, names, network, left_alone, is_in_cluster };
         let (end, _other) = tollway_net::local_pair().unwrap();
         interception.meant("127.0.0.1:4711".parse().unwrap(), &Conn::local(end), &home)
     }
@@ -227,6 +253,30 @@ mod tests {
             let address = text.parse().unwrap();
             assert_eq!(meant(Some(text), tables()), Meant::LeftAlone(address));
         }
+    }
+
+    #[test]
+    fn in_a_cluster_private_addresses_are_asked_for() {
+        let asked = |text: &str| match meant_in(true, Some(text), NameTable::default()) {
+            Meant::InCluster(name) => name.to_string(),
+            other => format!("{other:?}"),
+        };
+        for (text, name) in [
+            ("172.16.0.7:80", "172.16.0.7:80.shop.west"),
+            ("172.31.255.255:80", "172.31.255.255:80.shop.west"),
+            ("192.168.1.1:443", "192.168.1.1:443.shop.west"),
+            ("100.64.0.1:80", "100.64.0.1:80.shop.west"),
+            ("100.127.0.1:80", "100.127.0.1:80.shop.west"),
+            ("[::ffff:172.16.0.7]:80", "172.16.0.7:80.shop.west"),
+            ("[fd00::7]:80", "[fd00::7]:80.shop.west"),
+        ] {
+            assert_eq!(asked(text), name);
+        }
+        for text in ["172.32.0.1:80", "100.128.0.1:80", "8.8.8.8:53", "[2001:db8::1]:443"] {
+            assert_eq!(asked(text), format!("Outside({text})"));
+        }
+        // One that is left alone is so here, too.
+        assert_eq!(asked("10.1.2.3:80"), "LeftAlone(10.1.2.3:80)");
     }
 
     #[test]

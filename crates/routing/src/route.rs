@@ -187,9 +187,10 @@ fn holding<'a>(
     routes: &'a [Arc<Route>],
     home: &ServiceName,
 ) -> Vec<&'a Arc<Route>> {
+    let called = service.as_app();
     let scoped = routes.iter().filter_map(|route| {
         let scope = route.scope(&home.network);
-        (scope.service == *service).then_some((scope.callers, route))
+        (scope.service == *called).then_some((scope.callers, route))
     });
     let scoped: Vec<_> = scoped.collect();
     let of_callers = |callers: &Option<_>| callers.as_ref() == Some(&home.namespace);

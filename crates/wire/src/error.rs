@@ -27,6 +27,8 @@ pub enum ConvertError {
     Unknown { field: &'static str, value: i32 },
     #[error("the field `{field}` holds {count} entries; at most {limit} are accepted")]
     TooMany { field: &'static str, count: usize, limit: usize },
+    #[error("{name} is said to be an address of {of}; only an address is one, of a port")]
+    NotAnAddress { name: String, of: String },
     #[error("the field `{field}` is empty; it needs at least one entry")]
     Empty { field: &'static str },
     #[error("`{name}` is not the name of an object, NAMESPACE/NAME")]

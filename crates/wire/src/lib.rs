@@ -36,8 +36,8 @@ pub use limits::{
     SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
 };
 pub use name::{
-    address, addresses, instance, label, network_name, revocation, revocations, service_name,
-    trust_domain,
+    address, addresses, called_name, instance, label, network_name, revocation, revocations,
+    service_name, trust_domain,
 };
 pub use neighbours::{neighbour, neighbour_group, neighbour_key, neighbour_to_delete};
 pub use object::{object, object_id, object_kind, set_created};

@@ -107,6 +107,21 @@ pub fn service_name(name: Option<&v1::ServiceName>) -> Result<ServiceName, Conve
     })
 }
 
+/// Reads the name of what a data plane calls: of a service, of a port of a Service of the cluster, or of an
+/// address in it.
+///
+/// # Errors
+/// As [`service_name`].
+pub fn called_name(name: Option<&v1::ServiceName>) -> Result<ServiceName, ConvertError> {
+    let name = name.ok_or(ConvertError::Missing { field: "service" })?;
+    let app = ServiceName::read_called(&name.app);
+    Ok(ServiceName {
+        app: app.map_err(|source| ConvertError::Name { field: "service.app", source })?,
+        namespace: label(&name.namespace, "service.namespace")?,
+        network: label(&name.network, "service.network")?,
+    })
+}
+
 /// Reads an address; `field` names it in the error.
 ///
 /// # Errors

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    AppProtocol, AreaName, Endpoint, Locality, NameError, NetworkName, ProbeSecret, Remote,
+    AppProtocol, AreaName, Called, Endpoint, Locality, NameError, NetworkName, ProbeSecret, Remote,
     Revision, Route, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
     Unready, Workload,
 };
 
-use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
+use crate::name::{
+    address, addresses, called_name, instance, label, network_name, service_name, trust_domain,
+};
 use crate::{
     ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT,
     LOCALITIES_PER_SERVICE_LIMIT, v1,
@@ -115,6 +117,7 @@ impl From<&ServiceState> for v1::service_update::State {
                     instance: of.instance.as_str().to_owned(),
                     address: Some(of.address.into()),
                     locality: table.number(&of.locality),
+                    app: of.app.as_ref().map(ToString::to_string).unwrap_or_default(),
                 });
                 let endpoints = endpoints.collect();
                 let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
@@ -143,6 +146,7 @@ impl From<&ServiceState> for v1::service_update::State {
             ServiceState::Failover { rules, registered } => {
                 Self::Any(crate::failover::any_network(rules, registered))
             }
+            ServiceState::AddressOf(service) => Self::AddressOf(service.into()),
             ServiceState::Unavailable(reason) => {
                 Self::Unavailable(v1::UnavailableReason::from(*reason).into())
             }
@@ -274,19 +278,20 @@ pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, Conve
 pub fn service_state(
     update: &v1::ServiceUpdate,
 ) -> Result<(ServiceName, ServiceState), ConvertError> {
-    let service = service_name(update.service.as_ref())?;
+    let service = called_name(update.service.as_ref())?;
     let state = update.state.as_ref().ok_or(ConvertError::Missing { field: "state" })?;
     let state = match state {
         v1::service_update::State::Local(state) => local(state)?,
         v1::service_update::State::Remote(state) => remote(state, service.network.clone())?,
         v1::service_update::State::Any(state) => crate::failover::read_any_network(state)?,
+        v1::service_update::State::AddressOf(name) => address_of(&service, name)?,
         v1::service_update::State::Unavailable(value) => unavailable(*value)?,
     };
     // Replicas are in one network, and only a name in any network has several.
     let is_right = match &state {
         ServiceState::Local { .. } | ServiceState::Remote { .. } => !service.is_in_any_network(),
         ServiceState::Failover { .. } => service.is_in_any_network(),
-        ServiceState::Unavailable(_) => true,
+        ServiceState::AddressOf(_) | ServiceState::Unavailable(_) => true,
     };
     if !is_right {
         let source = NameError::AnyNetwork;
@@ -310,6 +315,23 @@ pub fn service_routes(update: &v1::ServiceUpdate) -> Result<Arc<[Arc<Route>]>, C
 pub fn service_traffic(update: &v1::ServiceUpdate) -> Result<Arc<TrafficParts>, ConvertError> {
     let parts = update.traffic.as_ref().map(crate::traffic_policy::checked_parts).transpose()?;
     Ok(parts.map(Arc::new).unwrap_or_default())
+}
+
+/// An address is one of a port of a Service, or of a pod of another namespace; nothing else is an address
+/// of anything.
+fn address_of(of: &ServiceName, name: &v1::ServiceName) -> Result<ServiceState, ConvertError> {
+    let name = called_name(Some(name))?;
+    match (of.called(), name.called()) {
+        (Called::Address(_), Called::Port { .. }) => Ok(ServiceState::AddressOf(name)),
+        (Called::Address(address), Called::Address(same))
+            if address == same && of.namespace != name.namespace =>
+        {
+            Ok(ServiceState::AddressOf(name))
+        }
+        (Called::App | Called::Port { .. } | Called::Address(_), _) => {
+            Err(ConvertError::NotAnAddress { name: of.to_string(), of: name.to_string() })
+        }
+    }
 }
 
 fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
@@ -339,6 +361,7 @@ fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
             instance: instance(&e.instance)?,
             address: address(e.address.as_ref(), "endpoint.address")?,
             locality: place(e.locality)?,
+            app: (!e.app.is_empty()).then(|| label(&e.app, "endpoint.app")).transpose()?,
         })
     };
     let (count, limit) = (state.unready.len(), LOCALITIES_PER_SERVICE_LIMIT + 1);
@@ -456,6 +479,7 @@ mod tests {
             instance: Label::new(&format!("i-{number}")).unwrap(),
             address: format!("[2001:db8::7]:{number}").parse().unwrap(),
             locality,
+            app: (number == 2).then(|| Label::new("stock-v2").unwrap()),
         };
         let remote = Remote {
             network: name().network,
@@ -545,6 +569,37 @@ mod tests {
                 traffic: Arc::default(),
             };
             assert_eq!(service_update(&v1::ServiceUpdate::from(&update)), Ok(update));
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_of_a_port_or_a_pod_and_of_nothing_else() {
+        let named = |text: &str| {
+            let (app, namespace) = text.rsplit_once('/').unwrap_or((text, "shop"));
+            let namespace = Label::new(namespace).unwrap();
+            ServiceName { app: ServiceName::read_called(app).unwrap(), namespace, ..name() }
+        };
+        let read = |of: &str, port: &str| {
+            let update = ServiceUpdate {
+                service: named(of),
+                revision: Revision(7),
+                state: ServiceState::AddressOf(named(port)),
+                routes: Arc::default(),
+                traffic: Arc::default(),
+            };
+            service_update(&v1::ServiceUpdate::from(&update)).map(|read| read == update)
+        };
+        assert_eq!(read("10.96.0.7:80", "stock:8080"), Ok(true));
+        assert_eq!(read("10.96.0.7:80", "10.96.0.7:80/bank"), Ok(true));
+        for (of, port) in [
+            ("stock", "stock:8080"),
+            ("stock:80", "stock:8080"),
+            ("10.96.0.7:80", "stock"),
+            ("10.96.0.7:80", "10.96.0.7:80"),
+            ("10.96.0.7:80", "10.96.0.8:80/bank"),
+        ] {
+            let refused = read(of, port);
+            assert!(matches!(refused, Err(ConvertError::NotAnAddress { .. })), "{refused:?}");
         }
     }
 
@@ -647,6 +702,7 @@ mod tests {
             instance: Label::new(&format!("i-{number}")).unwrap(),
             address: ([10, 0, 0, 1], 1 + u16::try_from(number).unwrap()).into(),
             locality: zone(number),
+            app: None,
         };
         let state = ServiceState::Local {
             endpoints: (0..LOCALITIES_PER_SERVICE_LIMIT + 2).map(endpoint).collect(),

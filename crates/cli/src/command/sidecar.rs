@@ -101,5 +101,6 @@ fn interception(port: u16) -> Interception {
         names: Arc::default(),
         network: None,
         left_alone: LeftAlone::new(Vec::new(), false),
+        is_in_cluster: true,
     }
 }

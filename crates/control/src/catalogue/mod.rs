@@ -6,6 +6,7 @@
 //! revision of the store and survives a restart.
 
 mod changes;
+mod cluster;
 mod objects;
 mod peer;
 mod questions;
@@ -13,7 +14,7 @@ mod reverse;
 mod revoked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use prost::Message;
@@ -26,8 +27,10 @@ use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
 use crate::key::Key;
 use crate::options::RemoteCalls;
+use crate::services::ClusterService;
 use crate::stored;
 use changes::Changes;
+use cluster::ClusterServices;
 pub(crate) use objects::{Objects, Stored};
 pub(crate) use peer::{Aggregate as PeerAggregate, Peer, PinnedTrust};
 use revoked::Revoked;
@@ -70,6 +73,10 @@ pub(crate) enum Subject {
     Trust,
     /// Objects that concern the same sidecars.
     Objects(ObjectScope),
+    /// What an address of the Kubernetes cluster stands for.
+    Address(IpAddr),
+    /// All ports of Services and addresses of the Kubernetes cluster.
+    Cluster,
 }
 
 /// A gateway of this network.
@@ -98,7 +105,9 @@ pub(crate) struct Catalogue {
     gateways: BTreeMap<Instance, Gateway>,
     peers: BTreeMap<NetworkName, Peer>,
     objects: Objects,
+    cluster: ClusterServices,
     revoked: Revoked,
+    /// Of what is derived from the cluster there is no note: a follower that comes back is sent it again.
     changes: Changes<Subject>,
 }
 
@@ -113,6 +122,7 @@ impl Catalogue {
             gateways: BTreeMap::new(),
             peers: BTreeMap::new(),
             objects: Objects::default(),
+            cluster: ClusterServices::default(),
             revoked: Revoked::default(),
             changes: Changes::new(revision),
         }
@@ -142,7 +152,13 @@ impl Catalogue {
         revision: u64,
     ) -> Result<Vec<Subject>, RecordError> {
         let subject = match key {
-            Key::Workload { .. } => self.put_workload(value)?,
+            Key::Workload { .. } => {
+                let (name, mut subjects) = self.put_workload(value)?;
+                let subject = Subject::Service(name);
+                self.changes.touch(&subject, revision);
+                subjects.push(subject);
+                return Ok(subjects);
+            }
             Key::Gateway { .. } => self.put_gateway(value)?,
             Key::Trust => {
                 self.trust_revision = revision;
@@ -156,6 +172,10 @@ impl Catalogue {
                 let stored = Stored::read(value, revision, &self.home.network)?;
                 let scopes = self.objects.put(stored);
                 return Ok(self.objects_changed(scopes, revision));
+            }
+            Key::ClusterService { namespace, name } => {
+                let service = ClusterService::read(namespace, name, value)?;
+                return Ok(self.cluster.put(service, &self.home.network));
             }
             Key::PeerTrust { network } => {
                 self.peer(network).set_trust(PinnedTrust::read(value)?);
@@ -217,26 +237,50 @@ impl Catalogue {
             let scopes = self.objects.remove(id);
             return self.objects_changed(scopes, revision);
         }
+        if let Key::ClusterService { namespace, name } = key {
+            return self.cluster.remove(&(namespace.clone(), name.clone()), &self.home.network);
+        }
+        if let Key::Workload { namespace, app, instance } = key {
+            let name = service(app, namespace, &self.home.network);
+            return self.delete_workload(name, instance, revision);
+        }
         self.delete_other(key, revision).into_iter().collect()
+    }
+
+    fn delete_workload(
+        &mut self,
+        name: ServiceName,
+        instance: &Instance,
+        revision: u64,
+    ) -> Vec<Subject> {
+        let known = self.services.get_mut(&name);
+        let Some(gone) = known.and_then(|known| known.workloads.remove(instance)) else {
+            return Vec::new();
+        };
+        let mut subjects = self.cluster.leave(&gone);
+        let is_last = self.services.get(&name).is_none_or(|known| known.workloads.is_empty());
+        if is_last {
+            self.services.remove(&name);
+        }
+        let subject = Subject::Service(name);
+        if is_last {
+            self.changes.remove(&subject, revision);
+        } else {
+            self.changes.touch(&subject, revision);
+        }
+        subjects.push(subject);
+        subjects
     }
 
     fn delete_other(&mut self, key: &Key, revision: u64) -> Option<Subject> {
         let subject = match key {
-            Key::Workload { namespace, app, instance } => {
-                let name = service(app, namespace, &self.home.network);
-                let known = self.services.get_mut(&name)?;
-                known.workloads.remove(instance)?;
-                if known.workloads.is_empty() {
-                    self.services.remove(&name);
-                    return self.removed(Subject::Service(name), revision);
-                }
-                Subject::Service(name)
-            }
             Key::Gateway { instance } => {
                 self.gateways.remove(instance)?;
                 Subject::Gateways
             }
-            Key::Trust | Key::Object(_) => return None,
+            Key::Trust | Key::Object(_) | Key::Workload { .. } | Key::ClusterService { .. } => {
+                return None;
+            }
             Key::Revoked(revocation) => {
                 if !self.revoked.remove(revocation) {
                     return None;
@@ -313,6 +357,10 @@ impl Catalogue {
             |scope| Subject::Objects(scope.clone()),
             &mut different,
         );
+        let has_none = self.cluster.is_empty() && newer.cluster.is_empty();
+        // Which workloads are where is a part of it.
+        let is_cluster_same =
+            has_none || (self.cluster == newer.cluster && self.services == newer.services);
         for (subject, removed) in &different {
             if *removed {
                 self.changes.remove(subject, revision);
@@ -326,8 +374,10 @@ impl Catalogue {
         self.gateways = newer.gateways;
         self.peers = newer.peers;
         self.objects = newer.objects;
+        self.cluster = newer.cluster;
         self.revoked = newer.revoked;
-        different.into_iter().map(|(subject, _)| subject).collect()
+        let different = different.into_iter().map(|(subject, _)| subject);
+        different.chain((!is_cluster_same).then_some(Subject::Cluster)).collect()
     }
 
     fn removed(&mut self, subject: Subject, revision: u64) -> Option<Subject> {
@@ -341,12 +391,17 @@ impl Catalogue {
         }
     }
 
-    fn put_workload(&mut self, value: &[u8]) -> Result<Subject, RecordError> {
+    /// Returns its service, and what of the cluster changed by it.
+    fn put_workload(&mut self, value: &[u8]) -> Result<(ServiceName, Vec<Subject>), RecordError> {
         let workload = tollway_wire::workload(&v1::Workload::decode(value)?)?;
         let name = workload.service.clone();
+        let mut subjects = Vec::new();
         let known = self.services.entry(name.clone()).or_default();
-        known.workloads.insert(workload.instance.clone(), workload);
-        Ok(Subject::Service(name))
+        if let Some(before) = known.workloads.insert(workload.instance.clone(), workload.clone()) {
+            subjects.extend(self.cluster.leave(&before));
+        }
+        subjects.extend(self.cluster.enter(&workload));
+        Ok((name, subjects))
     }
 
     fn put_gateway(&mut self, value: &[u8]) -> Result<Subject, RecordError> {
@@ -372,15 +427,8 @@ impl Service {
         if !self.workloads.values().any(|of| of.locality.is_stated()) {
             return Arc::default();
         }
-        let mut counts: BTreeMap<&Locality, u32> = BTreeMap::new();
-        for workload in self.workloads.values().filter(|of| !of.ready) {
-            *counts.entry(&workload.locality).or_default() += 1;
-        }
-        let unready = |(locality, replicas): (&Locality, u32)| Unready {
-            locality: locality.clone(),
-            replicas,
-        };
-        counts.into_iter().map(unready).collect()
+        let unready = self.workloads.values().filter(|of| !of.ready);
+        unready_by_place(unready.map(|of| &of.locality))
     }
 
     /// Where workloads are: of each zone or region those that are ready and all.
@@ -394,14 +442,29 @@ impl Service {
         counts
     }
 
-    /// The protocol that most workloads declare; of equals the first in the order of the protocol's
-    /// numbers, so that every replica of the control plane decides alike during a change.
+    /// The protocol that most workloads declare. Every replica of the control plane decides alike during a
+    /// change.
     fn protocol(&self) -> AppProtocol {
-        const ALL: [AppProtocol; 4] =
-            [AppProtocol::Http, AppProtocol::H2c, AppProtocol::Grpc, AppProtocol::Tcp];
-        let votes = |p: &AppProtocol| self.workloads.values().filter(|w| w.protocol == *p).count();
-        ALL.into_iter().rev().max_by_key(votes).unwrap_or_default()
+        most_common(self.workloads.values().map(|workload| workload.protocol))
     }
+}
+
+/// Of protocols that are as common the first in the order of the protocols' numbers.
+fn most_common(declared: impl Iterator<Item = AppProtocol>) -> AppProtocol {
+    let mut votes = AppProtocol::ALL.map(|protocol| (0, protocol));
+    for protocol in declared {
+        votes.iter_mut().filter(|(_, of)| *of == protocol).for_each(|(count, _)| *count += 1);
+    }
+    let winner = votes.into_iter().rev().max_by_key(|(count, _)| *count);
+    winner.map(|(_, protocol)| protocol).unwrap_or_default()
+}
+
+fn unready_by_place<'a>(places: impl Iterator<Item = &'a Locality>) -> Arc<[Unready]> {
+    let mut counts: BTreeMap<&Locality, u32> = BTreeMap::new();
+    places.for_each(|place| *counts.entry(place).or_default() += 1);
+    let unready =
+        |(place, replicas): (&Locality, u32)| Unready { locality: place.clone(), replicas };
+    counts.into_iter().map(unready).collect()
 }
 
 fn service(app: &Label, namespace: &Label, network: &NetworkName) -> ServiceName {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollway_model::failover::FailoverNetwork;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
-    Endpoint, Instance, Label, Locality, NetworkName, ObjectScope, PolicyScope, Remote, RouteScope,
-    ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    Called, Endpoint, Instance, Label, Locality, NetworkName, ObjectScope, PolicyScope, Remote,
+    RouteScope, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
@@ -15,6 +15,7 @@ use super::reverse::Reach;
 use super::{Catalogue, Gateway, Objects, Peer, PinnedTrust, Subject};
 use crate::addresses::{AddressRefusal, check_named_gateway, check_peer_gateway};
 use crate::options::RemoteCalls;
+use crate::services::ClusterService;
 
 impl Catalogue {
     /// The state of a service for a caller in this network.
@@ -22,7 +23,11 @@ impl Catalogue {
         let state = if name.is_in_any_network() {
             self.any_state(name)
         } else if name.network == self.home.network {
-            self.local_state(name)
+            match name.called() {
+                Called::App => self.local_state(name),
+                Called::Port { service, port } => self.port_state(name, (service, port)),
+                Called::Address(address) => self.address_state(name, address),
+            }
         } else {
             self.remote_state(name)
         };
@@ -32,13 +37,14 @@ impl Catalogue {
     /// The state of a service, with the routes that hold for callers of a namespace. Without callers,
     /// as a gateway has none, there are no routes.
     pub(crate) fn update(&self, name: &ServiceName, callers: Option<&Label>) -> ServiceUpdate {
-        let routes = |callers| self.objects.routes_of(name, callers);
+        let of = name.as_app();
+        let routes = |callers| self.objects.routes_of(&of, callers);
         ServiceUpdate {
             service: name.clone(),
             revision: self.revision(),
             state: self.state(name),
             routes: callers.map(routes).unwrap_or_default(),
-            traffic: callers.map(|_| self.traffic_of_callers(name)).unwrap_or_default(),
+            traffic: callers.map(|_| self.traffic_of_callers(&of)).unwrap_or_default(),
         }
     }
 
@@ -79,6 +85,7 @@ impl Catalogue {
                 instance: w.instance.clone(),
                 address: w.address,
                 locality: w.locality.clone(),
+                app: None,
             })
             .collect();
         if endpoints.is_empty() {
@@ -126,7 +133,7 @@ impl Catalogue {
         callers: Option<&Label>,
         revision: u64,
     ) -> bool {
-        if !self.reaches_back_to(revision) {
+        if !self.reaches_back_to(revision) || name.called() != Called::App {
             return true;
         }
         let at = |subject: &Subject| self.changes.last(subject) > revision;
@@ -239,6 +246,16 @@ impl Catalogue {
             probe_secret: None,
         });
         NetworkUpdate { network: network.clone(), revision: self.revision(), state }
+    }
+
+    /// The Services of the network's Kubernetes cluster.
+    pub(crate) fn cluster_services(&self) -> impl Iterator<Item = &Arc<ClusterService>> {
+        self.cluster.all()
+    }
+
+    /// The names of the ports of the Service that has the name of an app.
+    pub(crate) fn ports_of(&self, name: &ServiceName) -> Vec<ServiceName> {
+        self.cluster.ports(name)
     }
 
     /// Names of this network's services.

@@ -140,6 +140,7 @@ impl Script {
             Subject::Gateways => "gateways".to_owned(),
             Subject::Trust => "trust".to_owned(),
             Subject::Objects(scope) => format!("{} for {scope}", scope.kind().plural()),
+            Subject::Address(_) | Subject::Cluster => unreachable!("there is no note of it"),
         };
         let mut changed: Vec<_> = self.catalogue.changes_after(after).map(print).collect();
         changed.sort();
@@ -184,6 +185,7 @@ fn print(state: &ServiceState) -> String {
                 networks.map(|(of, count)| format!("{} x{count}", of.network)).collect();
             format!("any of {}", networks.join(","))
         }
+        ServiceState::AddressOf(name) => format!("address of {name}"),
         ServiceState::Unavailable(reason) => format!("{reason:?}"),
     }
 }

@@ -3,7 +3,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use prost::Message as _;
-use tollway_model::{AppProtocol, ObjectId, ObjectKind, ObjectName, TrustDomain, Workload};
+use tollway_model::{
+    AppProtocol, ObjectId, ObjectKind, ObjectName, ServiceState, TrustDomain, Workload,
+};
 use tollway_wire::v1;
 
 use super::*;
@@ -423,4 +425,84 @@ async fn a_wait_for_a_traffic_policy_counts_callers_and_replicas() {
     caller.acknowledge(Revision(1));
     let (count, lagging) = hub.applied(&scopes, 1, Duration::ZERO).await;
     assert_eq!((count, lagging), (3, vec!["a.web.audit".to_owned(), "r.stock.shop".to_owned()]));
+}
+
+/// A Service of the cluster with this address, and a pod at 10.0.0.1 that takes calls at port 8080.
+fn put_service(hub: &Hub, name: &str, address: [u8; 4], revision: u64) {
+    let pod = crate::services::ServedPod {
+        address: [10, 0, 0, 1].into(),
+        is_ready: true,
+        app_port: Some(8080),
+        zone: None,
+    };
+    let service = crate::services::ClusterService {
+        namespace: label("default"),
+        name: label(name),
+        addresses: vec![address.into()],
+        groups: vec![crate::services::PodGroup {
+            targets: vec![crate::services::PortTarget { port: 80, target: 8080 }],
+            pods: vec![pod],
+        }],
+    };
+    let key = Key::ClusterService { namespace: label("default"), name: label(name) };
+    put(hub, &key, &service.write(), revision);
+}
+
+#[tokio::test]
+async fn who_follows_an_address_or_a_port_of_the_cluster_is_told_what_becomes_of_it() {
+    let hub = hub();
+    let home = name("web");
+    let address = ServiceName::of_address("10.96.0.7:80".parse().unwrap(), &home);
+    let port = ServiceName::of_port(&label("stock"), 80, &home.namespace, &home.network);
+    let by_address = hub.watch_subscribed();
+    by_address.subscribe(vec![address.clone()]).unwrap();
+    let by_port = hub.watch_subscribed();
+    by_port.subscribe(vec![port.clone()]).unwrap();
+    taken(&by_address);
+    taken(&by_port);
+    assert!(wakes(&by_address).await && wakes(&by_port).await);
+    put_service(&hub, "stock", [10, 96, 0, 7], 1);
+    assert!(wakes(&by_address).await && wakes(&by_port).await);
+    assert_eq!(taken(&by_address), ["10.96.0.7:80.default.west"]);
+    assert_eq!(taken(&by_port), ["stock:80.default.west"]);
+    // A pod of it: what serves the port changes, what the address stands for does not.
+    put_workload(&hub, "stock-v2", 50_002, 2);
+    assert!(!wakes(&by_address).await && wakes(&by_port).await);
+    let updates = by_port.take(10);
+    let ServiceState::Local { endpoints, .. } = &updates.services[0].state else { panic!() };
+    assert_eq!(endpoints[0].app, Some(label("stock-v2")));
+    put_service(&hub, "other", [10, 96, 0, 8], 3);
+    assert!(!wakes(&by_address).await);
+    // Its address is another Service's.
+    put_service(&hub, "stock", [10, 96, 0, 9], 4);
+    assert!(wakes(&by_address).await);
+    assert_eq!(hub.lock().addresses.len(), 1);
+    drop(by_address);
+    assert!(hub.lock().addresses.is_empty());
+    // One that resumes is sent it again: there is no note of when it changed.
+    let resumed = hub.watch_subscribed();
+    resumed.resume(vec![address, port], Revision(4)).unwrap();
+    assert_eq!(taken(&resumed).len(), 2);
+}
+
+#[tokio::test]
+async fn a_route_of_a_service_reaches_those_that_follow_its_ports() {
+    let hub = hub();
+    put_service(&hub, "stock", [10, 96, 0, 7], 1);
+    put_workload(&hub, "stock", 50_002, 2);
+    let home = name("web");
+    let watcher = hub.watch_of(home.clone(), label("a"));
+    let port = ServiceName::of_port(&label("stock"), 80, &home.namespace, &home.network);
+    watcher.subscribe(vec![port]).unwrap();
+    routes(&watcher);
+    assert!(wakes(&watcher).await);
+    put_route(&hub, "default/split", "stock", 3);
+    assert!(wakes(&watcher).await);
+    assert_eq!(routes(&watcher), ["stock:80.default.west: default/split"]);
+    let scope = RouteScope { service: name("stock"), callers: None };
+    let scopes = BTreeSet::from([ObjectScope::Route(scope)]);
+    let lagging = hub.applied(&scopes, 3, Duration::ZERO).await;
+    assert_eq!(lagging.0, 1, "it is waited for");
+    watcher.acknowledge(Revision(3));
+    assert_eq!(hub.applied(&scopes, 3, Duration::ZERO).await, (1, Vec::new()));
 }

@@ -693,6 +693,7 @@ pub fn print(state: &ServiceState) -> String {
             let networks: Vec<_> = rules.networks.iter().zip(&**registered).map(network).collect();
             networks.join(", ")
         }
+        ServiceState::AddressOf(of) => format!("address of {of}"),
         ServiceState::Unavailable(reason) => match reason {
             UnavailableReason::UnknownService => "unknown service",
             UnavailableReason::UnknownNetwork => "unknown network",

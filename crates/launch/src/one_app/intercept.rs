@@ -77,6 +77,7 @@ impl InterceptPlan {
             names: Arc::clone(&self.names),
             network: self.network().cloned(),
             left_alone: LeftAlone::new(spared.clone(), *mesh_only),
+            is_in_cluster: false,
         })
     }
 }

@@ -147,8 +147,11 @@ impl Variant for Sidecar {
         let Http { upstreams, variant, .. } = http;
         match effect {
             Effect::DispatchRaw(conn) => {
-                let Self { tls, learned, .. } = variant;
-                tunnel::dispatch_raw(cx, conns, upstreams, tls, learned, conn);
+                let Self { tls, learned, external, .. } = variant;
+                tunnel::dispatch_raw(cx, conns, upstreams, tls, (learned, external), conn);
+            }
+            Effect::LeaveUnanswered(conn) => {
+                intercepted::leave_unanswered(cx, conns, upstreams, &mut variant.external, conn);
             }
             Effect::DispatchTcp { down, service } => {
                 tunnel::dispatch_tcp(cx, conns, upstreams, &mut variant.tls, down, service);

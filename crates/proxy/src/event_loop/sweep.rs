@@ -7,7 +7,7 @@ use tollway_model::ServiceName;
 
 use super::{Composition, EventLoop, Load};
 use crate::conn::{Connection, Expired, Role, access_log, retire};
-use crate::cx::Cx;
+use crate::cx::{Cx, Effect};
 use crate::protocol::relay;
 
 /// Rounds after which memory of a peak that is over is given back: five seconds.
@@ -68,6 +68,7 @@ impl<C: Composition> EventLoop<C> {
                     conns.close(cx, key);
                 }
                 Expired::Refuse(code) => relay::refuse_tcp(cx, conns, key, code),
+                Expired::Unanswered => cx.effects.push(Effect::LeaveUnanswered(key)),
                 Expired::Retire => retire::retire_http2(cx, conns, key),
                 expired => plane.on_expired(cx, conns, key, expired),
             }

@@ -30,6 +30,7 @@ use tollway_wire::NetworkUpdate;
 mod actors;
 mod app_unreachable;
 mod bulk;
+mod cluster;
 mod deadlines;
 mod distance;
 mod egress;

@@ -255,6 +255,8 @@ fn service_of(state: &ServiceState) -> Service {
             (ServiceWord::JoinedNetwork, Some(protocol), remote.ready_replicas as usize)
         }
         ServiceState::Failover { .. } => (ServiceWord::NoFailover, None, 0),
+        // Requests are for what it is the address of.
+        ServiceState::AddressOf(_) => (ServiceWord::UnknownService, None, 0),
         ServiceState::Unavailable(reason) => {
             let word = match reason {
                 UnavailableReason::UnknownService => ServiceWord::UnknownService,

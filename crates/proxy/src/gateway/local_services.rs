@@ -29,6 +29,7 @@ impl LocalServices {
             // This network's own services are not behind another one's gateway.
             ServiceState::Remote { .. }
             | ServiceState::Failover { .. }
+            | ServiceState::AddressOf(_)
             | ServiceState::Unavailable(_) => Arc::default(),
         };
         let service = self.0.entry(update.service.clone()).or_default();

@@ -322,6 +322,7 @@ mod tests {
             ServiceState::Unavailable(reason) => format!("{} {reason:?}", update.service.app),
             ServiceState::Local { .. }
             | ServiceState::Remote { .. }
+            | ServiceState::AddressOf(_)
             | ServiceState::Failover { .. } => {
                 format!("{} there", update.service.app)
             }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::time::Instant;
-use tollway_model::ServiceName;
+use tollway_model::{Called, ServiceName};
 
 use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
@@ -239,6 +239,10 @@ pub(crate) fn fail_undiscovered(
     pool.waiting_raw = early_raw;
     for key in late {
         fail::fail(cx, conns, exchanges, key, &error);
+    }
+    if destination.service().is_some_and(|of| matches!(of.called(), Called::Address(_))) {
+        let left = late_raw.into_iter().map(Effect::LeaveUnanswered);
+        return left.for_each(|effect| cx.effects.push(effect));
     }
     for key in late_raw {
         fail_raw(cx, conns, key, &error);

@@ -156,9 +156,12 @@ pub(crate) fn protocol(
                 Some(
                     ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. },
                 ) => Next::Chosen(*protocol),
-                Some(ServiceState::Failover { .. } | ServiceState::Unavailable(_)) | None => {
-                    Next::Wait(destination)
-                }
+                Some(
+                    ServiceState::Failover { .. }
+                    | ServiceState::AddressOf(_)
+                    | ServiceState::Unavailable(_),
+                )
+                | None => Next::Wait(destination),
             })
         }
         Choice::Unknown(destination) => Ok(Next::Wait(destination)),

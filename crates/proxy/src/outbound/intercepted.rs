@@ -1,11 +1,14 @@
 //! Connections that the kernel has led here from the app: to a service of the mesh, as HTTP or as
 //! bytes, or on to where they were meant for.
 
-use tollway_model::{ErrorCode, ServiceName, ServiceState};
+use std::net::SocketAddr;
+
+use tollway_model::{Called, ErrorCode, ServiceName, ServiceState, UnavailableReason};
 use tollway_routing::intercept::{Evidence, Learned, Recognition, recognise};
 
 use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
 use crate::cx::Cx;
+use crate::exchange::Destination;
 use crate::interception::Meant;
 use crate::observe::Kind;
 use crate::outbound::failover::{self, Next};
@@ -13,7 +16,7 @@ use crate::outbound::{ExternalQueue, dispatch, external, tunnel};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
 use crate::tls::MeshTls;
-use crate::upstream::{Upstreams, discover};
+use crate::upstream::{Upstreams, discover, pools};
 
 /// An accepted connection goes where it was meant to go.
 pub(crate) fn open(
@@ -35,12 +38,15 @@ pub(crate) fn open(
         Meant::Service(service) => {
             conns.queue_read(key);
             access_log::begin_line(cx, conns, key, Kind::Tcp, Some(service.clone()));
-            serve(cx, conns, upstreams, mesh, learned, key, service);
+            serve(cx, conns, upstreams, mesh, (learned, external), key, service);
+        }
+        Meant::InCluster(name) => {
+            conns.queue_read(key);
+            serve(cx, conns, upstreams, mesh, (learned, external), key, name);
         }
         Meant::Outside(address) => {
-            cx.metrics.intercepted.outside.add(1);
             conns.queue_read(key);
-            external::open_intercepted(cx, conns, external, key, address);
+            leave(cx, conns, external, key, address);
         }
         Meant::LeftAlone(address) => {
             conns.queue_read(key);
@@ -70,21 +76,80 @@ fn refuse(
     relay::refuse_tcp(cx, conns, key, code);
 }
 
+/// Sends a connection on to an address out of the mesh.
+fn leave(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    external: &mut ExternalQueue,
+    key: ConnKey,
+    address: SocketAddr,
+) {
+    cx.metrics.intercepted.outside.add(1);
+    external::open_intercepted(cx, conns, external, key, address);
+}
+
+/// The control plane does not say in time what an address is: it is as out of the mesh.
+pub(crate) fn leave_unanswered(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    external: &mut ExternalQueue,
+    key: ConnKey,
+) {
+    let Some(called) = conns.get_mut(key).and_then(|conn| conn.raw_target.take()) else { return };
+    let Called::Address(address) = called.called() else { return };
+    // Further ones do not wait.
+    let pool = pools::pool(cx, upstreams, &Destination::Service(called.clone()));
+    pool.state.get_or_insert(ServiceState::Unavailable(UnavailableReason::UnknownService));
+    if let Some(left_out) = cx.log.admit("unanswered", "address", cx.now) {
+        tracing::warn!(
+            %address,
+            left_out,
+            "the control plane does not say whether a Service has this address; \
+             the connection leaves the mesh"
+        );
+    }
+    leave(cx, conns, external, key, address);
+}
+
 /// Sends a connection for a service on once it is known what that speaks.
 pub(crate) fn serve(
     cx: &mut Cx,
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     mesh: &mut MeshTls,
-    learned: &mut Learned,
+    (learned, external): (&mut Learned, &mut ExternalQueue),
     key: ConnKey,
-    service: ServiceName,
+    mut service: ServiceName,
 ) {
-    let state = match discover::service_state(cx, upstreams, &service) {
+    let address = match service.called() {
+        Called::Address(address) => Some(address),
+        Called::App | Called::Port { .. } => None,
+    };
+    let mut state = match discover::service_state(cx, upstreams, &service) {
         Ok(Some(state)) => state,
         Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, key, service),
         Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
     };
+    if let ServiceState::AddressOf(port) = state {
+        service = port;
+        state = match discover::service_state(cx, upstreams, &service) {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                let destination = Destination::Service(service.clone());
+                return dispatch::wait_raw_for(cx, conns, upstreams, key, service, destination);
+            }
+            Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
+        };
+    }
+    if let (Some(address), ServiceState::Unavailable(UnavailableReason::UnknownService)) =
+        (address, &state)
+    {
+        return leave(cx, conns, external, key, address);
+    }
+    if service.called() != Called::App {
+        access_log::begin_line(cx, conns, key, Kind::Tcp, Some(service.clone()));
+    }
     let (declared, refusal) = match state {
         ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
             learned.learn(&service, protocol);
@@ -103,6 +168,8 @@ pub(crate) fn serve(
         ServiceState::Unavailable(reason) => {
             (None, Some(RequestError::unavailable(reason, &service).code()))
         }
+        // What it is the address of would be called.
+        ServiceState::AddressOf(_) => (None, Some(ErrorCode::UnknownAddress)),
     };
     let Some(relay) = relay::relay(conns, key) else { return };
     match recognise(declared, learned.of(&service), &relay.early) {

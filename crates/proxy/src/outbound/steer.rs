@@ -87,7 +87,9 @@ fn decide(
         return Err(RequestError::NoBackend { rule: rule.name().to_string(), service: None });
     };
     let path = routed.rewritten(&head.path);
-    let (of, to) = (service.clone(), target.service.clone());
+    let of = service.clone();
+    // Its own name as a backend is the Service that was called.
+    let to = if target.service == *of.as_app() { of.clone() } else { target.service.clone() };
     exchange.keep_unrouted();
     let head = &mut *exchange.head;
     if let Some(path) = path {

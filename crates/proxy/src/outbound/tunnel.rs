@@ -62,9 +62,10 @@ pub(crate) fn dispatch_tcp(
                 Err(error) => return dispatch::fail_raw(cx, conns, down, &error),
             }
         }
-        ServiceState::Local { .. } | ServiceState::Remote { .. } | ServiceState::Unavailable(_) => {
-            (service, state)
-        }
+        ServiceState::Local { .. }
+        | ServiceState::Remote { .. }
+        | ServiceState::AddressOf(_)
+        | ServiceState::Unavailable(_) => (service, state),
     };
     let Some(conn) = conns.get_mut(down) else { return };
     conn.raw_target = Some(service.clone());
@@ -82,8 +83,8 @@ pub(crate) fn dispatch_tcp(
             tracing::info!(%code, %service, %protocol, "TCP call refused");
             relay::refuse_tcp(cx, conns, down, code);
         }
-        // One of them would have been chosen.
-        ServiceState::Failover { .. } => {
+        // One of them would have been chosen, and what it is the address of would be called.
+        ServiceState::Failover { .. } | ServiceState::AddressOf(_) => {
             relay::refuse_tcp(cx, conns, down, ErrorCode::NoNetwork);
         }
         ServiceState::Local { .. } | ServiceState::Remote { .. } => {
@@ -172,6 +173,8 @@ pub(crate) fn open_tunnel(
             }
             Err(error) => return http1_server::answer_error(cx, conns, key, &error),
         },
+        // No name that a CONNECT can have.
+        ServiceState::AddressOf(_) => false,
     };
     let Some(conn) = conns.get_mut(key) else { return };
     let Role::Http1Server(server) = &mut conn.role else { return };
@@ -198,14 +201,14 @@ pub(crate) fn dispatch_raw(
     conns: &mut Connections,
     upstreams: &mut Upstreams,
     mesh: &mut MeshTls,
-    learned: &mut Learned,
+    (learned, external): (&mut Learned, &mut ExternalQueue),
     key: ConnKey,
 ) {
     let Some(conn) = conns.get_mut(key) else { return };
     let Some(service) = conn.raw_target.take() else { return };
     match (&conn.role, &conn.via) {
         (Role::Relay(_), Some(ListenerKind::Intercepted)) => {
-            intercepted::serve(cx, conns, upstreams, mesh, learned, key, service);
+            intercepted::serve(cx, conns, upstreams, mesh, (learned, external), key, service);
         }
         (Role::Relay(_), _) => dispatch_tcp(cx, conns, upstreams, mesh, key, service),
         (_, Some(ListenerKind::Outbound)) => open_tunnel(cx, conns, upstreams, mesh, key, service),

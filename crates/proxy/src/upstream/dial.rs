@@ -2,11 +2,12 @@
 //! follows when it cannot be made.
 
 use rustls::{AlertDescription, Error as TlsError};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use tollway_http::{h1, h2};
-use tollway_model::{ErrorCode, NetworkName, ServiceState};
+use tollway_model::{ErrorCode, NetworkName, ServiceName, ServiceState};
 use tollway_net::{Conn, ConnError, Tls};
 
 use crate::bind::UNSENT_BYTES_LIMIT;
@@ -153,7 +154,8 @@ pub(crate) fn dial(
     let address = next_address(cx, conns, upstreams, destination, &candidates, pooled);
     let address = address.ok_or_else(unready)?;
     let mesh = mesh.ok_or_else(unready)?;
-    let tls = match mesh.client(service, instance, &trust_domain, protocol) {
+    let callee = holder(service, &state, address);
+    let tls = match mesh.client(&callee, instance, &trust_domain, protocol) {
         Ok(tls) => tls,
         Err(error) => {
             let cause = Cause::coded(ErrorCode::TlsFailed, error.to_string());
@@ -195,6 +197,24 @@ pub(crate) fn dial(
     }
     cx.metrics.dials.add(1);
     Ok(key)
+}
+
+/// The app whose identity a replica of a service has.
+fn holder<'s>(
+    service: &'s ServiceName,
+    state: &ServiceState,
+    address: SocketAddr,
+) -> Cow<'s, ServiceName> {
+    let ServiceState::Local { endpoints, .. } = state else { return Cow::Borrowed(service) };
+    // A service's replicas have its name, or each has one of its own.
+    if endpoints.first().is_none_or(|endpoint| endpoint.app.is_none()) {
+        return Cow::Borrowed(service);
+    }
+    let found = endpoints.iter().find(|endpoint| endpoint.address == address);
+    match found.and_then(|endpoint| endpoint.app.clone()) {
+        Some(app) => Cow::Owned(ServiceName { app, ..service.clone() }),
+        None => Cow::Borrowed(service),
+    }
 }
 
 fn next_address(
@@ -481,6 +501,7 @@ fn network_beyond<'u>(
         ServiceState::Remote { remote, .. } => Some(&remote.network),
         ServiceState::Local { .. }
         | ServiceState::Failover { .. }
+        | ServiceState::AddressOf(_)
         | ServiceState::Unavailable(_) => None,
     }
 }

@@ -217,7 +217,12 @@ fn health_of(pool: &Pool, registered: u32, links: &impl Links, now: Instant) -> 
                 0
             }
         }
-        Some(ServiceState::Failover { .. } | ServiceState::Unavailable(_)) | None => {
+        Some(
+            ServiceState::Failover { .. }
+            | ServiceState::AddressOf(_)
+            | ServiceState::Unavailable(_),
+        )
+        | None => {
             return NetworkHealth { registered, ..NetworkHealth::default() };
         }
     };
@@ -241,6 +246,7 @@ fn no_network(upstreams: &Upstreams, service: &ServiceName, networks: &Networks)
             Some(
                 ServiceState::Local { .. }
                 | ServiceState::Remote { .. }
+                | ServiceState::AddressOf(_)
                 | ServiceState::Failover { .. },
             ) => "did not answer",
             None => "is not known yet",

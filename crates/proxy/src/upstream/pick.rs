@@ -87,7 +87,12 @@ fn has_several(pool: &Pool) -> bool {
     match &pool.state {
         Some(ServiceState::Local { endpoints, .. }) => endpoints.len() > 1,
         Some(ServiceState::Remote { remote, .. }) => remote.ready_replicas > 1,
-        Some(ServiceState::Failover { .. } | ServiceState::Unavailable(_)) | None => false,
+        Some(
+            ServiceState::Failover { .. }
+            | ServiceState::AddressOf(_)
+            | ServiceState::Unavailable(_),
+        )
+        | None => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The upstream connections of each destination and what waits for them: who joins, who leaves,
 //! what a change of the service or of the credentials does to them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, Instance, ServiceState, ServiceUpdate, SpiffeId, TrustDomain, UnavailableReason,
+    AppId, AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
+    UnavailableReason,
 };
 use tollway_net::{Key, Slab};
 use tollway_routing::Flight;
@@ -207,7 +208,9 @@ impl Candidates {
                 trust_domain: Some(trust_domain.clone()),
                 remote_replicas: Some(remote.ready_replicas),
             },
-            ServiceState::Failover { .. } | ServiceState::Unavailable(_) => {
+            ServiceState::Failover { .. }
+            | ServiceState::AddressOf(_)
+            | ServiceState::Unavailable(_) => {
                 Self { addresses: Vec::new(), trust_domain: None, remote_replicas: None }
             }
         }
@@ -417,9 +420,10 @@ pub(crate) fn on_service(
             let before = before.as_deref();
             Some(Box::new(Networks::new(&update.service, rules, registered, before)))
         }
-        ServiceState::Local { .. } | ServiceState::Remote { .. } | ServiceState::Unavailable(_) => {
-            None
-        }
+        ServiceState::Local { .. }
+        | ServiceState::Remote { .. }
+        | ServiceState::AddressOf(_)
+        | ServiceState::Unavailable(_) => None,
     };
     for gone in before.iter().flat_map(|of| of.gone(pool.networks.as_deref())) {
         cx.effects.push(Effect::LeaveNetwork(gone.clone()));
@@ -591,11 +595,15 @@ fn is_dialled_in_vain(conns: &Connections, pool: &Pool, now: Instant) -> bool {
 
 /// Removes the pool of a service or a workload that is not called any more, and what belongs to it.
 fn forget_unused(upstreams: &mut Upstreams, mesh: Option<&mut MeshTls>, destination: &Destination) {
+    let state = upstreams.pools.get(destination).and_then(|pool| pool.state.as_ref());
+    let apps = state.map(other_apps).unwrap_or_default();
     upstreams.pools.remove(destination);
     if let Destination::Service(service) = destination {
         upstreams.services.unsubscribe(service);
         if let Some(mesh) = mesh {
             mesh.forget(service);
+            // Where another pool needs one of them it is made again.
+            apps.into_iter().for_each(|app| mesh.forget(&ServiceName { app, ..service.clone() }));
         }
     } else if let Destination::Workload(workload) = destination {
         remove_workload(upstreams, mesh, workload);
@@ -627,12 +635,20 @@ pub(crate) fn renew(
     }
 }
 
+/// The apps of a service's replicas, where they have names of their own.
+fn other_apps(state: &ServiceState) -> BTreeSet<AppId> {
+    let ServiceState::Local { endpoints, .. } = state else { return BTreeSet::new() };
+    endpoints.iter().filter_map(|endpoint| endpoint.app.clone()).collect()
+}
+
 fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {
     match state {
         ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
             Some(*protocol)
         }
-        ServiceState::Failover { .. } | ServiceState::Unavailable(_) => None,
+        ServiceState::Failover { .. }
+        | ServiceState::AddressOf(_)
+        | ServiceState::Unavailable(_) => None,
     }
 }
 
@@ -641,7 +657,7 @@ fn is_there(state: &ServiceState) -> bool {
     match state {
         ServiceState::Local { .. } | ServiceState::Remote { .. } => true,
         // Each call counts for the service in one of the networks.
-        ServiceState::Failover { .. } => false,
+        ServiceState::Failover { .. } | ServiceState::AddressOf(_) => false,
         ServiceState::Unavailable(reason) => *reason == UnavailableReason::NoReadyEndpoint,
     }
 }

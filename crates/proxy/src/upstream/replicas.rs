@@ -133,6 +133,7 @@ impl ServiceTraffic {
             Some(
                 ServiceState::Remote { .. }
                 | ServiceState::Failover { .. }
+                | ServiceState::AddressOf(_)
                 | ServiceState::Unavailable(_),
             )
             | None => &[],

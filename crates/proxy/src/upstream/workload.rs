@@ -19,6 +19,7 @@ pub(super) fn only(state: &ServiceState, instance: &Instance) -> ServiceState {
         (
             ServiceState::Local { .. }
             | ServiceState::Remote { .. }
+            | ServiceState::AddressOf(_)
             | ServiceState::Failover { .. },
             _,
         ) => ServiceState::Unavailable(UnavailableReason::NoReadyEndpoint),

@@ -223,6 +223,8 @@ metrics! {
             "Changes that joined networks stated and that were held or refused, and streams of theirs that were ended, by reason.";
         CUSTOM_RESOURCES: Gauge "tollway_custom_resources" ["kind", "state"],
             "Custom resources of the Kubernetes cluster, by kind and state: accepted, or refused, of which the status of the resource has the reason.";
+        CLUSTER_SERVICES: Gauge "tollway_cluster_services" [],
+            "Services of the Kubernetes cluster of which some pod takes calls of the mesh.";
         STORE_REVISION: Gauge "tollway_store_revision" [],
             "Revision of the last durable transaction.";
         STORE_COMMIT_DURATION: Histogram "tollway_store_commit_duration_seconds" [],

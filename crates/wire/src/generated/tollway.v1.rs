@@ -2,6 +2,8 @@
 /// A service by its full name. Each label: 1 to 63 of letters, digits, `-` and `_`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServiceName {
+    /// In discovery also a port of a Service of the network's Kubernetes cluster, `reviews:9080`, or an
+    /// address in it, `10.96.0.7:9080`.
     #[prost(string, tag = "1")]
     pub app: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -3813,7 +3815,7 @@ pub struct ServiceUpdate {
     /// none.
     #[prost(message, optional, tag = "7")]
     pub traffic: ::core::option::Option<TrafficParts>,
-    #[prost(oneof = "service_update::State", tags = "3, 4, 5, 8")]
+    #[prost(oneof = "service_update::State", tags = "3, 4, 5, 8, 9")]
     pub state: ::core::option::Option<service_update::State>,
 }
 /// Nested message and enum types in `ServiceUpdate`.
@@ -3829,6 +3831,9 @@ pub mod service_update {
         /// The service is called in any network.
         #[prost(message, tag = "8")]
         Any(super::AnyNetwork),
+        /// It is an address of this: of a port of a Service of the cluster, or of a pod of another namespace.
+        #[prost(message, tag = "9")]
+        AddressOf(super::ServiceName),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3855,6 +3860,9 @@ pub struct Endpoint {
     /// Its place in `localities`, from 1; 0 where none is stated.
     #[prost(uint32, tag = "3")]
     pub locality: u32,
+    /// Whose identity it has; empty where that is the app of the service's name.
+    #[prost(string, tag = "4")]
+    pub app: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnreadyReplicas {

@@ -26,9 +26,9 @@ impl Origins for MeantFor {
 
 /// `web`, whose app is intercepted, and `stock` in the same network.
 pub(super) struct Site {
-    network: Network,
+    pub(super) network: Network,
     stock: ServiceName,
-    callee: Running,
+    pub(super) callee: Running,
     pub(super) caller: Running,
     meant: Arc<MeantFor>,
     pub(super) names: Arc<NameTable>,
@@ -55,6 +55,7 @@ impl Site {
             names: names.clone(),
             network: None,
             left_alone: LeftAlone::new(vec![Spared::Port(LEFT_ALONE)], false),
+            is_in_cluster: true,
         };
         let config = Arc::new(LoopConfig {
             interception: Some(interception),
@@ -96,7 +97,7 @@ impl Site {
     }
 
     /// How connections were decided: declared, learned, by first bytes, silent, outside, refused.
-    fn counts(&self) -> [u64; 6] {
+    pub(super) fn counts(&self) -> [u64; 6] {
         let counts = &self.caller.metrics.intercepted;
         [
             &counts.declared,

@@ -1,0 +1,213 @@
+//! Services of the network's Kubernetes cluster: those that have pods with sidecars are called in the mesh,
+//! by apps that know nothing of it but the Service's name and address.
+//!
+//! The cluster reports them ([`Services`], given by the program that starts the control plane); `known`
+//! decides which are written to the store, and the catalogue what becomes of their ports and addresses
+//! (`catalogue/cluster.rs`).
+
+mod known;
+mod record;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tollway_model::{AreaName, Label};
+use tollway_store::{Store, Transaction};
+use tracing::{info, warn};
+
+use self::known::{KnownServices, SERVICES_PER_NAMESPACE_LIMIT, Step};
+use crate::hub::Hub;
+use crate::key::Key;
+use crate::pods::Following;
+
+/// Events that wait to be taken; the watch waits with more.
+const EVENTS_LIMIT: usize = 1_024;
+/// Changes of one Service within this time are written as one.
+const WRITTEN_AFTER: Duration = Duration::from_millis(50);
+/// From a write that failed to the next.
+const WRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Services in one transaction, and bytes after which it takes no further one: etcd takes 128 changes and
+/// 1.5 MiB.
+const SERVICES_PER_WRITE: usize = 64;
+const WRITE_BYTES: usize = 256 * 1024;
+
+/// A Service of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterService {
+    pub namespace: Label,
+    pub name: Label,
+    /// Its own addresses; none for a headless one.
+    pub addresses: Vec<IpAddr>,
+    pub groups: Vec<PodGroup>,
+}
+
+/// Pods in which the ports of a Service lead to the same ports.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct PodGroup {
+    pub targets: Vec<PortTarget>,
+    pub pods: Vec<ServedPod>,
+}
+
+/// Where a port of a Service leads, over TCP.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PortTarget {
+    pub port: u16,
+    /// The port of the pod.
+    pub target: u16,
+}
+
+/// A pod of a Service.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ServedPod {
+    pub address: IpAddr,
+    pub is_ready: bool,
+    /// The port on which its app takes calls of the mesh; `None` for a pod without a sidecar, and for one
+    /// that only makes calls.
+    pub app_port: Option<u16>,
+    /// As the cluster states it.
+    pub zone: Option<AreaName>,
+}
+
+impl ClusterService {
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &ServedPod> {
+        self.groups.iter().flat_map(|group| &group.pods)
+    }
+
+    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> {
+        self.groups.iter().flat_map(|group| group.targets.iter().map(|of| of.port))
+    }
+
+    /// Pods to which a port leads, each with the port of the pod.
+    pub(crate) fn pods_of(&self, port: u16) -> impl Iterator<Item = (&ServedPod, u16)> {
+        self.groups.iter().flat_map(move |group| {
+            let target = group.targets.iter().find(|of| of.port == port);
+            target.into_iter().flat_map(|of| group.pods.iter().map(move |pod| (pod, of.target)))
+        })
+    }
+
+    /// Whether calls of a port go through the mesh: some pod takes them there, and every pod that is ready
+    /// does. Until all pods have sidecars callers reach all of them as without the mesh, and not a few
+    /// with the load of all.
+    pub(crate) fn is_of_mesh(&self, port: u16) -> bool {
+        let takes_calls = |(pod, target): (&ServedPod, u16)| pod.app_port == Some(target);
+        self.pods_of(port).any(takes_calls)
+            && self.pods_of(port).filter(|(pod, _)| pod.is_ready).all(takes_calls)
+    }
+}
+
+/// What a watch of a cluster reports of its Services.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ServiceEvent {
+    /// A Service has come or changed.
+    Changed(ClusterService),
+    /// A Service has been deleted; its namespace and name.
+    Deleted(Label, Label),
+    /// All that there are have been reported, since this watch began.
+    Complete,
+    /// The watch begins anew.
+    Begins,
+}
+
+/// The API server of a cluster: which Services it has, and which pods serve them.
+pub trait Services: Send + Sync + fmt::Debug {
+    /// Reports them and their changes. While the API server gives no watch it reports nothing, and tries
+    /// again.
+    fn follow(&self, events: mpsc::Sender<ServiceEvent>) -> Following<'_>;
+}
+
+/// Where Services come from, and where they are stored.
+#[derive(Clone)]
+pub(crate) struct FollowedServices {
+    pub(crate) services: Arc<dyn Services>,
+    pub(crate) store: Store,
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl FollowedServices {
+    /// Runs until it is dropped.
+    pub(crate) async fn follow(self) {
+        let (sender, events) = mpsc::channel(EVENTS_LIMIT);
+        let stored = self.hub.read(|catalogue| catalogue.cluster_services().cloned().collect());
+        let taking = Taking {
+            store: self.store.clone(),
+            known: KnownServices::new(stored),
+            is_refused: false,
+        };
+        tokio::join!(self.services.follow(sender), taking.run(events));
+    }
+}
+
+/// Takes events, and writes what has changed.
+struct Taking {
+    store: Store,
+    known: KnownServices,
+    is_refused: bool,
+}
+
+impl Taking {
+    async fn run(mut self, mut events: mpsc::Receiver<ServiceEvent>) {
+        let mut ticks = tokio::time::interval(WRITTEN_AFTER);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut not_before = Instant::now();
+        loop {
+            tokio::select! {
+                event = events.recv() => {
+                    let Some(event) = event else { return };
+                    if let Some(namespace) = self.known.note(event) {
+                        warn!(%namespace, limit = SERVICES_PER_NAMESPACE_LIMIT, "a namespace has more Services than are followed; connections to the others do not go through the mesh");
+                    }
+                }
+                now = ticks.tick(), if self.known.is_due() => {
+                    if now >= not_before && !self.write().await {
+                        not_before = now + WRITTEN_AGAIN_AFTER;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes some of what is due. False if the store does not take it.
+    async fn write(&mut self) -> bool {
+        let mut steps = self.known.due(SERVICES_PER_WRITE);
+        let (mut transaction, mut taken, mut bytes) = (Transaction::new(), 0, 0);
+        for step in &steps {
+            if bytes >= WRITE_BYTES {
+                break;
+            }
+            taken += 1;
+            transaction = match step {
+                Step::Put(service) => {
+                    let value = service.write();
+                    bytes += value.len();
+                    transaction.put(key(&service.namespace, &service.name), value)
+                }
+                Step::Delete(namespace, name) => transaction.delete(key(namespace, name)),
+            };
+        }
+        steps.truncate(taken);
+        match self.store.transact(transaction).await {
+            Ok(_) => {
+                if std::mem::take(&mut self.is_refused) {
+                    info!("the Services of the cluster are stored again");
+                }
+                self.known.written(steps);
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    let error = tollway_model::chain(&error);
+                    warn!(error, "the Services of the cluster are not stored; it is tried again");
+                }
+                false
+            }
+        }
+    }
+}
+
+fn key(namespace: &Label, name: &Label) -> bytes::Bytes {
+    Key::ClusterService { namespace: namespace.clone(), name: name.clone() }.encode()
+}
