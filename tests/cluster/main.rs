@@ -13,5 +13,6 @@ mod install;
 mod joined;
 mod killed;
 mod resources;
+mod services;
 mod support;
 mod trouble;

@@ -234,6 +234,7 @@ impl<'a> OwnInstall<'a> {
             // Those of the network of the cluster are there.
             "customResources.install=false",
             "customResources.follow=false",
+            "services.follow=false",
         ];
         let installed = Self { namespace };
         helm_install(cluster, name, &[&usual, values].concat());

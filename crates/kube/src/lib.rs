@@ -1,7 +1,7 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
 //! [`Cluster`] asks; `proof` reads the answers, without I/O, `lifetimes` watches which pods end, and
-//! `resources` follows the custom resources. What follows from an answer is decided in `control`.
+//! `resources` and `services` follow the custom resources and the Services. What follows from an answer is decided in `control`.
 //! [`serve_injector`] adds sidecars to pods as they are made; [`Cluster::install`], [`join_clusters`] and
 //! their neighbours are for the commands of an operator.
 
@@ -17,6 +17,7 @@ mod lifetimes;
 mod pods;
 mod proof;
 mod resources;
+mod services;
 
 pub use check::{Finding, Grade};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};

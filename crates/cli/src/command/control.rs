@@ -24,6 +24,7 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     // Its connections are many, and a shell or a unit gives few descriptors.
     let is_in_kubernetes = settings.kubernetes;
     let follows_resources = settings.kubernetes_resources;
+    let follows_services = settings.kubernetes_services;
     let joins = settings.kubernetes_joins.clone();
     let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
     let mut options = Options { config, ..options(settings)? };
@@ -32,6 +33,9 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
             let cluster = Cluster::find().await?;
             if follows_resources {
                 options.resources = Some(Arc::new(CustomResources::of(&cluster)));
+            }
+            if follows_services {
+                options.services = Some(Arc::new(cluster.clone()));
             }
             if let Some(at) = joins {
                 options.join_bundles = Some(Arc::new(BundleSecret::of(&cluster, at)));

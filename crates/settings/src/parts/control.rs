@@ -84,6 +84,10 @@ pub struct Control {
     /// TrafficPolicy, Failover and Egress of every namespace.
     #[setting(needs(&["kubernetes"]))]
     pub kubernetes_resources: bool,
+    /// Have Services of the cluster called in the mesh where their pods have sidecars: apps whose
+    /// connections are captured call them by the Service's name and address.
+    #[setting(needs(&["kubernetes"]))]
+    pub kubernetes_services: bool,
     /// The Secret whose keys have join bundles of other networks: each is accepted as soon as it is
     /// there [default: none].
     #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]

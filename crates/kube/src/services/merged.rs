@@ -1,0 +1,497 @@
+//! Services with the pods behind them, of what three watches report. No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
+use tollway_control::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent};
+use tollway_model::{AreaName, Label};
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// With `false`, a Service is called as without a mesh.
+const IN_MESH: &str = "tollway.dev/mesh";
+const INJECTED: &str = "tollway.dev/injected";
+/// The port on which the app of a pod takes calls of the mesh.
+const APP_PORT: [&str; 2] = ["tollway.dev/port", "dapr.io/app-port"];
+/// The Service that a slice is of.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const TCP: &str = "TCP";
+
+/// What is known of the cluster.
+#[derive(Default, Debug)]
+pub(super) struct Merged {
+    services: Kept<Front>,
+    slices: Kept<Slice>,
+    /// Of each pod the port on which its app takes calls of the mesh.
+    pods: Kept<Option<u16>>,
+    /// The names of slices by Service.
+    slices_of: BTreeMap<Name, BTreeSet<String>>,
+    /// By pod the Services that have it.
+    services_of: BTreeMap<Name, BTreeSet<String>>,
+    is_reported: bool,
+}
+
+/// Objects of one kind, as far as they are needed.
+#[derive(Debug)]
+struct Kept<T> {
+    by_name: BTreeMap<Name, T>,
+    listed: Option<BTreeSet<Name>>,
+    is_complete: bool,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { by_name: BTreeMap::new(), listed: None, is_complete: false }
+    }
+}
+
+impl<T: PartialEq> Kept<T> {
+    /// Takes an event. Returns each object that has changed, with what it was.
+    fn note<K>(
+        &mut self,
+        event: Event<K>,
+        name: impl Fn(&K) -> Name,
+        read: impl Fn(&K) -> Option<T>,
+    ) -> Vec<(Name, Option<T>)> {
+        match event {
+            Event::Init => {
+                self.listed = Some(BTreeSet::new());
+                Vec::new()
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                let name = name(&object);
+                if let Some(listed) = &mut self.listed {
+                    listed.insert(name.clone());
+                }
+                self.set(name, read(&object))
+            }
+            Event::InitDone => {
+                self.is_complete = true;
+                let Some(listed) = self.listed.take() else { return Vec::new() };
+                let gone = self.by_name.keys().filter(|name| !listed.contains(name));
+                let gone: Vec<Name> = gone.cloned().collect();
+                gone.into_iter().flat_map(|name| self.set(name, None)).collect()
+            }
+            Event::Delete(object) => self.set(name(&object), None),
+        }
+    }
+
+    fn set(&mut self, name: Name, value: Option<T>) -> Vec<(Name, Option<T>)> {
+        if self.by_name.get(&name) == value.as_ref() {
+            return Vec::new();
+        }
+        let before = match value {
+            Some(value) => self.by_name.insert(name.clone(), value),
+            None => self.by_name.remove(&name),
+        };
+        vec![(name, before)]
+    }
+}
+
+/// What callers see of a Service.
+#[derive(PartialEq, Debug)]
+struct Front {
+    addresses: Vec<IpAddr>,
+    /// Each with its name.
+    ports: Vec<(String, u16)>,
+}
+
+/// Some of the pods behind a Service.
+#[derive(PartialEq, Debug)]
+struct Slice {
+    service: String,
+    /// Ports of the pods, by the names of the Service's.
+    ports: Vec<(String, u16)>,
+    endpoints: Vec<Behind>,
+}
+
+#[derive(PartialEq, Debug)]
+struct Behind {
+    address: IpAddr,
+    is_ready: bool,
+    pod: Option<String>,
+    zone: Option<AreaName>,
+}
+
+impl Merged {
+    pub(super) fn note_service(&mut self, event: Event<Service>) -> Vec<ServiceEvent> {
+        let changed = self.services.note(event, |of| name(&of.metadata), front);
+        let changed = changed.into_iter().map(|(name, _)| name);
+        self.report(changed.collect())
+    }
+
+    pub(super) fn note_slice(&mut self, event: Event<EndpointSlice>) -> Vec<ServiceEvent> {
+        let changed = self.slices.note(event, |of| name(&of.metadata), slice);
+        let mut concerned = BTreeSet::new();
+        for ((namespace, slice), before) in changed {
+            if let Some(Slice { service, .. }) = &before {
+                let of = (namespace.clone(), service.clone());
+                take_out(&mut self.slices_of, &of, &slice);
+                concerned.insert(of);
+            }
+            if let Some(Slice { service, .. }) =
+                self.slices.by_name.get(&(namespace.clone(), slice.clone()))
+            {
+                let of = (namespace.clone(), service.clone());
+                self.slices_of.entry(of.clone()).or_default().insert(slice);
+                concerned.insert(of);
+            }
+            self.note_pods_of(&namespace, before.as_ref());
+        }
+        // A pod may have come in another slice of the same Service.
+        for (namespace, service) in &concerned {
+            for pod in self.pods_of(namespace, service) {
+                self.services_of.entry(pod).or_default().insert(service.clone());
+            }
+        }
+        self.report(concerned)
+    }
+
+    /// Forgets that the pods of a slice are of its Service.
+    fn note_pods_of(&mut self, namespace: &str, before: Option<&Slice>) {
+        let Some(Slice { service, endpoints, .. }) = before else { return };
+        for pod in endpoints.iter().filter_map(|of| of.pod.as_ref()) {
+            take_out(&mut self.services_of, &(namespace.to_owned(), pod.clone()), service);
+        }
+    }
+
+    fn pods_of(&self, namespace: &str, service: &str) -> Vec<Name> {
+        let name = (namespace.to_owned(), service.to_owned());
+        let behind = self.behind(&name);
+        let pods = behind.flat_map(|slice| slice.endpoints.iter().filter_map(|of| of.pod.clone()));
+        pods.map(|pod| (namespace.to_owned(), pod)).collect()
+    }
+
+    pub(super) fn note_pod(&mut self, event: Event<PartialObjectMeta<Pod>>) -> Vec<ServiceEvent> {
+        let changed =
+            self.pods.note(event, |of| name(&of.metadata), |of| Some(app_port(&of.metadata)));
+        let mut concerned = BTreeSet::new();
+        for (pod, _) in changed {
+            let services = self.services_of.get(&pod).into_iter().flatten();
+            concerned.extend(services.map(|service| (pod.0.clone(), service.clone())));
+        }
+        self.report(concerned)
+    }
+
+    /// What has become of these Services; of all of them once all is known.
+    fn report(&mut self, mut concerned: BTreeSet<Name>) -> Vec<ServiceEvent> {
+        let is_known =
+            self.services.is_complete && self.slices.is_complete && self.pods.is_complete;
+        if !is_known {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        let is_first = !std::mem::replace(&mut self.is_reported, true);
+        if is_first {
+            events.push(ServiceEvent::Begins);
+            concerned = self.services.by_name.keys().cloned().collect();
+        }
+        events.extend(concerned.iter().filter_map(|name| self.event(name)));
+        if is_first {
+            events.push(ServiceEvent::Complete);
+        }
+        events
+    }
+
+    fn behind<'a>(&'a self, service: &'a Name) -> impl Iterator<Item = &'a Slice> {
+        let names = self.slices_of.get(service).into_iter().flatten();
+        names.filter_map(|slice| self.slices.by_name.get(&(service.0.clone(), slice.clone())))
+    }
+
+    fn event(&self, name: &Name) -> Option<ServiceEvent> {
+        // Services have names that are labels.
+        let (namespace, service) = (Label::new(&name.0).ok()?, Label::new(&name.1).ok()?);
+        let Some(front) = self.services.by_name.get(name) else {
+            return Some(ServiceEvent::Deleted(namespace, service));
+        };
+        let mut groups: BTreeMap<Vec<PortTarget>, BTreeSet<ServedPod>> = BTreeMap::new();
+        for slice in self.behind(name) {
+            let target = |(called, port): &(String, u16)| {
+                let found = slice.ports.iter().find(|(name, _)| name == called);
+                found.map(|(_, target)| PortTarget { port: *port, target: *target })
+            };
+            let mut targets: Vec<_> = front.ports.iter().filter_map(target).collect();
+            targets.sort();
+            let pods = slice.endpoints.iter().filter_map(|of| self.served(&name.0, of));
+            groups.entry(targets).or_default().extend(pods);
+        }
+        let group = |(targets, pods): (Vec<PortTarget>, BTreeSet<ServedPod>)| PodGroup {
+            targets,
+            pods: pods.into_iter().collect(),
+        };
+        Some(ServiceEvent::Changed(ClusterService {
+            namespace,
+            name: service,
+            addresses: front.addresses.clone(),
+            groups: groups.into_iter().map(group).collect(),
+        }))
+    }
+
+    /// A pod behind a Service. `None` for one of which nothing is known yet: whether it has a sidecar is not
+    /// guessed.
+    fn served(&self, namespace: &str, of: &Behind) -> Option<ServedPod> {
+        let app_port = match &of.pod {
+            Some(pod) => *self.pods.by_name.get(&(namespace.to_owned(), pod.clone()))?,
+            None => None,
+        };
+        let Behind { address, is_ready, ref zone, .. } = *of;
+        Some(ServedPod { address, is_ready, app_port, zone: zone.clone() })
+    }
+}
+
+fn take_out(map: &mut BTreeMap<Name, BTreeSet<String>>, key: &Name, value: &str) {
+    if let Some(values) = map.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+fn name(of: &ObjectMeta) -> Name {
+    (of.namespace.clone().unwrap_or_default(), of.name.clone().unwrap_or_default())
+}
+
+/// `None` for a Service of another name (`ExternalName`), and for one that is to stay out of the mesh.
+fn front(service: &Service) -> Option<Front> {
+    let spec = service.spec.as_ref()?;
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    let annotations = service.metadata.annotations.as_ref();
+    if annotations.and_then(|of| of.get(IN_MESH)).is_some_and(|value| value == "false") {
+        return None;
+    }
+    let addresses = spec.cluster_ips.iter().flatten().filter_map(|ip| ip.parse().ok());
+    let ports = spec.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
+    let ports = ports.filter_map(|of| Some((of.name.clone().unwrap_or_default(), port(of.port)?)));
+    Some(Front { addresses: addresses.collect(), ports: ports.collect() })
+}
+
+fn slice(slice: &EndpointSlice) -> Option<Slice> {
+    let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?.clone();
+    let ports = slice.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
+    let ports = ports.filter_map(|of| Some((of.name.clone().unwrap_or_default(), port(of.port?)?)));
+    let endpoints = slice.endpoints.iter().flat_map(behind);
+    Some(Slice { service, ports: ports.collect(), endpoints: endpoints.collect() })
+}
+
+fn behind(of: &Endpoint) -> impl Iterator<Item = Behind> {
+    // Without a word it is ready, as the API has it.
+    let is_ready = of.conditions.as_ref().and_then(|of| of.ready).unwrap_or(true);
+    let target = of.target_ref.as_ref();
+    let pod = target.filter(|of| of.kind.as_deref() == Some("Pod")).and_then(|of| of.name.clone());
+    let zone = of.zone.as_ref().and_then(|zone| AreaName::new(zone).ok());
+    let addresses = of.addresses.iter().filter_map(|address| address.parse().ok());
+    addresses.map(move |address| Behind { address, is_ready, pod: pod.clone(), zone: zone.clone() })
+}
+
+fn app_port(of: &ObjectMeta) -> Option<u16> {
+    let annotations = of.annotations.as_ref()?;
+    annotations.get(INJECTED)?;
+    APP_PORT.iter().find_map(|name| annotations.get(*name)?.parse().ok()).filter(|port| *port > 0)
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == TCP)
+}
+
+fn port(number: i32) -> Option<u16> {
+    u16::try_from(number).ok().filter(|port| *port > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn service(name: &str, spec: &Value, annotations: &Value) -> Service {
+        let metadata = json!({"name": name, "namespace": "shop", "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    fn stock() -> Service {
+        let ports = json!([
+            {"name": "http", "port": 80, "targetPort": "web"},
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+            {"name": "metrics", "port": 90},
+        ]);
+        let spec = json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ports": ports});
+        service("stock", &spec, &json!({}))
+    }
+
+    /// A slice with these pods, each with the number in its address and whether it is ready.
+    fn slice(name: &str, port: u16, pods: &[(&str, u8, bool)]) -> EndpointSlice {
+        let endpoint = |(pod, number, ready): &(&str, u8, bool)| {
+            json!({
+                "addresses": [format!("10.1.0.{number}")],
+                "conditions": {"ready": ready},
+                "targetRef": {"kind": "Pod", "name": pod, "namespace": "shop"},
+                "zone": "eu-1a",
+            })
+        };
+        let endpoints: Vec<_> = pods.iter().map(endpoint).collect();
+        let labels = json!({"kubernetes.io/service-name": "stock"});
+        let slice = json!({
+            "metadata": {"name": name, "namespace": "shop", "labels": labels},
+            "addressType": "IPv4",
+            "ports": [
+                {"name": "http", "port": port, "protocol": "TCP"},
+                {"name": "dns", "port": 53, "protocol": "UDP"},
+                {"name": "metrics", "port": 9090},
+            ],
+            "endpoints": endpoints,
+        });
+        serde_json::from_value(slice).unwrap()
+    }
+
+    fn pod(name: &str, annotations: &Value) -> PartialObjectMeta<Pod> {
+        let metadata = json!({"name": name, "namespace": "shop", "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    fn meshed(name: &str) -> PartialObjectMeta<Pod> {
+        pod(name, &json!({"tollway.dev/injected": "0.1.0", "tollway.dev/port": "8080"}))
+    }
+
+    /// As `name at addresses: port>target … [pods]`.
+    fn shown(events: &[ServiceEvent]) -> Vec<String> {
+        let pod = |of: &ServedPod| {
+            let app_port = of.app_port.map_or("-".to_owned(), |port| port.to_string());
+            format!("{}={app_port}{}", of.address, if of.is_ready { "" } else { "?" })
+        };
+        let group = |of: &PodGroup| {
+            let targets = of.targets.iter().map(|of| format!("{}>{}", of.port, of.target));
+            let pods: Vec<_> = of.pods.iter().map(pod).collect();
+            format!("{} [{}]", targets.collect::<Vec<_>>().join(" "), pods.join(" "))
+        };
+        let word = |event: &ServiceEvent| match event {
+            ServiceEvent::Begins => "begins".to_owned(),
+            ServiceEvent::Complete => "complete".to_owned(),
+            ServiceEvent::Deleted(namespace, name) => format!("deleted {namespace}/{name}"),
+            ServiceEvent::Changed(service) => {
+                let groups: Vec<_> = service.groups.iter().map(group).collect();
+                format!("{} at {:?}: {}", service.name, service.addresses, groups.join(", "))
+            }
+        };
+        events.iter().map(word).collect()
+    }
+
+    /// All that is said when the watches have listed one Service with these pods.
+    fn begun(
+        merged: &mut Merged,
+        slices: Vec<EndpointSlice>,
+        pods: Vec<PartialObjectMeta<Pod>>,
+    ) -> Vec<ServiceEvent> {
+        let mut events = merged.note_service(Event::Init);
+        events.extend(merged.note_service(Event::InitApply(stock())));
+        events.extend(merged.note_service(Event::InitDone));
+        events.extend(merged.note_slice(Event::Init));
+        for slice in slices {
+            events.extend(merged.note_slice(Event::InitApply(slice)));
+        }
+        events.extend(merged.note_slice(Event::InitDone));
+        assert_eq!(events, [], "pods are not known yet");
+        events.extend(merged.note_pod(Event::Init));
+        for pod in pods {
+            events.extend(merged.note_pod(Event::InitApply(pod)));
+        }
+        events.extend(merged.note_pod(Event::InitDone));
+        events
+    }
+
+    #[test]
+    fn a_service_is_reported_with_its_pods_once_all_is_known() {
+        let mut merged = Merged::default();
+        let slices = vec![slice("s-1", 8080, &[("a", 1, true), ("b", 2, false)])];
+        let events = begun(&mut merged, slices, vec![meshed("a"), pod("b", &json!({}))]);
+        assert_eq!(
+            shown(&events),
+            [
+                "begins",
+                "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080 10.1.0.2=-?]",
+                "complete"
+            ]
+        );
+        let ServiceEvent::Changed(service) = &events[1] else { panic!() };
+        assert_eq!(service.groups[0].pods[0].zone, Some(AreaName::new("eu-1a").unwrap()));
+        // Ports that lead to other ones in some pods.
+        let events = merged.note_slice(Event::Apply(slice("s-2", 8000, &[("a", 1, true)])));
+        assert_eq!(
+            shown(&events),
+            ["stock at [10.96.0.7]: 80>8000 90>9090 [10.1.0.1=8080], \
+             80>8080 90>9090 [10.1.0.1=8080 10.1.0.2=-?]"]
+        );
+        let events = merged.note_slice(Event::Delete(slice("s-1", 8080, &[])));
+        assert_eq!(shown(&events), ["stock at [10.96.0.7]: 80>8000 90>9090 [10.1.0.1=8080]"]);
+        assert!(merged.services_of.contains_key(&("shop".into(), "a".into())));
+        assert!(!merged.services_of.contains_key(&("shop".into(), "b".into())));
+        let events = merged.note_service(Event::Delete(stock()));
+        assert_eq!(shown(&events), ["deleted shop/stock"]);
+    }
+
+    /// The harm: a pod that has a sidecar is held for one without, and its Service is called in plain text.
+    #[test]
+    fn a_pod_counts_once_it_is_known_whether_it_has_a_sidecar() {
+        let mut merged = Merged::default();
+        begun(&mut merged, vec![slice("s-1", 8080, &[("a", 1, true)])], vec![meshed("a")]);
+        let both = slice("s-1", 8080, &[("a", 1, true), ("b", 2, true)]);
+        let events = merged.note_slice(Event::Apply(both));
+        let alone = "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080]";
+        assert_eq!(shown(&events), [alone]);
+        let events = merged.note_pod(Event::Apply(meshed("b")));
+        let both = "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080 10.1.0.2=8080]";
+        assert_eq!(shown(&events), [both]);
+        assert_eq!(merged.note_pod(Event::Apply(meshed("b"))), [], "nothing of it has changed");
+        assert_eq!(merged.note_pod(Event::Apply(meshed("other"))), []);
+        // The watch of pods begins anew, and a pod has gone meanwhile.
+        merged.note_pod(Event::Init);
+        merged.note_pod(Event::InitApply(meshed("a")));
+        assert_eq!(shown(&merged.note_pod(Event::InitDone)), [alone]);
+    }
+
+    #[test]
+    fn services_of_other_names_and_those_that_stay_out_are_none_of_the_mesh() {
+        let mut merged = Merged::default();
+        begun(&mut merged, vec![slice("s-1", 8080, &[("a", 1, true)])], vec![meshed("a")]);
+        let external = json!({"type": "ExternalName", "externalName": "db.example"});
+        let events = merged.note_service(Event::Apply(service("db", &external, &json!({}))));
+        assert_eq!(events, []);
+        let mut out = stock();
+        out.metadata.annotations = Some([(IN_MESH.to_owned(), "false".to_owned())].into());
+        assert_eq!(shown(&merged.note_service(Event::Apply(out))), ["deleted shop/stock"]);
+        // A headless one has no address.
+        let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
+        let events = merged.note_service(Event::Apply(service("db", &spec, &json!({}))));
+        assert_eq!(shown(&events), ["db at []: "]);
+    }
+
+    #[test]
+    fn an_endpoint_that_is_no_pod_has_no_sidecar() {
+        let mut merged = Merged::default();
+        let mut by_hand = slice("s-1", 8080, &[("a", 1, true)]);
+        by_hand.endpoints[0].target_ref = None;
+        by_hand.endpoints[0].conditions = None;
+        let events = begun(&mut merged, vec![by_hand], vec![meshed("a")]);
+        assert_eq!(shown(&events)[1], "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=-]");
+    }
+
+    #[test]
+    fn the_port_of_an_app_is_that_of_its_sidecar() {
+        let port = |annotations: Value| app_port(&pod("a", &annotations).metadata);
+        assert_eq!(port(json!({"tollway.dev/port": "8080"})), None, "it has no sidecar");
+        assert_eq!(port(json!({"tollway.dev/injected": "0.1.0"})), None, "it only makes calls");
+        let of_dapr = json!({"tollway.dev/injected": "0.1.0", "dapr.io/app-port": "3000"});
+        assert_eq!(port(of_dapr), Some(3000));
+        for odd in ["0", "70000", "http", ""] {
+            assert_eq!(port(json!({"tollway.dev/injected": "1", "tollway.dev/port": odd})), None);
+        }
+    }
+}

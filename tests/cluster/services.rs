@@ -1,0 +1,148 @@
+//! Services of the cluster: called by apps that know nothing of the mesh, and carried by it where their
+//! pods have sidecars.
+
+use serde_json::{Value, json};
+use tollway_testkit::Cluster;
+
+use crate::support::{Namespace, client, deployment, need_rig, server, west};
+
+/// What the app beside `stock` sees of a caller that comes by the mesh.
+const CALLER: &str = "curl -sS http://stock/headers | grep -io '^x-tollway-caller: .*' || true";
+
+/// A Service whose port 80 leads to 8080 of the pods with this label.
+fn service(name: &str, set: &str, spec: Value) -> Value {
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"selector": {"set": set}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        service["spec"][key] = value.clone();
+    }
+    service
+}
+
+/// A server whose pod has the label `set`.
+fn member(name: &str, set: &str, annotations: Value) -> Value {
+    let mut deployment = deployment(name, annotations, server());
+    deployment["spec"]["template"]["metadata"]["labels"]["set"] = json!(set);
+    deployment
+}
+
+fn in_mesh() -> Value {
+    json!({"tollway.dev/port": "8080"})
+}
+
+/// The Service `stock`, served by two apps, and `till`, which is captured.
+fn shop<'a>(name: &'static str, cluster: Cluster<'a>) -> Namespace<'a> {
+    let shop = Namespace::new(cluster, name, &[("tollway.dev/inject", "true")]);
+    shop.apply(&service("stock", "stock", json!({})));
+    shop.apply(&member("stock-v1", "stock", in_mesh()));
+    shop.apply(&member("stock-v2", "stock", in_mesh()));
+    shop.apply(&deployment("till", json!({"tollway.dev/capture": "true"}), client()));
+    ["stock-v1", "stock-v2", "till"].iter().for_each(|name| shop.wait_rolled_out(name));
+    shop
+}
+
+fn caller_in(namespace: &str) -> String {
+    format!("x-tollway-caller: spiffe://west.tollway/ns/{namespace}/till")
+}
+
+#[test]
+fn a_service_is_called_by_its_name_and_its_pods_see_who_calls() {
+    let rig = need_rig!();
+    let cluster = west(&rig);
+    let shop = shop("services", cluster);
+    let seen = caller_in("services");
+    shop.shell_until("till", CALLER, &format!("{seen}\r\n"));
+    for host in ["stock.services", "stock.services.svc.cluster.local"] {
+        let line = CALLER.replace("http://stock/", &format!("http://{host}/"));
+        assert_eq!(shop.shell("till", &line), format!("{seen}\r\n"), "{host}");
+    }
+    // The host is that which the app has named.
+    let host = "curl -sS http://stock.services/headers | grep -io '^host: [^\r]*'";
+    assert_eq!(shop.shell("till", host), "host: stock.services\n");
+    // By its address, as the variables of pods have it.
+    let by_variable = CALLER.replace("http://stock/", "http://$STOCK_SERVICE_HOST/");
+    assert_eq!(shop.shell("till", &by_variable), format!("{seen}\r\n"));
+    // Both apps are called, and a policy of one is for its pods alone.
+    let policy = json!({
+        "apiVersion": "tollway.dev/v1", "kind": "Policy", "metadata": {"name": "closed"},
+        "spec": {"target": {"app": "stock-v2"}, "allow": []},
+    });
+    shop.apply(&policy);
+    let wait = ["wait", "--for=condition=Applied", "--timeout=30s", "policies.tollway.dev/closed"];
+    shop.kubectl(&wait);
+    let line = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do \
+                curl -sS -o /dev/null -w '%{http_code}\n' http://stock/echo; done | sort -u";
+    assert_eq!(shop.shell("till", line), "200\n403\n");
+    // A route of its name.
+    let route = json!({
+        "apiVersion": "tollway.dev/v1", "kind": "Route", "metadata": {"name": "moved"},
+        "spec": {"service": "stock", "rules": [{
+            "redirect": {"path": {"full": "/elsewhere"}, "status": 307},
+        }]},
+    });
+    shop.apply(&route);
+    shop.kubectl(&["wait", "--for=condition=Applied", "--timeout=30s", "routes.tollway.dev/moved"]);
+    let line = "curl -sS -o /dev/null -w '%{http_code}' http://stock/echo";
+    assert_eq!(shop.shell("till", line), "307");
+    // One that is to stay out of the mesh is called as without one.
+    shop.kubectl(&["annotate", "service/stock", "tollway.dev/mesh=false"]);
+    shop.shell_until("till", line, "200");
+    assert_eq!(shop.shell("till", CALLER), "");
+}
+
+#[test]
+fn a_service_goes_by_the_mesh_once_all_its_pods_have_sidecars() {
+    let rig = need_rig!();
+    let shop = shop("mixed-services", west(&rig));
+    let seen = caller_in("mixed-services") + "\r\n";
+    shop.shell_until("till", CALLER, &seen);
+    let without = json!({"tollway.dev/inject": "false"});
+    shop.apply(&member("plain", "stock", without));
+    shop.wait_rolled_out("plain");
+    shop.shell_until("till", CALLER, "");
+    // All of them are called, and none fails.
+    let line = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do \
+                curl -sS -o /dev/null -w '%{http_code}\n' http://stock/echo; done | sort -u";
+    assert_eq!(shop.shell("till", line), "200\n");
+    shop.kubectl(&["delete", "deployment/plain"]);
+    shop.shell_until("till", CALLER, &seen);
+}
+
+#[test]
+fn headless_services_pods_and_names_outside_are_as_apps_expect() {
+    let rig = need_rig!();
+    let shop = shop("headless-services", west(&rig));
+    let seen = caller_in("headless-services") + "\r\n";
+    shop.apply(&service("pods", "stock", json!({"clusterIP": "None"})));
+    // The port is that of the pods.
+    let line = CALLER.replace("http://stock/", "http://pods:8080/");
+    shop.shell_until("till", &line, &seen);
+    // The one pod that is called, of another namespace.
+    let other = Namespace::new(west(&rig), "other-services", &[("tollway.dev/inject", "true")]);
+    other.apply(&deployment("till", json!({"tollway.dev/capture": "true"}), client()));
+    other.wait_rolled_out("till");
+    let path = "--output=jsonpath={.items[0].status.podIP}";
+    let pod = shop.kubectl(&["get", "pods", "--selector=app=stock-v1", path]);
+    let line = CALLER.replace("http://stock/", &format!("http://{pod}:8080/"));
+    other.shell_until("till", &line, &(caller_in("other-services") + "\r\n"));
+    let line = CALLER.replace("http://stock/", "http://stock.headless-services/");
+    other.shell_until("till", &line, &(caller_in("other-services") + "\r\n"));
+    // Names of the cluster that lead elsewhere, and Services without sidecars.
+    let external = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "api"},
+        "spec": {
+            "type": "ExternalName", "externalName": "kubernetes.default.svc.cluster.local",
+            "ports": [{"port": 443}],
+        },
+    });
+    shop.apply(&external);
+    shop.apply(&service("plain", "plain", json!({})));
+    shop.apply(&member("plain", "plain", json!({"tollway.dev/inject": "false"})));
+    shop.wait_rolled_out("plain");
+    for url in ["https://api/healthz", "https://kubernetes.default/healthz", "http://plain/echo"] {
+        let line = format!("curl -sSk -o /dev/null -w '%{{http_code}}' {url}");
+        shop.shell_until("till", &line, "200");
+    }
+}
