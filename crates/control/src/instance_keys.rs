@@ -133,6 +133,13 @@ impl InstanceKeys {
         decide_registration(keys, &who.key, unix_s(who.issued_at)).map_err(Status::from)
     }
 
+    /// Whether the last to enrol as `claim` was this pod.
+    pub(crate) async fn is_of_pod(&self, claim: &Claim, uid: &str) -> Result<bool, Status> {
+        let key = key_of(&claim.service.namespace, &claim.service.app, &claim.instance);
+        let found = self.read(&key).await?;
+        Ok(found.and_then(|(keys, _)| keys.pod).is_some_and(|pod| pod.uid == uid))
+    }
+
     /// Takes note that a pod has ended. Returns whether the last to enrol as `claim` was this pod: then no
     /// key of the instance renews or registers until another pod enrols.
     pub(crate) async fn end_pod(&self, claim: &Claim, uid: &str) -> Result<bool, Status> {

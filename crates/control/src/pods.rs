@@ -74,6 +74,10 @@ pub enum PodEvent {
     },
     /// All pods have been reported.
     ListEnds,
+    /// A pod has been told to end: its app takes no calls for long any more.
+    Leaving {
+        uid: String,
+    },
     Ended {
         uid: String,
     },

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{Member, Network, PATIENCE, Registration, bootstrap_by, issue_by, workload};
+use support::{Member, Network, PATIENCE, Registration, Watch, bootstrap_by, issue_by, workload};
 use tokio::sync::{mpsc, watch};
 use tollway_control::{
     Announcing, Asking, Following, Options, PodEvent, PodId, PodOptions, Pods, PodsError,
@@ -284,6 +284,39 @@ async fn the_registration_of_a_pod_ends_with_the_pod_and_its_certificate_registe
     again.send(Announce::Workload(workload(&stock, 8080, true))).await;
     assert_eq!(code(&again.answer().await.unwrap_err()), Some(ErrorCode::KeyRefused));
     world.wait_registered(0).await;
+}
+
+/// The harm: an app that is told to end stops taking connections, and callers' are reset.
+#[tokio::test]
+async fn a_pod_that_is_told_to_end_is_called_no_more_and_keeps_its_registration() {
+    let mut world = World::start_with(|options| options.timing.lease = PATIENCE * 10).await;
+    let stock = world.stock().await;
+    let mut registration = Registration::workload(&stock, 8080).await;
+    let web = world.network.member("web", "web-1").await;
+    let mut watch = Watch::services(&web, &["stock"]).await;
+    watch.until("stock", "local [8080]").await;
+    world.cluster.report(PodEvent::Leaving { uid: "another".to_owned() }).await;
+    world.cluster.report(PodEvent::Leaving { uid: "stock-uid".to_owned() }).await;
+    watch.until("stock", "none ready").await;
+    let keep_alive = Announce::KeepAlive(v1::KeepAlive {});
+    registration.send(keep_alive).await;
+    registration.answer().await.unwrap();
+    watch.until_quiet().await;
+    watch.until("stock", "none ready").await;
+}
+
+/// A pod of a StatefulSet has the name of the one before.
+#[tokio::test]
+async fn that_a_pod_leaves_does_not_concern_who_has_its_name_now() {
+    let mut world = World::start().await;
+    drop(world.stock().await);
+    let other = world.network.member("stock", "stock-1").await;
+    let mut registration = Registration::workload(&other, 8080).await;
+    let revision = registration.set_ready(&other, 8080, true).await;
+    world.cluster.report(PodEvent::Leaving { uid: "stock-uid".to_owned() }).await;
+    world.wait_taken().await;
+    let now = registration.set_ready(&other, 8080, true).await;
+    assert_eq!(now, revision, "it is as it was");
 }
 
 /// The harm: the end of a pod is not seen while the control plane is away.

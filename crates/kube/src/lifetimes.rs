@@ -32,14 +32,18 @@ pub(crate) async fn follow(client: Client, events: mpsc::Sender<PodEvent>) {
     }
 }
 
-/// What an event means. Changes of a pod that runs mean nothing.
+/// What an event means. Changes of a pod that runs on mean nothing.
 fn reported(event: &Event<PartialObjectMeta<Pod>>) -> Option<PodEvent> {
     let uid = |pod: &PartialObjectMeta<Pod>| pod.metadata.uid.clone();
     match event {
         Event::Init => Some(PodEvent::ListBegins),
         Event::InitApply(pod) => uid(pod).map(|uid| PodEvent::Listed { uid }),
         Event::InitDone => Some(PodEvent::ListEnds),
-        Event::Apply(_) => None,
+        // The API server sets the time when the pod is told to end.
+        Event::Apply(pod) => {
+            let is_leaving = pod.metadata.deletion_timestamp.is_some();
+            uid(pod).filter(|_| is_leaving).map(|uid| PodEvent::Leaving { uid })
+        }
         Event::Delete(pod) => uid(pod).map(|uid| PodEvent::Ended { uid }),
     }
 }
@@ -61,6 +65,10 @@ mod tests {
         assert_eq!(reported(&Event::InitApply(pod("u-1"))), Some(PodEvent::Listed { uid: uid() }));
         assert_eq!(reported(&Event::InitDone), Some(PodEvent::ListEnds));
         assert_eq!(reported(&Event::Apply(pod("u-1"))), None);
+        let mut leaving = pod("u-1");
+        let time = json!("2026-01-02T03:04:05Z");
+        leaving.metadata.deletion_timestamp = serde_json::from_value(time).unwrap();
+        assert_eq!(reported(&Event::Apply(leaving)), Some(PodEvent::Leaving { uid: uid() }));
         assert_eq!(reported(&Event::Delete(pod("u-1"))), Some(PodEvent::Ended { uid: uid() }));
     }
 }

@@ -70,7 +70,6 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::pods::lifetimes::EVENTS_LIMIT",
             "control::resources::EVENTS_LIMIT",
             "control::services::EVENTS_LIMIT",
-            "control::services::SERVICES_PER_WRITE",
             "control::services::WRITE_BYTES",
             "control::resources::LOOKED_AGAIN_WITHIN",
             "control::resources::REPORT_WITHIN",

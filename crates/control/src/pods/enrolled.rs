@@ -23,6 +23,8 @@ pub(super) enum Step {
     /// Calls [`EnrolledPods::load`] with what is stored, and notes the event again.
     Load,
     End(Ended),
+    /// Has the registrations of a pod that is about to end not be ready any more.
+    Leave(Ended),
     /// Asks the cluster for each, and calls [`EnrolledPods::end`] with those that do not run.
     Ask(Vec<PodId>),
 }
@@ -51,6 +53,8 @@ struct Enrolled {
     is_listed: bool,
     /// It has enrolled since what is stored was asked for.
     is_fresh: bool,
+    /// It has been told to end.
+    is_leaving: bool,
 }
 
 /// How far a list of all pods has come.
@@ -105,6 +109,13 @@ impl EnrolledPods {
                 let missing: Vec<PodId> = missing.map(|known| known.pod.clone()).collect();
                 if missing.is_empty() { Step::Nothing } else { Step::Ask(missing) }
             }
+            PodEvent::Leaving { uid } => {
+                let known = self.pods.get_mut(uid).filter(|known| !known.is_leaving);
+                known.map_or(Step::Nothing, |known| {
+                    known.is_leaving = true;
+                    Step::Leave(Ended { pod: known.pod.clone(), claims: known.claims.clone() })
+                })
+            }
             PodEvent::Ended { uid } => {
                 if self.ended.len() >= ENDED_LIMIT {
                     self.ended.pop_front();
@@ -131,6 +142,7 @@ impl EnrolledPods {
             claims: Vec::new(),
             is_listed: false,
             is_fresh: false,
+            is_leaving: false,
         });
         if known.claims.len() < CLAIMS_LIMIT && !known.claims.contains(&claim) {
             known.claims.push(claim);
@@ -168,6 +180,10 @@ mod tests {
         PodEvent::Ended { uid: format!("u-{number}") }
     }
 
+    fn leaving(number: usize) -> PodEvent {
+        PodEvent::Leaving { uid: format!("u-{number}") }
+    }
+
     fn listed(number: usize) -> PodEvent {
         PodEvent::Listed { uid: format!("u-{number}") }
     }
@@ -182,6 +198,16 @@ mod tests {
         assert_eq!(pods.note(&ended(1)), Step::Nothing);
         assert_eq!(pods.note(&ended(7)), Step::Nothing, "it has never enrolled");
         assert!(matches!(pods.note(&ended(2)), Step::End(_)));
+    }
+
+    #[test]
+    fn a_pod_that_is_told_to_end_leaves_once_and_ends_later() {
+        let mut pods = enrolled(&[1]);
+        let expected = Ended { pod: pod(1), claims: vec![claim("a")] };
+        assert_eq!(pods.note(&leaving(1)), Step::Leave(expected.clone()));
+        assert_eq!(pods.note(&leaving(1)), Step::Nothing);
+        assert_eq!(pods.note(&leaving(7)), Step::Nothing, "it has never enrolled");
+        assert_eq!(pods.note(&ended(1)), Step::End(expected));
     }
 
     /// The harm: the end is reported between the proof and its note, and nothing ends the registration.

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use prost::Message as _;
 use tokio::sync::mpsc;
-use tollway_store::{LeaseError, Store};
+use tollway_store::{Entry, Expected, LeaseError, Store, TransactError, Transaction};
+use tollway_wire::v1;
 use tracing::{info, warn};
 
 use super::enrolled::{Ended, Step};
@@ -51,7 +53,59 @@ impl Lifetimes {
         match step {
             Step::Nothing | Step::Load => {}
             Step::End(ended) => self.end(&ended).await,
+            Step::Leave(leaving) => self.leave(&leaving).await,
             Step::Ask(pods) => self.ask(pods).await,
+        }
+    }
+
+    /// Callers are sent nothing more: the app of a pod that is about to end stops taking connections, and
+    /// those that it has not taken yet are reset. Its sidecar serves what is under way.
+    async fn leave(&self, leaving: &Ended) {
+        let PodId { namespace, name, uid } = &leaving.pod;
+        for claim in leaving.claims.iter().filter(|claim| !is_gateway(&claim.service)) {
+            let left = match self.keys.is_of_pod(claim, uid).await {
+                Ok(true) => self.withhold(claim).await,
+                // Another pod, or the holder of a join token, has the name.
+                Ok(false) => continue,
+                Err(status) => Err(status.message().to_owned()),
+            };
+            match left {
+                Ok(was_ready) => {
+                    info!(%claim, pod = name, namespace, was_ready, "a pod is about to end")
+                }
+                Err(reason) => {
+                    warn!(%claim, pod = name, namespace, reason, "that a pod is about to end is not stored; it is called until it ends");
+                }
+            }
+        }
+    }
+
+    /// Has a registration not be ready any more. Returns whether it was.
+    async fn withhold(&self, claim: &Claim) -> Result<bool, String> {
+        let Claim { service, instance } = claim;
+        let key = Key::Workload {
+            namespace: service.namespace.clone(),
+            app: service.app.clone(),
+            instance: instance.clone(),
+        }
+        .encode();
+        let entry = self.store.get(&key).await.map_err(|error| tollway_model::chain(&error))?;
+        let Some(Entry { value, revision, lease: Some(lease), .. }) = entry else {
+            return Ok(false);
+        };
+        let stored = v1::Workload::decode(value).map_err(|error| error.to_string())?;
+        if !stored.ready {
+            return Ok(false);
+        }
+        let value = v1::Workload { ready: false, ..stored }.encode_to_vec();
+        let put = Transaction::new()
+            .when(key.clone(), Expected::Revision(revision))
+            .put_leased(key, value, lease);
+        match self.store.transact(put).await {
+            Ok(_) => Ok(true),
+            // It has changed by itself, or has gone.
+            Err(TransactError::Conflict { .. } | TransactError::NoLease { .. }) => Ok(false),
+            Err(error) => Err(tollway_model::chain(&error)),
         }
     }
 
