@@ -12,6 +12,8 @@ const DAPRS: &str = "dapr.io/";
 pub(crate) const INJECT: &str = "tollway.dev/inject";
 pub(crate) const ENABLED: &str = "dapr.io/enabled";
 pub(crate) const APP: &str = "tollway.dev/app";
+/// The port of the app; the injector adds the one that it finds.
+pub(crate) const PORT: &str = "tollway.dev/port";
 pub(crate) const APP_ID: &str = "dapr.io/app-id";
 /// The mark of a pod that has a sidecar; its value is the version that has added it.
 pub(crate) const INJECTED: &str = "tollway.dev/injected";
@@ -191,11 +193,11 @@ pub const ANNOTATIONS: &[Annotation] = &[
         "the app's name in the mesh; without it the name of the Deployment, StatefulSet, Job or other object that makes the pod",
     ),
     of(
-        "tollway.dev/port",
-        Form::Port,
+        PORT,
+        Form::AppPort,
         Effect::AppPort("app-port"),
         "8080",
-        "the port on which the app takes calls; without it the app only makes calls",
+        "the port on which the app takes calls; without it the one TCP port that the pod's containers declare. With `none`, and where they declare none or several, the app only makes calls",
     ),
     of(
         "tollway.dev/protocol",

@@ -86,7 +86,7 @@ impl Ports {
         at: &PodAt,
         app_port: Option<u16>,
     ) -> Result<(), Problem> {
-        let mut used = declared(object, at);
+        let mut used = declared(object, at, &["/spec/containers", "/spec/initContainers"]);
         if let Some(port) = app_port {
             used.entry(port).or_insert_with(|| "the app".to_owned());
         }
@@ -105,10 +105,10 @@ impl Ports {
     }
 }
 
-/// The ports for TCP that containers declare, each with the container.
-fn declared(object: &Value, at: &PodAt) -> BTreeMap<u16, String> {
+/// The ports for TCP that containers of these parts declare, each with the container.
+pub(crate) fn declared(object: &Value, at: &PodAt, parts: &[&str]) -> BTreeMap<u16, String> {
     let mut used = BTreeMap::new();
-    for part in ["/spec/containers", "/spec/initContainers"] {
+    for part in parts {
         let containers = at.get(object, part).and_then(Value::as_array);
         for container in containers.into_iter().flatten() {
             let name = container.get("name").and_then(Value::as_str).unwrap_or_default();

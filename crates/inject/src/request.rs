@@ -4,14 +4,14 @@ use serde_json::{Map, Value, json};
 use tollway_model::Label;
 
 use crate::annotation::{
-    ANNOTATIONS, APP, APP_ID, Annotation, CONFIG, CONFIGURATION, ENABLED, Effect, Listener,
+    ANNOTATIONS, APP, APP_ID, Annotation, CONFIG, CONFIGURATION, ENABLED, Effect, Listener, PORT,
     ProbeKind, Resource, find, is_known_prefix,
 };
 use crate::dapr::{Carried, carried};
 use crate::decision::Style;
 use crate::error::Problem;
 use crate::manifest::PodAt;
-use crate::ports::Ports;
+use crate::ports::{Ports, declared};
 use crate::settings::{DaprConfig, Namespace, Settings, TokenFrom};
 use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
 
@@ -28,6 +28,8 @@ pub(crate) struct Request {
     /// The pin of the network's root, for a sidecar that joins by the token of its service account.
     pub(crate) root_pin: Option<String>,
     pub(crate) app_port: Option<u16>,
+    /// It is that which a container declares.
+    pub(crate) is_port_declared: bool,
     /// Arguments of the sidecar.
     pub(crate) flags: Vec<String>,
     pub(crate) ports: Ports,
@@ -80,6 +82,7 @@ impl Request {
             instance: instance(object, at),
             root_pin: None,
             app_port: None,
+            is_port_declared: false,
             flags: Vec::new(),
             ports: Ports::new(style),
             resources: Vec::new(),
@@ -98,6 +101,9 @@ impl Request {
             seccomp: None,
             captures: false,
         };
+        if style == Style::Own && !given.iter().any(|(of, _)| of.name == PORT) {
+            request.take_declared_port(object, at, notes);
+        }
         let has_file = given.iter().any(|(of, _)| of.name == CONFIGURATION);
         let may_lack = settings.dapr_config == DaprConfig::LeaveOut;
         let mut configuration = None;
@@ -133,6 +139,26 @@ impl Request {
         Ok(request)
     }
 
+    /// Takes the one port that containers declare as that of the app.
+    fn take_declared_port(&mut self, object: &Value, at: &PodAt, notes: &mut Vec<String>) {
+        let declared = declared(object, at, &["/spec/containers"]);
+        match declared.keys().copied().collect::<Vec<_>>().as_slice() {
+            [] => {}
+            [port] => {
+                self.app_port = Some(*port);
+                self.is_port_declared = true;
+                self.flags.push(format!("--app-port={port}"));
+            }
+            several => {
+                let ports: Vec<_> = several.iter().map(u16::to_string).collect();
+                notes.push(format!(
+                    "the app only makes calls: its containers declare the ports {}, and {PORT} names none of them",
+                    ports.join(", ")
+                ));
+            }
+        }
+    }
+
     fn take(
         &mut self,
         annotation: &'static Annotation,
@@ -153,7 +179,7 @@ impl Request {
             Effect::Each(of) => self.flags.extend(list(value).map(|value| flag(of, value))),
             Effect::AppPort(of) => {
                 self.app_port = value.parse().ok();
-                self.flags.push(flag(of, value));
+                self.flags.extend(self.app_port.map(|_| flag(of, value)));
             }
             Effect::Listener(listener) => {
                 if let Ok(port) = value.parse() {

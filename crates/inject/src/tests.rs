@@ -83,6 +83,40 @@ fn a_pod_that_asks_gets_a_native_sidecar_before_its_init_containers() {
 }
 
 #[test]
+fn the_one_port_that_containers_declare_is_that_of_the_app() {
+    let with = |annotations: Value, ports: Value| {
+        let mut object = asked(annotations);
+        object["spec"]["containers"][0]["ports"] = ports;
+        done(&object)
+    };
+    let declared = |ports: &[u16]| {
+        let port = |port: &u16| json!({"containerPort": port});
+        Value::Array(ports.iter().map(port).collect())
+    };
+    let port = |injection: &Injection| {
+        let flags = arguments(&injection.object);
+        let flag = flags.iter().find_map(|flag| flag.strip_prefix("--app-port="));
+        let annotations = &injection.object["metadata"]["annotations"];
+        (flag.map(str::to_owned), annotations["tollway.dev/port"].as_str().map(str::to_owned))
+    };
+    let both = |port: &str| (Some(port.to_owned()), Some(port.to_owned()));
+    let one = with(json!({}), declared(&[8000]));
+    assert_eq!((port(&one), notes(&one)), (both("8000"), vec![]));
+    // It says so itself.
+    let stated = with(json!({"tollway.dev/port": "7000"}), declared(&[8000, 8001]));
+    assert_eq!((port(&stated), notes(&stated)), (both("7000"), vec![]));
+    let none = with(json!({"tollway.dev/port": "none"}), declared(&[8000]));
+    assert_eq!(port(&none), (None, Some("none".to_owned())));
+    let several = with(json!({}), declared(&[8000, 8001]));
+    assert_eq!(port(&several), (None, None));
+    let note = "the app only makes calls: its containers declare the ports 8000, 8001, and \
+                tollway.dev/port names none of them";
+    assert_eq!(notes(&several), [note]);
+    let other = with(json!({}), json!([{"containerPort": 8000, "protocol": "UDP"}]));
+    assert_eq!((port(&other), notes(&other)), ((None, None), vec![]));
+}
+
+#[test]
 fn the_sidecar_meets_pod_security_restricted() {
     let object = done(&asked(json!({}))).object;
     let context = &sidecar(&object)["securityContext"];
@@ -295,7 +329,7 @@ fn each_item_of_a_list_is_treated_by_itself_and_a_mistake_names_its_object() {
     let error = run(&list(json!([service, wrong]))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Pod web: the annotation tollway.dev/port is `http`; write a port from 1 to 65535"
+        "Pod web: the annotation tollway.dev/port is `http`; write a port from 1 to 65535, or `none`"
     );
 }
 
