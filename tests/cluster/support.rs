@@ -352,11 +352,11 @@ impl<'a> Namespace<'a> {
         self.kubectl(&["exec", &deployment, "--container=main", "--", "/bin/sh", "-c", line])
     }
 
-    /// Runs it until it prints this.
+    /// Runs it until it prints this line.
     pub(crate) fn shell_until(&self, deployment: &str, line: &str, expected: &str) {
         let deployment = format!("deployment/{deployment}");
         let exec = ["exec", &deployment, "--container=main", "--", "/bin/sh", "-c", line];
-        self.wait_for(&exec, |printed| printed == expected);
+        self.wait_for(&exec, |printed| printed.trim_end() == expected);
     }
 
     fn here<'b>(&self, arguments: &[&'b str]) -> Vec<&'b str> {
