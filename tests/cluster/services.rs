@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tollway_testkit::Cluster;
 
-use crate::support::{Namespace, client, deployment, need_rig, server, west};
+use crate::support::{Namespace, client, deployment, need_rig, requests_during, server, west};
 
 /// What the app beside `stock` sees of a caller that comes by the mesh.
 const CALLER: &str = "curl -sS http://stock/headers | grep -io '^x-tollway-caller: .*' || true";
@@ -108,6 +108,30 @@ fn a_service_goes_by_the_mesh_once_all_its_pods_have_sidecars() {
     assert_eq!(shop.shell("till", line), "200\n");
     shop.kubectl(&["delete", "deployment/plain"]);
     shop.shell_until("till", CALLER, &seen);
+}
+
+/// The harm: what an app sends to a Service fails while the pods behind it change.
+#[test]
+fn no_request_to_a_service_fails_while_its_pods_are_replaced() {
+    let rig = need_rig!();
+    let shop = shop("replaced-services", west(&rig));
+    let seen = caller_in("replaced-services");
+    shop.shell_until("till", CALLER, &seen);
+    let captured = json!({"tollway.dev/capture": "true"});
+    let calls = requests_during(
+        &shop,
+        |load| shop.apply(load),
+        ("http://stock/echo", captured),
+        20,
+        || {
+            shop.kubectl(&["rollout", "restart", "deployment/stock-v1", "deployment/stock-v2"]);
+            ["stock-v1", "stock-v2"].iter().for_each(|name| shop.wait_rolled_out(name));
+            shop.kubectl(&["scale", "deployment/stock-v2", "--replicas=3"]);
+            shop.wait_rolled_out("stock-v2");
+            shop.kubectl(&["scale", "deployment/stock-v2", "--replicas=0"]);
+        },
+    );
+    assert_eq!((calls.answered, calls.failed), (2_000, 0), "{calls:?}");
 }
 
 #[test]

@@ -442,11 +442,23 @@ pub(crate) fn calls_during(
     seconds: u32,
     trouble: impl FnOnce(),
 ) -> Calls {
+    let url = format!("http://127.0.0.1:3500/v1.0/invoke/{service}/method/echo");
+    requests_during(shop, apply, (&url, json!({})), seconds, trouble)
+}
+
+/// The same with requests to a URL, by a pod with these annotations.
+pub(crate) fn requests_during(
+    shop: &Namespace<'_>,
+    apply: impl Fn(&Value),
+    (url, annotations): (&str, Value),
+    seconds: u32,
+    trouble: impl FnOnce(),
+) -> Calls {
     let mut caller = server();
     caller["args"] = json!([
         "load",
         "http",
-        format!("http://127.0.0.1:3500/v1.0/invoke/{service}/method/echo"),
+        url,
         "--rate=100",
         format!("--duration={seconds}s"),
         "--connections=8",
@@ -454,7 +466,7 @@ pub(crate) fn calls_during(
         "--quiet",
     ]);
     shop.kubectl(&["delete", "job/load", "--ignore-not-found"]);
-    let mut load = job("load", json!({}), caller);
+    let mut load = job("load", annotations, caller);
     // Machines that are killed are others.
     load["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "a1"});
     apply(&load);
