@@ -42,6 +42,7 @@ pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
             Subject::Service(_)
             | Subject::Trust
             | Subject::Objects(_)
+            | Subject::ClusterService(_)
             | Subject::Address(_)
             | Subject::Cluster => {}
         }

@@ -46,8 +46,8 @@ struct Inner {
     watchers: HashMap<u64, Waiting>,
     /// One copy of a name serves all that follow it.
     interest: HashMap<Arc<ServiceName>, HashSet<u64>>,
-    /// Of these the names that are addresses.
-    addresses: HashMap<IpAddr, HashSet<Arc<ServiceName>>>,
+    /// Of these the names of ports and addresses of the Kubernetes cluster.
+    in_cluster: HashMap<InCluster, HashSet<Arc<ServiceName>>>,
     next_watcher: u64,
     /// In the place of a network in the names of services that are called in any.
     any: NetworkName,
@@ -182,7 +182,7 @@ impl Hub {
             catalogue,
             watchers: HashMap::new(),
             interest: HashMap::new(),
-            addresses: HashMap::new(),
+            in_cluster: HashMap::new(),
             next_watcher: 0,
             any: NetworkName::new(ANY_NETWORK).expect("it is a label"),
         };
@@ -398,10 +398,24 @@ impl Hub {
     }
 }
 
-fn address_of(name: &ServiceName) -> Option<IpAddr> {
-    match name.called() {
-        Called::Address(address) => Some(address.ip().to_canonical()),
-        Called::App | Called::Port { .. } => None,
+/// What a name of the Kubernetes cluster is a part of.
+#[derive(PartialEq, Eq, Hash, Debug)]
+enum InCluster {
+    /// Namespace and name.
+    Service((Label, Label)),
+    Address(IpAddr),
+}
+
+impl InCluster {
+    fn of(name: &ServiceName) -> Option<Self> {
+        match name.called() {
+            Called::App => None,
+            Called::Port { .. } => {
+                let app = name.as_app();
+                Some(Self::Service((app.namespace.clone(), app.app.clone())))
+            }
+            Called::Address(address) => Some(Self::Address(address.ip().to_canonical())),
+        }
     }
 }
 
@@ -429,11 +443,10 @@ impl Inner {
                     let in_any = name.in_network(&self.any);
                     self.mark_service(&in_any);
                 }
-                Subject::Address(ip) => {
-                    let names = self.addresses.get(ip).into_iter().flatten();
-                    let names: Vec<_> = names.cloned().collect();
-                    names.iter().for_each(|name| self.mark_service(name));
+                Subject::ClusterService(of) => {
+                    self.mark_in_cluster(&InCluster::Service(of.clone()));
                 }
+                Subject::Address(ip) => self.mark_in_cluster(&InCluster::Address(*ip)),
                 Subject::Cluster => {
                     self.mark_services_where(|name| name.called() != Called::App);
                 }
@@ -464,6 +477,12 @@ impl Inner {
             }
         }
         self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
+    }
+
+    fn mark_in_cluster(&mut self, part: &InCluster) {
+        let names = self.in_cluster.get(part).into_iter().flatten();
+        let names: Vec<_> = names.cloned().collect();
+        names.iter().for_each(|name| self.mark_service(name));
     }
 
     fn mark_policies(&mut self, scope: &PolicyScope) {
@@ -509,13 +528,17 @@ impl Inner {
         }
     }
 
-    fn forget_address(&mut self, name: &ServiceName) {
-        let Some(ip) = address_of(name) else { return };
-        if let Some(names) = self.addresses.get_mut(&ip) {
+    fn forget_in_cluster(&mut self, name: &ServiceName) {
+        let Some(part) = InCluster::of(name) else { return };
+        if let Some(names) = self.in_cluster.get_mut(&part) {
             names.remove(name);
             if names.is_empty() {
-                self.addresses.remove(&ip);
+                self.in_cluster.remove(&part);
             }
+        }
+        let capacity = self.in_cluster.capacity();
+        if capacity > 1_024 && self.in_cluster.len() < capacity / 4 {
+            self.in_cluster.shrink_to_fit();
         }
     }
 
@@ -524,7 +547,7 @@ impl Inner {
             ids.remove(&id);
             if ids.is_empty() {
                 self.interest.remove(name);
-                self.forget_address(name);
+                self.forget_in_cluster(name);
             }
         }
         // Memory that many names took is given back.
@@ -571,7 +594,7 @@ impl Watcher {
         answer: impl Fn(&Catalogue, &ServiceName, Option<&Label>) -> bool,
     ) -> Result<(), NotFollowed> {
         let mut inner = self.hub.lock();
-        let Inner { catalogue, watchers, interest, addresses, .. } = &mut *inner;
+        let Inner { catalogue, watchers, interest, in_cluster, .. } = &mut *inner;
         let Some(waiting) = watchers.get_mut(&self.id) else { return Ok(()) };
         let is_new = |name: &&ServiceName| !waiting.subscribed.contains(*name);
         let new: HashSet<&ServiceName> = names.iter().filter(is_new).collect();
@@ -587,8 +610,8 @@ impl Watcher {
             let known = interest.get_key_value(&name).map(|(name, _)| name.clone());
             let name = known.unwrap_or_else(|| Arc::new(name));
             waiting.subscribed.insert(name.clone());
-            if let Some(ip) = address_of(&name) {
-                addresses.entry(ip).or_default().insert(name.clone());
+            if let Some(part) = InCluster::of(&name) {
+                in_cluster.entry(part).or_default().insert(name.clone());
             }
             interest.entry(name.clone()).or_default().insert(self.id);
             if answer(catalogue, &name, callers) {

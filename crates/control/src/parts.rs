@@ -425,6 +425,7 @@ impl Parts {
             store: self.store.clone(),
             hub: self.hub.clone(),
             keys: self.keys.clone(),
+            pods: self.cluster.clone(),
             timing: self.timing.clone(),
             workload_addresses: self.workload_addresses.clone(),
             holders: Holders::default(),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tollway_identity::RootPin;
-use tollway_model::KubeName;
+use tollway_model::{Instance, KubeName, ServiceName};
 use tonic::Status;
 use tracing::{info, warn};
 
@@ -192,6 +192,11 @@ impl Cluster {
 
     fn enrolled(&self) -> MutexGuard<'_, EnrolledPods> {
         self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this workload is in a pod that has been told to end.
+    pub(crate) fn is_leaving(&self, service: &ServiceName, instance: &Instance) -> bool {
+        self.enrolled().is_leaving(service, instance)
     }
 
     /// Whether a pod may have the identity that is asked for.

@@ -29,6 +29,7 @@ use crate::instance_keys::InstanceKeys;
 use crate::key::Key;
 use crate::options::Timing;
 use crate::pace::Paces;
+use crate::pods::Cluster;
 use crate::standstill::Standstill;
 use crate::status::{stopping, store_status};
 
@@ -47,6 +48,8 @@ pub(crate) struct Registrations {
     pub(crate) store: Store,
     pub(crate) hub: Arc<Hub>,
     pub(crate) keys: Arc<InstanceKeys>,
+    /// Knows which workloads are in pods that have been told to end.
+    pub(crate) pods: Option<Cluster>,
     pub(crate) timing: Timing,
     /// Where workloads may be, in addition to where their registrations come from.
     pub(crate) workload_addresses: Vec<AddressRange>,
@@ -209,7 +212,7 @@ impl Session {
     }
 
     fn read_workload(&self, stated: &v1::Workload) -> Result<(Key, Vec<u8>), Status> {
-        let workload = tollway_wire::workload(stated)
+        let mut workload = tollway_wire::workload(stated)
             .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
         self.check_own(&workload.service, &workload.instance)?;
         if is_system(&workload.service) {
@@ -230,6 +233,8 @@ impl Session {
             }
             Ok(())
         })?;
+        let is_leaving = |pods: &Cluster| pods.is_leaving(&workload.service, &workload.instance);
+        workload.ready &= !self.shared.pods.as_ref().is_some_and(is_leaving);
         let key = Key::Workload {
             namespace: workload.service.namespace.clone(),
             app: workload.service.app.clone(),

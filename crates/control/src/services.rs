@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
-use tollway_model::{AreaName, Label};
+use tollway_model::{AreaName, Instance, Label, NetworkName};
 use tollway_store::{Store, Transaction};
 use tracing::{info, warn};
 
-use self::known::{KnownServices, SERVICES_PER_NAMESPACE_LIMIT, Step};
+use self::known::{KnownServices, Step};
 use crate::hub::Hub;
 use crate::key::Key;
 use crate::pods::Following;
@@ -27,7 +27,7 @@ use crate::pods::Following;
 /// Events that wait to be taken; the watch waits with more.
 const EVENTS_LIMIT: usize = 1_024;
 /// Changes of one Service within this time are written as one.
-const WRITTEN_AFTER: Duration = Duration::from_millis(50);
+const WRITTEN_AFTER: Duration = Duration::from_millis(100);
 /// From a write that failed to the next.
 const WRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Services in one transaction, and bytes after which it takes no further one: etcd takes 128 changes and
@@ -42,6 +42,8 @@ pub struct ClusterService {
     pub name: Label,
     /// Its own addresses; none for a headless one.
     pub addresses: Vec<IpAddr>,
+    /// Its ports for TCP.
+    pub ports: Vec<u16>,
     pub groups: Vec<PodGroup>,
 }
 
@@ -64,6 +66,8 @@ pub struct PortTarget {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ServedPod {
     pub address: IpAddr,
+    /// The names of its sidecar as an instance: of the pod, or its UID.
+    pub instances: Vec<Instance>,
     pub is_ready: bool,
     /// The port on which its app takes calls of the mesh; `None` for a pod without a sidecar, and for one
     /// that only makes calls.
@@ -77,10 +81,6 @@ impl ClusterService {
         self.groups.iter().flat_map(|group| &group.pods)
     }
 
-    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> {
-        self.groups.iter().flat_map(|group| group.targets.iter().map(|of| of.port))
-    }
-
     /// Pods to which a port leads, each with the port of the pod.
     pub(crate) fn pods_of(&self, port: u16) -> impl Iterator<Item = (&ServedPod, u16)> {
         self.groups.iter().flat_map(move |group| {
@@ -89,13 +89,26 @@ impl ClusterService {
         })
     }
 
-    /// Whether calls of a port go through the mesh: some pod takes them there, and every pod that is ready
-    /// does. Until all pods have sidecars callers reach all of them as without the mesh, and not a few
-    /// with the load of all.
+    /// Whether calls of a port go through the mesh: every pod that is ready takes them there. Until all pods
+    /// have sidecars callers reach all of them as without the mesh, and not a few with the load of all.
+    /// Where none is ready, some pod has to take them, or there is no pod at all: one that comes will.
     pub(crate) fn is_of_mesh(&self, port: u16) -> bool {
         let takes_calls = |(pod, target): (&ServedPod, u16)| pod.app_port == Some(target);
-        self.pods_of(port).any(takes_calls)
-            && self.pods_of(port).filter(|(pod, _)| pod.is_ready).all(takes_calls)
+        let mut ready = self.pods_of(port).filter(|(pod, _)| pod.is_ready);
+        self.ports.contains(&port)
+            && ready.all(takes_calls)
+            && (self.pods().next().is_none() || self.pods_of(port).any(takes_calls))
+    }
+
+    /// Bytes that it takes in the store, roughly, and at most.
+    pub(crate) fn size(&self) -> usize {
+        let pod = |pod: &ServedPod| {
+            let names = pod.instances.iter().map(|name| name.as_str().len() + 2).sum::<usize>();
+            32 + names + pod.zone.as_ref().map_or(0, |zone| zone.to_string().len() + 2)
+        };
+        let pods = self.pods().map(pod).sum::<usize>();
+        let targets = self.groups.iter().map(|group| 4 + 12 * group.targets.len()).sum::<usize>();
+        pods + targets + 18 * self.addresses.len() + 4 * self.ports.len()
     }
 }
 
@@ -114,9 +127,9 @@ pub enum ServiceEvent {
 
 /// The API server of a cluster: which Services it has, and which pods serve them.
 pub trait Services: Send + Sync + fmt::Debug {
-    /// Reports them and their changes. While the API server gives no watch it reports nothing, and tries
-    /// again.
-    fn follow(&self, events: mpsc::Sender<ServiceEvent>) -> Following<'_>;
+    /// Reports them and their changes; pods with sidecars are those of `network`. While the API server gives
+    /// no watch it reports nothing, and tries again.
+    fn follow(&self, network: NetworkName, events: mpsc::Sender<ServiceEvent>) -> Following<'_>;
 }
 
 /// Where Services come from, and where they are stored.
@@ -131,13 +144,16 @@ impl FollowedServices {
     /// Runs until it is dropped.
     pub(crate) async fn follow(self) {
         let (sender, events) = mpsc::channel(EVENTS_LIMIT);
-        let stored = self.hub.read(|catalogue| catalogue.cluster_services().cloned().collect());
+        let (stored, network) = self.hub.read(|catalogue| {
+            let stored = catalogue.cluster_services().cloned().collect();
+            (stored, catalogue.home().network.clone())
+        });
         let taking = Taking {
             store: self.store.clone(),
             known: KnownServices::new(stored),
             is_refused: false,
         };
-        tokio::join!(self.services.follow(sender), taking.run(events));
+        tokio::join!(self.services.follow(network, sender), taking.run(events));
     }
 }
 
@@ -158,7 +174,7 @@ impl Taking {
                 event = events.recv() => {
                     let Some(event) = event else { return };
                     if let Some(namespace) = self.known.note(event) {
-                        warn!(%namespace, limit = SERVICES_PER_NAMESPACE_LIMIT, "a namespace has more Services than are followed; connections to the others do not go through the mesh");
+                        warn!(%namespace, "a namespace has more or larger Services than are followed; those that are left out are called as without a mesh");
                     }
                 }
                 now = ticks.tick(), if self.known.is_due() => {

@@ -142,6 +142,8 @@ pub(crate) struct ClusterService {
     pub(crate) ips: Vec<Vec<u8>>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) groups: Vec<PodGroup>,
+    #[prost(uint32, repeated, tag = "3")]
+    pub(crate) ports: Vec<u32>,
 }
 
 /// Pods of a Service, and where its ports lead in them.
@@ -174,6 +176,8 @@ pub(crate) struct ServedPod {
     /// Empty where none is stated.
     #[prost(string, tag = "4")]
     pub(crate) zone: String,
+    #[prost(string, repeated, tag = "5")]
+    pub(crate) instances: Vec<String>,
 }
 
 /// A join secret in an exported bundle. The secret itself is not stored.

@@ -301,6 +301,11 @@ async fn a_pod_that_is_told_to_end_is_called_no_more_and_keeps_its_registration(
     let keep_alive = Announce::KeepAlive(v1::KeepAlive {});
     registration.send(keep_alive).await;
     registration.answer().await.unwrap();
+    // A stream that has broken comes back, and says what it said before.
+    drop(registration);
+    let mut again = Registration::open(&stock).await.unwrap();
+    again.send(Announce::Workload(workload(&stock, 8080, true))).await;
+    again.answer().await.unwrap();
     watch.until_quiet().await;
     watch.until("stock", "none ready").await;
 }

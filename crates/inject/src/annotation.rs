@@ -14,6 +14,9 @@ pub(crate) const ENABLED: &str = "dapr.io/enabled";
 pub(crate) const APP: &str = "tollway.dev/app";
 /// The port of the app; the injector adds the one that it finds.
 pub(crate) const PORT: &str = "tollway.dev/port";
+pub(crate) const PROTOCOL: &str = "tollway.dev/protocol";
+/// The network of the sidecar, which the injector adds.
+pub(crate) const NETWORK: &str = "tollway.dev/network";
 pub(crate) const APP_ID: &str = "dapr.io/app-id";
 /// The mark of a pod that has a sidecar; its value is the version that has added it.
 pub(crate) const INJECTED: &str = "tollway.dev/injected";
@@ -197,10 +200,10 @@ pub const ANNOTATIONS: &[Annotation] = &[
         Form::AppPort,
         Effect::AppPort("app-port"),
         "8080",
-        "the port on which the app takes calls; without it the one TCP port that the pod's containers declare. With `none`, and where they declare none or several, the app only makes calls",
+        "the port on which the app takes calls; without it the one that containers declare under the name `http`, `h2c` or `grpc`, which is what the app speaks, or, if tollway.dev/protocol says what it speaks, the only one that they declare. With `none`, and in other cases, the app only makes calls",
     ),
     of(
-        "tollway.dev/protocol",
+        PROTOCOL,
         Form::OneOf(&["http", "https", "h2c", "grpc", "grpcs", "tcp"]),
         Effect::Flag("app-protocol"),
         "grpc",

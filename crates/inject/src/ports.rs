@@ -86,7 +86,9 @@ impl Ports {
         at: &PodAt,
         app_port: Option<u16>,
     ) -> Result<(), Problem> {
-        let mut used = declared(object, at, &["/spec/containers", "/spec/initContainers"]);
+        let parts = ["/spec/containers", "/spec/initContainers"];
+        let used = declared(object, at, &parts).into_iter();
+        let mut used: BTreeMap<u16, String> = used.map(|(port, of)| (port, of.user)).collect();
         if let Some(port) = app_port {
             used.entry(port).or_insert_with(|| "the app".to_owned());
         }
@@ -105,8 +107,16 @@ impl Ports {
     }
 }
 
-/// The ports for TCP that containers of these parts declare, each with the container.
-pub(crate) fn declared(object: &Value, at: &PodAt, parts: &[&str]) -> BTreeMap<u16, String> {
+/// A port that a container declares.
+pub(crate) struct Declared {
+    /// The container, in words.
+    pub(crate) user: String,
+    /// Of the port; empty without one.
+    pub(crate) name: String,
+}
+
+/// The ports for TCP that containers of these parts declare.
+pub(crate) fn declared(object: &Value, at: &PodAt, parts: &[&str]) -> BTreeMap<u16, Declared> {
     let mut used = BTreeMap::new();
     for part in parts {
         let containers = at.get(object, part).and_then(Value::as_array);
@@ -119,7 +129,9 @@ pub(crate) fn declared(object: &Value, at: &PodAt, parts: &[&str]) -> BTreeMap<u
                 if let Some(number) = number.and_then(|number| u16::try_from(number).ok())
                     && protocol == "TCP"
                 {
-                    used.insert(number, format!("the container `{name}`"));
+                    let called = port.get("name").and_then(Value::as_str).unwrap_or_default();
+                    let user = format!("the container `{name}`");
+                    used.insert(number, Declared { user, name: called.to_owned() });
                 }
             }
         }

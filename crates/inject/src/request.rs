@@ -5,15 +5,18 @@ use tollway_model::Label;
 
 use crate::annotation::{
     ANNOTATIONS, APP, APP_ID, Annotation, CONFIG, CONFIGURATION, ENABLED, Effect, Listener, PORT,
-    ProbeKind, Resource, find, is_known_prefix,
+    PROTOCOL, ProbeKind, Resource, find, is_known_prefix,
 };
 use crate::dapr::{Carried, carried};
 use crate::decision::Style;
 use crate::error::Problem;
 use crate::manifest::PodAt;
-use crate::ports::{Ports, declared};
+use crate::ports::{Declared, Ports, declared};
 use crate::settings::{DaprConfig, Namespace, Settings, TokenFrom};
 use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
+
+/// Names of ports that say what is spoken there.
+const SPOKEN: [&str; 3] = ["http", "h2c", "grpc"];
 
 /// Why a Configuration of Dapr is refused where the objects of the namespace are not known.
 const UNREAD_CONFIGURATION: &str = "it names a Configuration, which may decide who calls the app, and a file of manifests does not have it; put it into a ConfigMap and name that with tollway.dev/configuration";
@@ -102,7 +105,8 @@ impl Request {
             captures: false,
         };
         if style == Style::Own && !given.iter().any(|(of, _)| of.name == PORT) {
-            request.take_declared_port(object, at, notes);
+            let is_stated = given.iter().any(|(of, _)| of.name == PROTOCOL);
+            request.take_declared_port(object, at, is_stated, notes);
         }
         let has_file = given.iter().any(|(of, _)| of.name == CONFIGURATION);
         let may_lack = settings.dapr_config == DaprConfig::LeaveOut;
@@ -139,23 +143,31 @@ impl Request {
         Ok(request)
     }
 
-    /// Takes the one port that containers declare as that of the app.
-    fn take_declared_port(&mut self, object: &Value, at: &PodAt, notes: &mut Vec<String>) {
+    /// Takes the one port that containers declare as that of the app, if it is known what the app speaks there.
+    fn take_declared_port(
+        &mut self,
+        object: &Value,
+        at: &PodAt,
+        is_protocol_stated: bool,
+        notes: &mut Vec<String>,
+    ) {
         let declared = declared(object, at, &["/spec/containers"]);
-        match declared.keys().copied().collect::<Vec<_>>().as_slice() {
-            [] => {}
-            [port] => {
-                self.app_port = Some(*port);
-                self.is_port_declared = true;
-                self.flags.push(format!("--app-port={port}"));
+        let protocol = |of: &Declared| SPOKEN.into_iter().find(|protocol| *protocol == of.name);
+        let is_meant = |of: &Declared| is_protocol_stated || protocol(of).is_some();
+        let meant: Vec<_> = declared.iter().filter(|(_, of)| is_meant(of)).collect();
+        if let [(port, of)] = meant.as_slice() {
+            self.app_port = Some(**port);
+            self.is_port_declared = true;
+            self.flags.push(format!("--app-port={port}"));
+            if !is_protocol_stated {
+                self.flags.extend(protocol(of).map(|spoken| format!("--app-protocol={spoken}")));
             }
-            several => {
-                let ports: Vec<_> = several.iter().map(u16::to_string).collect();
-                notes.push(format!(
-                    "the app only makes calls: its containers declare the ports {}, and {PORT} names none of them",
-                    ports.join(", ")
-                ));
-            }
+        } else if !declared.is_empty() {
+            let ports: Vec<_> = declared.keys().map(u16::to_string).collect();
+            notes.push(format!(
+                "the app only makes calls: its containers declare the port {}, and {PORT} does not name the one on which it takes calls",
+                ports.join(", ")
+            ));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::annotation::{APP, INJECTED, Listener, PORT, Resource};
+use crate::annotation::{APP, INJECTED, Listener, NETWORK, PORT, Resource};
 use crate::decision::Style;
 use crate::edit::Edit;
 use crate::error::Problem;
@@ -70,6 +70,9 @@ pub(crate) fn add(
     }
     if at.annotation(edit.object(), APP).is_none() {
         edit.set(&annotations, APP, json!(request.app.as_str()))?;
+    }
+    if let Some(network) = request.root_pin.as_deref().and_then(|pin| pin.split('.').nth(1)) {
+        edit.set(&annotations, NETWORK, json!(network))?;
     }
     if let Some(port) = request.app_port.filter(|_| request.is_port_declared) {
         edit.set(&annotations, PORT, json!(port.to_string()))?;

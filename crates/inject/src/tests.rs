@@ -83,37 +83,54 @@ fn a_pod_that_asks_gets_a_native_sidecar_before_its_init_containers() {
 }
 
 #[test]
-fn the_one_port_that_containers_declare_is_that_of_the_app() {
+fn a_port_that_says_what_is_spoken_there_is_that_of_the_app() {
     let with = |annotations: Value, ports: Value| {
         let mut object = asked(annotations);
         object["spec"]["containers"][0]["ports"] = ports;
         done(&object)
     };
-    let declared = |ports: &[u16]| {
-        let port = |port: &u16| json!({"containerPort": port});
+    let declared = |ports: &[(&str, u16)]| {
+        let port = |(name, port): &(&str, u16)| match name.is_empty() {
+            true => json!({"containerPort": port}),
+            false => json!({"name": name, "containerPort": port}),
+        };
         Value::Array(ports.iter().map(port).collect())
     };
-    let port = |injection: &Injection| {
+    // Port and protocol of the sidecar, and the annotation.
+    let found = |injection: &Injection| {
         let flags = arguments(&injection.object);
-        let flag = flags.iter().find_map(|flag| flag.strip_prefix("--app-port="));
+        let of = |name: &str| flags.iter().find_map(|flag| flag.strip_prefix(name));
         let annotations = &injection.object["metadata"]["annotations"];
-        (flag.map(str::to_owned), annotations["tollway.dev/port"].as_str().map(str::to_owned))
+        let annotation = annotations["tollway.dev/port"].as_str();
+        [of("--app-port="), of("--app-protocol="), annotation]
+            .map(|text| text.unwrap_or("-").to_owned())
     };
-    let both = |port: &str| (Some(port.to_owned()), Some(port.to_owned()));
-    let one = with(json!({}), declared(&[8000]));
-    assert_eq!((port(&one), notes(&one)), (both("8000"), vec![]));
-    // It says so itself.
-    let stated = with(json!({"tollway.dev/port": "7000"}), declared(&[8000, 8001]));
-    assert_eq!((port(&stated), notes(&stated)), (both("7000"), vec![]));
-    let none = with(json!({"tollway.dev/port": "none"}), declared(&[8000]));
-    assert_eq!(port(&none), (None, Some("none".to_owned())));
-    let several = with(json!({}), declared(&[8000, 8001]));
-    assert_eq!(port(&several), (None, None));
-    let note = "the app only makes calls: its containers declare the ports 8000, 8001, and \
-                tollway.dev/port names none of them";
-    assert_eq!(notes(&several), [note]);
-    let other = with(json!({}), json!([{"containerPort": 8000, "protocol": "UDP"}]));
-    assert_eq!((port(&other), notes(&other)), ((None, None), vec![]));
+    for name in ["http", "h2c", "grpc"] {
+        let several = with(json!({}), declared(&[("metrics", 9100), (name, 8000)]));
+        assert_eq!(found(&several), ["8000", name, "8000"]);
+        assert_eq!(notes(&several), [""; 0]);
+    }
+    let stated = with(json!({"tollway.dev/protocol": "tcp"}), declared(&[("", 5432)]));
+    assert_eq!(found(&stated), ["5432", "tcp", "5432"]);
+    let itself = with(json!({"tollway.dev/port": "7000"}), declared(&[("http", 8000)]));
+    assert_eq!(found(&itself), ["7000", "-", "7000"]);
+    let none = with(json!({"tollway.dev/port": "none"}), declared(&[("http", 8000)]));
+    assert_eq!(found(&none), ["-", "-", "none"]);
+    // The harm: what speaks something else is taken for HTTP.
+    let unknown = [
+        declared(&[("", 5432)]),
+        declared(&[("postgres", 5432), ("", 8000)]),
+        declared(&[("http", 8000), ("grpc", 8001)]),
+    ];
+    for ports in unknown {
+        let injection = with(json!({}), ports);
+        assert_eq!(found(&injection), ["-", "-", "-"]);
+        let notes = notes(&injection);
+        assert!(notes[0].starts_with("the app only makes calls: its containers"), "{notes:?}");
+    }
+    let other = with(json!({}), json!([{"name": "http", "containerPort": 53, "protocol": "UDP"}]));
+    assert_eq!((found(&other), notes(&other)), (["-"; 3].map(str::to_owned), vec![]));
+    assert_eq!(other.object["metadata"]["annotations"]["tollway.dev/network"], "west");
 }
 
 #[test]

@@ -25,26 +25,31 @@ pub(crate) async fn follow(client: Client, events: mpsc::Sender<PodEvent>) {
     };
     let mut watch = Watch::new(pods, Config::default().fields(RUNNING), followed);
     while let Some(event) = watch.next().await {
-        let Some(event) = reported(&event) else { continue };
-        if events.send(event).await.is_err() {
-            return;
+        for event in reported(&event) {
+            if events.send(event).await.is_err() {
+                return;
+            }
         }
     }
 }
 
 /// What an event means. Changes of a pod that runs on mean nothing.
-fn reported(event: &Event<PartialObjectMeta<Pod>>) -> Option<PodEvent> {
+fn reported(event: &Event<PartialObjectMeta<Pod>>) -> Vec<PodEvent> {
     let uid = |pod: &PartialObjectMeta<Pod>| pod.metadata.uid.clone();
+    // The API server sets the time when the pod is told to end.
+    let leaving = |pod: &PartialObjectMeta<Pod>| {
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        uid(pod).filter(|_| is_leaving).map(|uid| PodEvent::Leaving { uid })
+    };
     match event {
-        Event::Init => Some(PodEvent::ListBegins),
-        Event::InitApply(pod) => uid(pod).map(|uid| PodEvent::Listed { uid }),
-        Event::InitDone => Some(PodEvent::ListEnds),
-        // The API server sets the time when the pod is told to end.
-        Event::Apply(pod) => {
-            let is_leaving = pod.metadata.deletion_timestamp.is_some();
-            uid(pod).filter(|_| is_leaving).map(|uid| PodEvent::Leaving { uid })
+        Event::Init => vec![PodEvent::ListBegins],
+        Event::InitApply(pod) => {
+            let listed = uid(pod).map(|uid| PodEvent::Listed { uid });
+            listed.into_iter().chain(leaving(pod)).collect()
         }
-        Event::Delete(pod) => uid(pod).map(|uid| PodEvent::Ended { uid }),
+        Event::InitDone => vec![PodEvent::ListEnds],
+        Event::Apply(pod) => leaving(pod).into_iter().collect(),
+        Event::Delete(pod) => uid(pod).map(|uid| PodEvent::Ended { uid }).into_iter().collect(),
     }
 }
 
@@ -61,14 +66,17 @@ mod tests {
             serde_json::from_value::<PartialObjectMeta<Pod>>(metadata).unwrap()
         };
         let uid = || "u-1".to_owned();
-        assert_eq!(reported(&Event::Init), Some(PodEvent::ListBegins));
-        assert_eq!(reported(&Event::InitApply(pod("u-1"))), Some(PodEvent::Listed { uid: uid() }));
-        assert_eq!(reported(&Event::InitDone), Some(PodEvent::ListEnds));
-        assert_eq!(reported(&Event::Apply(pod("u-1"))), None);
+        let listed = || PodEvent::Listed { uid: uid() };
+        let is_leaving = || PodEvent::Leaving { uid: uid() };
+        assert_eq!(reported(&Event::Init), [PodEvent::ListBegins]);
+        assert_eq!(reported(&Event::InitApply(pod("u-1"))), [listed()]);
+        assert_eq!(reported(&Event::InitDone), [PodEvent::ListEnds]);
+        assert_eq!(reported(&Event::Apply(pod("u-1"))), []);
         let mut leaving = pod("u-1");
         let time = json!("2026-01-02T03:04:05Z");
         leaving.metadata.deletion_timestamp = serde_json::from_value(time).unwrap();
-        assert_eq!(reported(&Event::Apply(leaving)), Some(PodEvent::Leaving { uid: uid() }));
-        assert_eq!(reported(&Event::Delete(pod("u-1"))), Some(PodEvent::Ended { uid: uid() }));
+        assert_eq!(reported(&Event::InitApply(leaving.clone())), [listed(), is_leaving()]);
+        assert_eq!(reported(&Event::Apply(leaving)), [is_leaving()]);
+        assert_eq!(reported(&Event::Delete(pod("u-1"))), [PodEvent::Ended { uid: uid() }]);
     }
 }

@@ -12,19 +12,20 @@ use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tollway_control::{Following, ServiceEvent, Services};
+use tollway_model::NetworkName;
 
 use self::merged::Merged;
 use crate::Cluster;
 use crate::follow::{Followed, Watch};
 
 impl Services for Cluster {
-    fn follow(&self, events: mpsc::Sender<ServiceEvent>) -> Following<'_> {
-        Box::pin(follow(self.client.clone(), events))
+    fn follow(&self, network: NetworkName, events: mpsc::Sender<ServiceEvent>) -> Following<'_> {
+        Box::pin(follow(self.client.clone(), network, events))
     }
 }
 
 /// Reports until the receiver is dropped.
-async fn follow(client: Client, events: mpsc::Sender<ServiceEvent>) {
+async fn follow(client: Client, network: NetworkName, events: mpsc::Sender<ServiceEvent>) {
     let followed = |what| Followed {
         what,
         meanwhile: "Services are called as they were known last",
@@ -37,7 +38,7 @@ async fn follow(client: Client, events: mpsc::Sender<ServiceEvent>) {
     let mut services = Watch::new(services, of_all(), followed("services of the cluster"));
     let mut slices = Watch::new(slices, of_all(), followed("endpointslices of the cluster"));
     let mut pods = Watch::new(pods, of_all(), followed("pods of the cluster, for its Services"));
-    let mut merged = Merged::default();
+    let mut merged = Merged::of(network);
     loop {
         let changed = tokio::select! {
             Some(event) = services.next() => merged.note_service(event),

@@ -143,12 +143,6 @@ pub(crate) fn edit(fields: &mut Fields, edits: &[FieldEdit]) {
     }
 }
 
-/// The host of an authority, without its port.
-pub(crate) fn named_host(authority: &[u8]) -> &[u8] {
-    let end = authority.iter().position(|byte| *byte == b':');
-    &authority[..end.unwrap_or(authority.len())]
-}
-
 /// Adds where a request came from. Returns how many addresses `x-forwarded-for` has then.
 fn add_forwarded(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[u8]) -> usize {
     let mut hops = 0;

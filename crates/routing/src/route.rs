@@ -200,6 +200,15 @@ fn holding<'a>(
     scoped.into_iter().filter(|(callers, _)| is_meant(callers)).map(|(_, route)| route).collect()
 }
 
+/// The host of `host[:port]`, and the port.
+fn host_and_port(authority: &[u8]) -> (&[u8], Option<u16>) {
+    let colon = authority.iter().rposition(|byte| *byte == b':');
+    let is_in_brackets = authority.last() == Some(&b']');
+    let Some(colon) = colon.filter(|_| !is_in_brackets) else { return (authority, None) };
+    let port = std::str::from_utf8(&authority[colon + 1..]).ok().and_then(|port| port.parse().ok());
+    (&authority[..colon], port)
+}
+
 impl Routed<'_> {
     /// Path and query of a request as its rule sends it on, where the rule changes them.
     #[must_use]
@@ -207,18 +216,21 @@ impl Routed<'_> {
         path::rewrite(target, self.prefix, self.rule.path()?)
     }
 
-    /// Where its rule redirects a request, that names `host` (without port), as a URL; `None` for a rule that
+    /// Where its rule redirects a request, which was for `authority`, as a URL; `None` for a rule that
     /// sends requests on.
     #[must_use]
-    pub fn location(&self, host: &[u8], target: &[u8]) -> Option<(u16, Vec<u8>)> {
+    pub fn location(&self, authority: &[u8], target: &[u8]) -> Option<(u16, Vec<u8>)> {
         let RuleAction::Redirect(redirect) = self.rule.action() else { return None };
         let path = redirect.path.as_ref().and_then(|edit| path::rewrite(target, self.prefix, edit));
         let path = path.as_deref().unwrap_or(target);
         let scheme = redirect.scheme.as_deref().unwrap_or("http");
+        let (host, called) = host_and_port(authority);
         let mut url = format!("{scheme}://").into_bytes();
         url.extend_from_slice(redirect.host.as_ref().map_or(host, |host| host.as_bytes()));
         let is_usual = |port| matches!((scheme, port), ("http", 80) | ("https", 443));
-        if let Some(port) = redirect.port.filter(|port| !is_usual(*port)) {
+        // Another scheme has a port of its own.
+        let own = called.filter(|_| redirect.scheme.is_none());
+        if let Some(port) = redirect.port.or(own).filter(|port| !is_usual(*port)) {
             url.extend_from_slice(format!(":{port}").as_bytes());
         }
         url.extend_from_slice(path);

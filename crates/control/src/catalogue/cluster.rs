@@ -25,65 +25,75 @@ pub(super) struct ClusterServices {
     by_address: HashMap<IpAddr, BTreeSet<Name>>,
     /// By address of a pod: the Services that have it.
     by_pod: HashMap<IpAddr, BTreeSet<Name>>,
-    /// Registered workloads by the address of their sidecar.
-    workloads: HashMap<IpAddr, BTreeSet<(ServiceName, Instance)>>,
+    /// By namespace and instance of a pod: the Services that have it.
+    by_instance: HashMap<Name, BTreeSet<Name>>,
+    /// Registered workloads by namespace and instance: the services that they are of.
+    workloads: HashMap<Name, BTreeSet<ServiceName>>,
 }
 
 impl ClusterServices {
     /// Takes a Service in, in place of the one of its name. Returns what changed by it.
-    pub(super) fn put(&mut self, service: ClusterService, home: &Label) -> Vec<Subject> {
+    pub(super) fn put(&mut self, service: ClusterService) -> Vec<Subject> {
         let name = (service.namespace.clone(), service.name.clone());
-        let mut subjects = self.remove(&name, home);
+        let before = self.take_out(&name);
         let service = Arc::new(service);
         for address in &service.addresses {
             self.by_address.entry(*address).or_default().insert(name.clone());
         }
         for pod in service.pods() {
             self.by_pod.entry(pod.address).or_default().insert(name.clone());
+            for instance in &pod.instances {
+                let pod = (service.namespace.clone(), instance.clone());
+                self.by_instance.entry(pod).or_default().insert(name.clone());
+            }
         }
-        concerned(&service, home, &mut subjects);
-        self.by_name.insert(name, service);
-        subjects
+        self.by_name.insert(name, service.clone());
+        changes(before.as_deref(), Some(&service))
     }
 
     /// Returns what changed by it.
-    pub(super) fn remove(&mut self, name: &Name, home: &Label) -> Vec<Subject> {
-        let mut subjects = Vec::new();
-        let Some(service) = self.by_name.remove(name) else { return subjects };
+    pub(super) fn remove(&mut self, name: &Name) -> Vec<Subject> {
+        let before = self.take_out(name);
+        changes(before.as_deref(), None)
+    }
+
+    fn take_out(&mut self, name: &Name) -> Option<Arc<ClusterService>> {
+        let service = self.by_name.remove(name)?;
         for address in &service.addresses {
             take_out(&mut self.by_address, address, name);
         }
         for pod in service.pods() {
             take_out(&mut self.by_pod, &pod.address, name);
+            for instance in &pod.instances {
+                take_out(&mut self.by_instance, &(name.0.clone(), instance.clone()), name);
+            }
         }
-        concerned(&service, home, &mut subjects);
-        subjects
+        Some(service)
     }
 
-    /// A workload has registered. Returns what changed by it.
+    /// A workload has registered, or has changed. Returns what changed by it.
     pub(super) fn enter(&mut self, workload: &Workload) -> Vec<Subject> {
-        let at = workload.address.ip();
-        let id = (workload.service.clone(), workload.instance.clone());
-        self.workloads.entry(at).or_default().insert(id);
-        self.concerned_by(at, &workload.service.network)
+        let id = (workload.service.namespace.clone(), workload.instance.clone());
+        self.workloads.entry(id.clone()).or_default().insert(workload.service.clone());
+        self.concerned_by(&id)
     }
 
     /// A workload has gone. Returns what changed by it.
     pub(super) fn leave(&mut self, workload: &Workload) -> Vec<Subject> {
-        let at = workload.address.ip();
-        let id = (workload.service.clone(), workload.instance.clone());
-        take_out(&mut self.workloads, &at, &id);
-        self.concerned_by(at, &workload.service.network)
+        let id = (workload.service.namespace.clone(), workload.instance.clone());
+        take_out(&mut self.workloads, &id, &workload.service);
+        self.concerned_by(&id)
     }
 
-    /// What a workload at this address is a part of.
-    fn concerned_by(&self, at: IpAddr, home: &Label) -> Vec<Subject> {
-        let mut subjects = Vec::new();
-        let Some(names) = self.by_pod.get(&at) else { return subjects };
-        for service in names.iter().filter_map(|name| self.by_name.get(name)) {
-            subjects.extend(self::names(service, home).map(Subject::Service));
+    /// What the pod of this instance is a part of.
+    fn concerned_by(&self, instance: &Name) -> Vec<Subject> {
+        let Some(names) = self.by_instance.get(instance) else { return Vec::new() };
+        let mut subjects: Vec<_> = names.iter().cloned().map(Subject::ClusterService).collect();
+        // Each of its Services has its address.
+        if let Some(service) = names.first().and_then(|name| self.by_name.get(name)) {
+            let is_it = |pod: &&ServedPod| pod.instances.contains(&instance.1);
+            subjects.extend(service.pods().filter(is_it).map(|pod| Subject::Address(pod.address)));
         }
-        subjects.push(Subject::Address(at));
         subjects
     }
 
@@ -98,8 +108,8 @@ impl ClusterServices {
     /// The names of the ports of a Service.
     pub(super) fn ports(&self, of: &ServiceName) -> Vec<ServiceName> {
         let service = self.by_name.get(&(of.namespace.clone(), of.app.clone()));
-        let names = service.into_iter().flat_map(|service| names(service, &of.network));
-        names.collect()
+        let ports = service.into_iter().flat_map(|service| service.ports.iter());
+        ports.map(|port| ServiceName::of_port(&of.app, *port, &of.namespace, &of.network)).collect()
     }
 }
 
@@ -110,22 +120,47 @@ fn take_out<K: Eq + Hash, V: Ord>(map: &mut HashMap<K, BTreeSet<V>>, key: &K, va
             map.remove(key);
         }
     }
+    // Memory that many took is given back.
+    if map.capacity() > 1_024 && map.len() < map.capacity() / 4 {
+        map.shrink_to_fit();
+    }
 }
 
-fn names<'a>(
-    service: &'a ClusterService,
-    home: &'a Label,
-) -> impl Iterator<Item = ServiceName> + 'a {
-    let ports: BTreeSet<u16> = service.ports().collect();
-    let ClusterService { namespace, name, .. } = service;
-    ports.into_iter().map(|port| ServiceName::of_port(name, port, namespace, home))
-}
-
-/// Its ports, its addresses and those of its pods.
-fn concerned(service: &ClusterService, home: &Label, subjects: &mut Vec<Subject>) {
-    subjects.extend(names(service, home).map(Subject::Service));
-    let pods = service.pods().map(|pod| pod.address);
-    subjects.extend(service.addresses.iter().copied().chain(pods).map(Subject::Address));
+/// What differs for callers between two versions of a Service.
+fn changes(before: Option<&ClusterService>, now: Option<&ClusterService>) -> Vec<Subject> {
+    let both = || [before, now].into_iter().flatten();
+    let mut subjects = Vec::new();
+    // What serves its ports.
+    if before.map(|of| &of.groups) != now.map(|of| &of.groups)
+        && let Some(of) = both().next()
+    {
+        let name = (of.namespace.clone(), of.name.clone());
+        subjects.push(Subject::ClusterService(name));
+    }
+    // What its addresses stand for.
+    let led = |of: Option<&ClusterService>| -> BTreeSet<(IpAddr, u16)> {
+        let led = |of: &ClusterService| {
+            let ports: Vec<u16> =
+                of.ports.iter().copied().filter(|port| of.is_of_mesh(*port)).collect();
+            let addresses = of.addresses.clone();
+            addresses
+                .into_iter()
+                .flat_map(move |address| ports.clone().into_iter().map(move |port| (address, port)))
+                .collect::<Vec<_>>()
+        };
+        of.into_iter().flat_map(led).collect()
+    };
+    let called = |of: Option<&ClusterService>| -> BTreeSet<(IpAddr, u16)> {
+        let pods = of.into_iter().flat_map(ClusterService::pods);
+        pods.filter_map(|pod| Some((pod.address, pod.app_port?))).collect()
+    };
+    let mut addresses = BTreeSet::new();
+    for of in [led, called as fn(_) -> _] {
+        let (before, now) = (of(before), of(now));
+        addresses.extend(before.symmetric_difference(&now).map(|(address, _)| *address));
+    }
+    subjects.extend(addresses.into_iter().map(Subject::Address));
+    subjects
 }
 
 impl Catalogue {
@@ -141,7 +176,7 @@ impl Catalogue {
         let mut found = Found::default();
         for (pod, target) in service.pods_of(port) {
             if pod.app_port == Some(target) {
-                found.add(self, &name.namespace, pod);
+                found.add(self, &service.namespace, pod);
             }
         }
         found.state(self)
@@ -165,32 +200,35 @@ impl Catalogue {
             let port = ServiceName::of_port(of, port, namespace, &name.network);
             return Ok(ServiceState::AddressOf(port));
         }
+        // A slice may state any address: the sidecar of a workload that has registered from there decides.
         let behind = services(&self.cluster.by_pod);
-        let is_called = |pod: &ServedPod| pod.address == ip && pod.app_port == Some(port);
-        let holder = |service: &Arc<ClusterService>| {
-            let pod = service.pods().find(|pod| is_called(pod))?;
-            Some((service.namespace.clone(), pod.clone()))
-        };
-        let mut pods = behind.iter().filter_map(holder);
-        let Some((namespace, pod)) = pods.next() else { return Err(unknown) };
-        if namespace != name.namespace {
-            let there = ServiceName { namespace, ..name.clone() };
+        let found = behind.iter().find_map(|service| {
+            let is_called = |pod: &&ServedPod| pod.address == ip && pod.app_port == Some(port);
+            let pod = service.pods().find(is_called)?;
+            let at = self.sidecars_of(&service.namespace, pod);
+            let is_there = at.iter().any(|workload| workload.address.ip() == ip);
+            is_there.then_some((&service.namespace, pod))
+        });
+        let (namespace, pod) = found.ok_or(unknown)?;
+        if *namespace != name.namespace {
+            let there = ServiceName { namespace: namespace.clone(), ..name.clone() };
             return Ok(ServiceState::AddressOf(there));
         }
         let mut found = Found::default();
         // Who calls a pod itself has chosen it, whether it is ready or not.
-        found.add(self, &namespace, &ServedPod { is_ready: true, ..pod });
+        found.add(self, namespace, &ServedPod { is_ready: true, ..pod.clone() });
         found.state(self)
     }
 
-    fn registered_at<'a>(
-        &'a self,
-        address: IpAddr,
-        namespace: &'a Label,
-    ) -> impl Iterator<Item = &'a Workload> {
-        let ids = self.cluster.workloads.get(&address).into_iter().flatten();
-        ids.filter(|(service, _)| service.namespace == *namespace)
-            .filter_map(|(service, instance)| self.services.get(service)?.workloads.get(instance))
+    /// The registered workloads of a pod.
+    fn sidecars_of(&self, namespace: &Label, pod: &ServedPod) -> Vec<&Workload> {
+        let mut found = Vec::new();
+        for instance in &pod.instances {
+            let id = (namespace.clone(), instance.clone());
+            let services = self.cluster.workloads.get(&id).into_iter().flatten();
+            found.extend(services.filter_map(|of| self.services.get(of)?.workloads.get(instance)));
+        }
+        found
     }
 }
 
@@ -204,8 +242,8 @@ struct Found<'a> {
 
 impl<'a> Found<'a> {
     /// Adds the workloads of a pod. Its sidecar states where it is, or else the cluster does.
-    fn add(&mut self, catalogue: &'a Catalogue, namespace: &'a Label, pod: &ServedPod) {
-        for workload in catalogue.registered_at(pod.address, namespace) {
+    fn add(&mut self, catalogue: &'a Catalogue, namespace: &Label, pod: &ServedPod) {
+        for workload in catalogue.sidecars_of(namespace, pod) {
             let mut place = workload.locality.clone();
             if place.zone.is_none() {
                 place.zone.clone_from(&pod.zone);
@@ -262,6 +300,11 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// The name of the pod at an address.
+    fn instance(at: &str) -> Instance {
+        label(&format!("p{}", at.rsplit('.').next().unwrap()))
+    }
+
     fn called(text: &str, namespace: &str) -> ServiceName {
         let app = ServiceName::read_called(text).unwrap();
         ServiceName { app, namespace: label(namespace), network: label("west") }
@@ -291,19 +334,20 @@ mod tests {
             shown(&self.catalogue.put(key, value, self.revision).unwrap())
         }
 
-        /// A pod's sidecar, of an app of the namespace `shop`.
-        fn sidecar(&mut self, app: &str, instance: &str, at: &str, ready: bool) -> Vec<String> {
+        /// The sidecar of the pod at an address, of an app of the namespace `shop`.
+        fn sidecar(&mut self, app: &str, at: &str, ready: bool) -> Vec<String> {
             let service = called(app, "shop");
             let (namespace, app) = (service.namespace.clone(), service.app.clone());
+            let instance = instance(at);
             let workload = Workload {
                 service,
-                instance: label(instance),
+                instance: instance.clone(),
                 address: SocketAddr::new(ip(at), 50002),
                 protocol: AppProtocol::Http,
                 ready,
                 locality: Locality::default(),
             };
-            let key = Key::Workload { namespace, app, instance: label(instance) };
+            let key = Key::Workload { namespace, app, instance };
             self.put(&key, &prost::Message::encode_to_vec(&v1::Workload::from(&workload)))
         }
 
@@ -318,6 +362,7 @@ mod tests {
         ) -> Vec<String> {
             let pod = |(at, is_ready, app_port): &(&str, bool, Option<u16>)| ServedPod {
                 address: ip(at),
+                instances: vec![instance(at)],
                 is_ready: *is_ready,
                 app_port: *app_port,
                 zone: None,
@@ -326,6 +371,7 @@ mod tests {
                 namespace: label(namespace),
                 name: label(name),
                 addresses: at.iter().map(|at| ip(at)).collect(),
+                ports: vec![80, 90],
                 groups: vec![PodGroup {
                     targets: vec![
                         PortTarget { port: 80, target: 8080 },
@@ -336,6 +382,20 @@ mod tests {
             };
             let key = Key::ClusterService { namespace: label(namespace), name: label(name) };
             self.put(&key, &service.write())
+        }
+
+        /// A Service of `shop` with these pods behind port 80.
+        fn pods(&mut self, name: &str, at: &[&str], pods: Vec<ServedPod>) {
+            let targets = vec![PortTarget { port: 80, target: 8080 }];
+            let service = ClusterService {
+                namespace: label("shop"),
+                name: label(name),
+                addresses: at.iter().map(|at| ip(at)).collect(),
+                ports: vec![80],
+                groups: vec![PodGroup { targets, pods }],
+            };
+            let key = Key::ClusterService { namespace: label("shop"), name: label(name) };
+            self.put(&key, &service.write());
         }
 
         #[track_caller]
@@ -367,6 +427,7 @@ mod tests {
         let word = |subject: &Subject| match subject {
             Subject::Service(name) => name.app.to_string(),
             Subject::Address(at) => at.to_string(),
+            Subject::ClusterService((_, name)) => format!("ports of {name}"),
             other @ (Subject::Network(_)
             | Subject::Gateways
             | Subject::Trust
@@ -390,12 +451,12 @@ mod tests {
         ];
         mesh.service("shop", "stock", &["10.96.0.7"], &pods);
         mesh.check("stock:80", "NoReadyEndpoint");
-        mesh.sidecar("stock-v1", "a", "10.1.0.1", true);
-        mesh.sidecar("stock-v2", "b", "10.1.0.2", false);
-        mesh.sidecar("stock-v2", "c", "10.1.0.3", true);
-        mesh.check("stock:80", "stock-v1/a at 10.1.0.1:50002");
-        mesh.sidecar("stock-v2", "b", "10.1.0.2", true);
-        let both = "stock-v1/a at 10.1.0.1:50002, stock-v2/b at 10.1.0.2:50002";
+        mesh.sidecar("stock-v1", "10.1.0.1", true);
+        mesh.sidecar("stock-v2", "10.1.0.2", false);
+        mesh.sidecar("stock-v2", "10.1.0.3", true);
+        mesh.check("stock:80", "stock-v1/p1 at 10.1.0.1:50002");
+        mesh.sidecar("stock-v2", "10.1.0.2", true);
+        let both = "stock-v1/p1 at 10.1.0.1:50002, stock-v2/p2 at 10.1.0.2:50002";
         mesh.check("stock:80", both);
         mesh.check("Stock:80", both);
         mesh.check("stock:90", "NoReadyEndpoint");
@@ -403,19 +464,27 @@ mod tests {
         mesh.check_from("bank", "stock:80", "UnknownService");
         // An app of the same name is another thing.
         mesh.check("stock", "UnknownService");
-        mesh.sidecar("stock", "d", "10.1.0.9", true);
-        mesh.check("stock", "-/d at 10.1.0.9:50002");
+        mesh.sidecar("stock", "10.1.0.9", true);
+        mesh.check("stock", "-/p9 at 10.1.0.9:50002");
         mesh.check("stock:80", both);
     }
 
-    /// The harm: who may make Services in one namespace leads callers of another to pods of their own.
+    /// The harm: who may make Services and slices in one namespace leads callers of another to pods of their
+    /// own, or keeps them from an address that is none of the mesh.
     #[test]
-    fn a_service_has_no_pods_of_another_namespace() {
+    fn a_service_has_no_pods_and_no_addresses_of_others() {
         let mut mesh = Mesh::new();
-        mesh.sidecar("stock", "a", "10.1.0.1", true);
-        mesh.service("bank", "vault", &["10.96.0.8"], &[("10.1.0.1", true, Some(8080))]);
+        mesh.sidecar("stock", "10.1.0.1", true);
+        let theirs = [("10.1.0.1", true, Some(8080)), ("10.96.0.1", true, Some(443))];
+        mesh.service("bank", "vault", &["10.96.0.8"], &theirs);
         mesh.check_from("bank", "vault:80", "NoReadyEndpoint");
-        mesh.check_from("bank", "10.1.0.1:8080", "NoReadyEndpoint");
+        for address in ["10.1.0.1:8080", "10.96.0.1:443"] {
+            mesh.check_from("bank", address, "UnknownService");
+            mesh.check_from("shop", address, "UnknownService");
+        }
+        // In the namespace of the pod itself its slice may have another address.
+        mesh.service("shop", "stock", &[], &[("10.2.0.1", true, Some(8080))]);
+        mesh.check("10.2.0.1:8080", "UnknownService");
     }
 
     #[test]
@@ -442,92 +511,112 @@ mod tests {
         // None is ready.
         mesh.service("shop", "stock", &["10.96.0.7"], &[("10.1.0.1", false, Some(8080))]);
         mesh.check("10.96.0.7:80", "address of stock:80.shop.west");
+        // There is none: one that comes will take the calls.
         mesh.service("shop", "stock", &["10.96.0.7"], &[]);
-        mesh.check("10.96.0.7:80", "UnknownService");
+        mesh.check("10.96.0.7:80", "address of stock:80.shop.west");
+        mesh.check("10.96.0.7:81", "UnknownService");
     }
 
     #[test]
     fn the_address_of_a_pod_leads_to_this_pod_whether_it_is_ready_or_not() {
         let mut mesh = Mesh::new();
         mesh.service("shop", "db", &[], &[("10.1.0.1", false, Some(8080))]);
-        mesh.check("10.1.0.1:8080", "NoReadyEndpoint");
-        mesh.sidecar("db", "db-0", "10.1.0.1", true);
-        mesh.check("10.1.0.1:8080", "db/db-0 at 10.1.0.1:50002");
+        mesh.check("10.1.0.1:8080", "UnknownService");
+        mesh.sidecar("db", "10.1.0.1", true);
+        mesh.check("10.1.0.1:8080", "db/p1 at 10.1.0.1:50002");
         mesh.check("10.1.0.1:9090", "UnknownService");
         mesh.check_from("bank", "10.1.0.1:8080", "address of 10.1.0.1:8080.shop.west");
     }
 
     #[test]
-    fn what_has_changed_is_named_for_its_followers() {
+    fn what_has_changed_is_named_for_its_followers_and_nothing_else() {
         let mut mesh = Mesh::new();
         let pod = |at| (at, true, Some(8080));
         let put = mesh.service("shop", "stock", &["10.96.0.7"], &[pod("10.1.0.1")]);
-        assert_eq!(put, ["10.1.0.1", "10.96.0.7", "stock:80", "stock:90"]);
+        assert_eq!(put, ["10.1.0.1", "10.96.0.7", "ports of stock"]);
+        let same = mesh.service("shop", "stock", &["10.96.0.7"], &[pod("10.1.0.1")]);
+        assert_eq!(same, [""; 0]);
         assert_eq!(
-            mesh.sidecar("stock", "a", "10.1.0.1", true),
-            ["10.1.0.1", "stock", "stock:80", "stock:90"]
+            mesh.sidecar("stock", "10.1.0.1", true),
+            ["10.1.0.1", "ports of stock", "stock"]
         );
-        assert_eq!(mesh.sidecar("stock", "b", "10.1.0.2", true), ["stock"]);
-        // It has moved: it is named where it was, too.
-        let moved = mesh.sidecar("stock", "a", "10.1.0.3", true);
-        assert_eq!(moved, ["10.1.0.1", "stock", "stock:80", "stock:90"]);
-        let put = mesh.service("shop", "stock", &["10.96.0.8"], &[pod("10.1.0.3")]);
-        assert_eq!(put, ["10.1.0.1", "10.1.0.3", "10.96.0.7", "10.96.0.8", "stock:80", "stock:90"]);
+        assert_eq!(mesh.sidecar("stock", "10.1.0.2", true), ["stock"]);
+        let more = [pod("10.1.0.1"), pod("10.1.0.2")];
+        let put = mesh.service("shop", "stock", &["10.96.0.7"], &more);
+        assert_eq!(put, ["10.1.0.2", "ports of stock"]);
+        let unready = [pod("10.1.0.1"), ("10.1.0.2", false, Some(8080))];
+        let put = mesh.service("shop", "stock", &["10.96.0.7"], &unready);
+        assert_eq!(put, ["ports of stock"]);
+        let moved = mesh.service("shop", "stock", &["10.96.0.8"], &unready);
+        assert_eq!(moved, ["10.96.0.7", "10.96.0.8"]);
+        // It leaves the mesh.
+        let mixed = [pod("10.1.0.1"), ("10.1.0.2", true, None)];
+        let put = mesh.service("shop", "stock", &["10.96.0.8"], &mixed);
+        assert_eq!(put, ["10.1.0.2", "10.96.0.8", "ports of stock"]);
         let key = Key::ClusterService { namespace: label("shop"), name: label("stock") };
         let gone = shown(&mesh.catalogue.delete(&key, 9));
-        assert_eq!(gone, ["10.1.0.3", "10.96.0.8", "stock:80", "stock:90"]);
+        assert_eq!(gone, ["10.1.0.1", "ports of stock"]);
         assert_eq!(mesh.catalogue.delete(&key, 10), []);
         let cluster = &mesh.catalogue.cluster;
         assert!(cluster.by_name.is_empty() && cluster.by_address.is_empty());
-        assert!(cluster.by_pod.is_empty() && cluster.workloads.len() == 2);
-        let workload = |instance| Key::Workload {
+        assert!(cluster.by_pod.is_empty() && cluster.by_instance.is_empty());
+        assert_eq!(cluster.workloads.len(), 2);
+        let workload = |at| Key::Workload {
             namespace: label("shop"),
             app: label("stock"),
-            instance: label(instance),
+            instance: instance(at),
         };
-        assert_eq!(shown(&mesh.catalogue.delete(&workload("a"), 11)), ["stock"]);
-        assert_eq!(shown(&mesh.catalogue.delete(&workload("b"), 12)), ["stock"]);
+        assert_eq!(shown(&mesh.catalogue.delete(&workload("10.1.0.1"), 11)), ["stock"]);
+        assert_eq!(shown(&mesh.catalogue.delete(&workload("10.1.0.2"), 12)), ["stock"]);
         assert!(mesh.catalogue.cluster.workloads.is_empty());
-        assert!(mesh.catalogue.delete(&workload("b"), 13).is_empty());
+        assert!(mesh.catalogue.delete(&workload("10.1.0.2"), 13).is_empty());
+    }
+
+    /// A pod has addresses of both families, and its sidecar registers one of them.
+    #[test]
+    fn a_service_of_another_family_leads_to_the_sidecars_of_its_pods() {
+        let mut mesh = Mesh::new();
+        mesh.sidecar("stock", "10.1.0.1", true);
+        let pod = ServedPod {
+            address: ip("fd01::1"),
+            instances: vec![instance("10.1.0.1")],
+            is_ready: true,
+            app_port: Some(8080),
+            zone: None,
+        };
+        mesh.pods("stock", &["fd00::7"], vec![pod]);
+        mesh.check("[fd00::7]:80", "address of stock:80.shop.west");
+        mesh.check("stock:80", "stock/p1 at 10.1.0.1:50002");
     }
 
     #[test]
     fn a_catalogue_that_is_read_again_names_the_whole_cluster_if_any_of_it_differs() {
         let mut mesh = Mesh::new();
-        mesh.sidecar("stock", "a", "10.1.0.1", true);
+        mesh.sidecar("stock", "10.1.0.1", true);
         let mut same = Mesh::new();
-        same.sidecar("stock", "a", "10.1.0.1", true);
+        same.sidecar("stock", "10.1.0.1", true);
         assert_eq!(mesh.catalogue.replace(same.catalogue), []);
         let mut other = Mesh::new();
-        other.sidecar("stock", "a", "10.1.0.1", true);
+        other.sidecar("stock", "10.1.0.1", true);
         other.service("shop", "stock", &["10.96.0.7"], &[("10.1.0.1", true, Some(8080))]);
         assert_eq!(mesh.catalogue.replace(other.catalogue), [Subject::Cluster]);
         mesh.check("10.96.0.7:80", "address of stock:80.shop.west");
-        mesh.check("stock:80", "stock/a at 10.1.0.1:50002");
+        mesh.check("stock:80", "stock/p1 at 10.1.0.1:50002");
     }
 
     #[test]
     fn a_pod_is_where_its_sidecar_says_or_else_where_the_cluster_does() {
         let mut mesh = Mesh::new();
-        mesh.sidecar("stock", "a", "10.1.0.1", true);
+        mesh.sidecar("stock", "10.1.0.1", true);
         let zone = |text: &str| Some(tollway_model::AreaName::new(text).unwrap());
         let pod = ServedPod {
             address: ip("10.1.0.1"),
+            instances: vec![instance("10.1.0.1")],
             is_ready: true,
             app_port: Some(8080),
             zone: zone("eu-1a"),
         };
-        let service = ClusterService {
-            namespace: label("shop"),
-            name: label("stock"),
-            addresses: Vec::new(),
-            groups: vec![PodGroup {
-                targets: vec![PortTarget { port: 80, target: 8080 }],
-                pods: vec![pod],
-            }],
-        };
-        let key = Key::ClusterService { namespace: label("shop"), name: label("stock") };
-        mesh.put(&key, &service.write());
+        mesh.pods("stock", &[], vec![pod]);
         let state = mesh.catalogue.state(&called("stock:80", "shop"));
         let ServiceState::Local { endpoints, .. } = state else { panic!("{state:?}") };
         assert_eq!(endpoints[0].locality.zone, zone("eu-1a"));

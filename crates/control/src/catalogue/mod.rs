@@ -73,9 +73,11 @@ pub(crate) enum Subject {
     Trust,
     /// Objects that concern the same sidecars.
     Objects(ObjectScope),
-    /// What an address of the Kubernetes cluster stands for.
+    /// What serves the ports of a Service of the Kubernetes cluster; its namespace and name.
+    ClusterService((Label, Label)),
+    /// What an address of that cluster stands for.
     Address(IpAddr),
-    /// All ports of Services and addresses of the Kubernetes cluster.
+    /// All ports of Services and addresses of that cluster.
     Cluster,
 }
 
@@ -175,7 +177,7 @@ impl Catalogue {
             }
             Key::ClusterService { namespace, name } => {
                 let service = ClusterService::read(namespace, name, value)?;
-                return Ok(self.cluster.put(service, &self.home.network));
+                return Ok(self.cluster.put(service));
             }
             Key::PeerTrust { network } => {
                 self.peer(network).set_trust(PinnedTrust::read(value)?);
@@ -238,7 +240,7 @@ impl Catalogue {
             return self.objects_changed(scopes, revision);
         }
         if let Key::ClusterService { namespace, name } = key {
-            return self.cluster.remove(&(namespace.clone(), name.clone()), &self.home.network);
+            return self.cluster.remove(&(namespace.clone(), name.clone()));
         }
         if let Key::Workload { namespace, app, instance } = key {
             let name = service(app, namespace, &self.home.network);

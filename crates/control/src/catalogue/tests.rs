@@ -140,7 +140,9 @@ impl Script {
             Subject::Gateways => "gateways".to_owned(),
             Subject::Trust => "trust".to_owned(),
             Subject::Objects(scope) => format!("{} for {scope}", scope.kind().plural()),
-            Subject::Address(_) | Subject::Cluster => unreachable!("there is no note of it"),
+            Subject::ClusterService(_) | Subject::Address(_) | Subject::Cluster => {
+                unreachable!("there is no note of it")
+            }
         };
         let mut changed: Vec<_> = self.catalogue.changes_after(after).map(print).collect();
         changed.sort();

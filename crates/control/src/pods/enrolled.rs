@@ -6,6 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use tollway_model::{Instance, ServiceName};
+
 use super::{PodEvent, PodId};
 use crate::issue::Claim;
 
@@ -41,6 +43,8 @@ pub(super) struct EnrolledPods {
     /// By UID.
     pods: HashMap<String, Enrolled>,
     list: List,
+    /// As what pods have enrolled that have been told to end, each with the UID of its pod.
+    leaving: HashMap<(ServiceName, Instance), String>,
     /// UIDs, the oldest first.
     ended: VecDeque<String>,
 }
@@ -74,6 +78,10 @@ impl EnrolledPods {
             return false;
         }
         let uid = pod.uid.clone();
+        let name = (claim.service.clone(), claim.instance.clone());
+        if self.leaving.get(&name).is_some_and(|of| *of != uid) {
+            self.leaving.remove(&name);
+        }
         self.add(pod, claim);
         self.pods.get_mut(&uid).into_iter().for_each(|known| known.is_fresh = true);
         true
@@ -111,10 +119,9 @@ impl EnrolledPods {
             }
             PodEvent::Leaving { uid } => {
                 let known = self.pods.get_mut(uid).filter(|known| !known.is_leaving);
-                known.map_or(Step::Nothing, |known| {
-                    known.is_leaving = true;
-                    Step::Leave(Ended { pod: known.pod.clone(), claims: known.claims.clone() })
-                })
+                let Some(known) = known else { return Step::Nothing };
+                known.is_leaving = true;
+                Step::Leave(Ended { pod: known.pod.clone(), claims: known.claims.clone() })
             }
             PodEvent::Ended { uid } => {
                 if self.ended.len() >= ENDED_LIMIT {
@@ -129,7 +136,21 @@ impl EnrolledPods {
     /// Forgets a pod that has ended. `None` if it has not enrolled.
     pub(super) fn end(&mut self, uid: &str) -> Option<Ended> {
         let Enrolled { pod, claims, .. } = self.pods.remove(uid)?;
+        self.leaving.retain(|_, of| of != uid);
         Some(Ended { pod, claims })
+    }
+
+    /// The last to enrol as `claim` is this pod, which has been told to end.
+    pub(super) fn withhold(&mut self, claim: &Claim, uid: &str) {
+        if self.pods.contains_key(uid) {
+            let Claim { service, instance } = claim.clone();
+            self.leaving.insert((service, instance), uid.to_owned());
+        }
+    }
+
+    /// Whether this instance of a service is in a pod that has been told to end.
+    pub(super) fn is_leaving(&self, service: &ServiceName, instance: &Instance) -> bool {
+        self.leaving.contains_key(&(service.clone(), instance.clone()))
     }
 
     fn add(&mut self, pod: PodId, claim: Claim) {
@@ -152,7 +173,7 @@ impl EnrolledPods {
 
 #[cfg(test)]
 mod tests {
-    use tollway_model::{Label, ServiceName};
+    use tollway_model::Label;
 
     use super::*;
 
@@ -207,7 +228,20 @@ mod tests {
         assert_eq!(pods.note(&leaving(1)), Step::Leave(expected.clone()));
         assert_eq!(pods.note(&leaving(1)), Step::Nothing);
         assert_eq!(pods.note(&leaving(7)), Step::Nothing, "it has never enrolled");
+        let Claim { service, instance } = claim("a");
+        assert!(!pods.is_leaving(&service, &instance), "it may be another pod's by now");
+        pods.withhold(&claim("a"), "u-1");
+        pods.withhold(&claim("a"), "u-7");
+        assert!(pods.is_leaving(&service, &instance));
+        assert!(!pods.is_leaving(&service, &claim("b").instance));
         assert_eq!(pods.note(&ended(1)), Step::End(expected));
+        assert!(pods.leaving.is_empty());
+        // Another pod has taken its name.
+        assert!(pods.enrol(pod(2), claim("a")));
+        pods.note(&leaving(2));
+        pods.withhold(&claim("a"), "u-2");
+        assert!(pods.enrol(pod(3), claim("a")));
+        assert!(!pods.is_leaving(&service, &instance));
     }
 
     /// The harm: the end is reported between the proof and its note, and nothing ends the registration.

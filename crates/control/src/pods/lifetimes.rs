@@ -64,7 +64,10 @@ impl Lifetimes {
         let PodId { namespace, name, uid } = &leaving.pod;
         for claim in leaving.claims.iter().filter(|claim| !is_gateway(&claim.service)) {
             let left = match self.keys.is_of_pod(claim, uid).await {
-                Ok(true) => self.withhold(claim).await,
+                Ok(true) => {
+                    self.cluster.enrolled().withhold(claim, uid);
+                    self.withhold(claim).await
+                }
                 // Another pod, or the holder of a join token, has the name.
                 Ok(false) => continue,
                 Err(status) => Err(status.message().to_owned()),

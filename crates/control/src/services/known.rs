@@ -1,6 +1,6 @@
 //! Decides which Services of a cluster are written to the store, and which are removed from it. No I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tollway_model::Label;
@@ -9,6 +9,12 @@ use super::{ClusterService, ServiceEvent};
 
 /// Services of one namespace that are followed.
 pub(crate) const SERVICES_PER_NAMESPACE_LIMIT: usize = 5_000;
+/// Bytes of the largest Service: the store and etcd take little more in one value.
+pub(crate) const SERVICE_BYTES_LIMIT: usize = 900 * 1024;
+/// Bytes of the Services of one namespace.
+pub(crate) const SERVICES_BYTES_PER_NAMESPACE_LIMIT: usize = 8 * 1024 * 1024;
+/// Ports of one Service; Kubernetes has no limit of its own.
+pub(crate) const PORTS_PER_SERVICE_LIMIT: usize = 100;
 
 /// Namespace and name.
 type Name = (Label, Label);
@@ -23,13 +29,17 @@ pub(crate) struct KnownServices {
     listed: Option<BTreeSet<Name>>,
     /// Whether all Services have been reported once.
     is_complete: bool,
-    due: BTreeSet<Name>,
+    /// By namespace.
+    due: BTreeMap<Label, BTreeSet<Label>>,
+    /// The namespace whose turn was last.
+    last: Option<Label>,
     per_namespace: BTreeMap<Label, Counts>,
 }
 
 #[derive(Default, Debug)]
 struct Counts {
     followed: usize,
+    bytes: usize,
     left_out: BTreeSet<Label>,
 }
 
@@ -67,36 +77,52 @@ impl KnownServices {
                 }
                 self.is_complete = true;
                 let left = self.stored.keys().filter(|name| !self.reported.contains_key(name));
-                self.due.extend(left.cloned());
+                let left: Vec<Name> = left.cloned().collect();
+                left.into_iter().for_each(|name| self.compare(name));
             }
         }
         None
     }
 
     fn take(&mut self, name: Name, service: ClusterService) -> Option<Label> {
-        // None of its pods takes calls of the mesh: it is called as without one.
-        if !service.pods().any(|pod| pod.app_port.is_some()) {
+        let takes_calls = service.pods().any(|pod| pod.app_port.is_some());
+        // One of the mesh whose pods are away stays, so that its callers do not leave the mesh meanwhile.
+        let is_known = self.reported.contains_key(&name) || self.stored.contains_key(&name);
+        let is_served = service.pods().any(|pod| pod.is_ready);
+        if !takes_calls && (is_served || !is_known) {
             self.forget(&name);
             return None;
         }
+        let size = service.size();
+        let before = self.reported.get(&name).map(|service| service.size());
         let counts = self.per_namespace.entry(name.0.clone()).or_default();
-        if !self.reported.contains_key(&name) {
-            if counts.followed >= SERVICES_PER_NAMESPACE_LIMIT {
-                let is_first = counts.left_out.is_empty();
-                counts.left_out.insert(name.1);
-                return is_first.then_some(name.0);
-            }
-            counts.followed += 1;
+        let followed = counts.followed + usize::from(before.is_none());
+        let bytes = counts.bytes - before.unwrap_or(0) + size;
+        let fits = followed <= SERVICES_PER_NAMESPACE_LIMIT
+            && size <= SERVICE_BYTES_LIMIT
+            && bytes <= SERVICES_BYTES_PER_NAMESPACE_LIMIT
+            && service.ports.len() <= PORTS_PER_SERVICE_LIMIT;
+        if !fits {
+            let is_first = counts.left_out.is_empty();
+            self.forget(&name);
+            let (namespace, name) = name;
+            self.per_namespace.entry(namespace.clone()).or_default().left_out.insert(name);
+            return is_first.then_some(namespace);
         }
+        (counts.followed, counts.bytes) = (followed, bytes);
+        counts.left_out.remove(&name.1);
         self.reported.insert(name.clone(), Arc::new(service));
         self.compare(name);
         None
     }
 
     fn forget(&mut self, name: &Name) {
-        let is_followed = self.reported.remove(name).is_some();
+        let followed = self.reported.remove(name);
         if let Some(counts) = self.per_namespace.get_mut(&name.0) {
-            counts.followed -= usize::from(is_followed);
+            if let Some(service) = followed {
+                counts.followed -= 1;
+                counts.bytes -= service.size();
+            }
             counts.left_out.remove(&name.1);
             if counts.followed == 0 && counts.left_out.is_empty() {
                 self.per_namespace.remove(&name.0);
@@ -106,13 +132,18 @@ impl KnownServices {
     }
 
     /// Notes whether what is stored is to be changed. What has not been reported yet stays.
-    fn compare(&mut self, name: Name) {
-        let (reported, stored) = (self.reported.get(&name), self.stored.get(&name));
+    fn compare(&mut self, (namespace, name): Name) {
+        let key = (namespace, name);
+        let (reported, stored) = (self.reported.get(&key), self.stored.get(&key));
         let is_right = reported == stored || (reported.is_none() && !self.is_complete);
-        if is_right {
-            self.due.remove(&name);
-        } else {
-            self.due.insert(name);
+        let (namespace, name) = key;
+        if !is_right {
+            self.due.entry(namespace).or_default().insert(name);
+        } else if let Some(names) = self.due.get_mut(&namespace) {
+            names.remove(&name);
+            if names.is_empty() {
+                self.due.remove(&namespace);
+            }
         }
     }
 
@@ -120,13 +151,32 @@ impl KnownServices {
         !self.due.is_empty()
     }
 
-    /// Some of what is to be done.
-    pub(crate) fn due(&self, limit: usize) -> Vec<Step> {
-        let step = |name: &Name| match self.reported.get(name) {
-            Some(service) => Step::Put(service.clone()),
-            None => Step::Delete(name.0.clone(), name.1.clone()),
-        };
-        self.due.iter().take(limit).map(step).collect()
+    /// Some of what is to be done: namespaces take turns, so that one with many changes does not hold up the
+    /// others.
+    pub(crate) fn due(&mut self, limit: usize) -> Vec<Step> {
+        let is_later = |namespace: &Label| self.last.as_ref().is_none_or(|last| namespace > last);
+        let (later, earlier): (Vec<_>, Vec<_>) =
+            self.due.iter().partition(|(namespace, _)| is_later(namespace));
+        let mut turns: VecDeque<_> = later
+            .into_iter()
+            .chain(earlier)
+            .map(|(namespace, names)| (namespace, names.iter()))
+            .collect();
+        let (mut steps, mut last) = (Vec::new(), None);
+        while steps.len() < limit
+            && let Some((namespace, mut names)) = turns.pop_front()
+        {
+            let Some(name) = names.next() else { continue };
+            let key = (namespace.clone(), name.clone());
+            steps.push(match self.reported.get(&key) {
+                Some(service) => Step::Put(service.clone()),
+                None => Step::Delete(key.0, key.1),
+            });
+            last = Some(namespace.clone());
+            turns.push_back((namespace, names));
+        }
+        self.last = last.or_else(|| self.last.take());
+        steps
     }
 
     /// These have been done.
@@ -168,6 +218,7 @@ mod tests {
     fn service(name: &str, app_ports: &[u16]) -> ClusterService {
         let pod = |(at, port): (usize, &u16)| ServedPod {
             address: IpAddr::from([10, 1, 0, u8::try_from(at).unwrap() + 1]),
+            instances: Vec::new(),
             is_ready: true,
             app_port: (*port > 0).then_some(*port),
             zone: None,
@@ -180,6 +231,7 @@ mod tests {
             namespace: label("shop"),
             name: label(name),
             addresses: vec![IpAddr::from([10, 96, 0, 7])],
+            ports: vec![80],
             groups: vec![group],
         }
     }
@@ -188,7 +240,7 @@ mod tests {
         assert_eq!(known.note(ServiceEvent::Changed(service.clone())), None);
     }
 
-    fn due(known: &KnownServices) -> Vec<String> {
+    fn due(known: &mut KnownServices) -> Vec<String> {
         let word = |step: &Step| match step {
             Step::Put(service) => format!("put {} {}", service.name, service.pods().count()),
             Step::Delete(_, name) => format!("delete {name}"),
@@ -209,21 +261,21 @@ mod tests {
         changed(&mut known, &service("stock", &[8080]));
         changed(&mut known, &service("plain", &[0, 0]));
         known.note(ServiceEvent::Complete);
-        assert_eq!(due(&known), ["put stock 1"]);
+        assert_eq!(due(&mut known), ["put stock 1"]);
         write(&mut known);
         changed(&mut known, &service("stock", &[8080]));
         assert!(!known.is_due(), "it is as it was");
         changed(&mut known, &service("stock", &[8080, 0]));
         changed(&mut known, &service("stock", &[8080, 8080, 0]));
-        assert_eq!(due(&known), ["put stock 3"], "the last word alone");
+        assert_eq!(due(&mut known), ["put stock 3"], "the last word alone");
         write(&mut known);
         changed(&mut known, &service("stock", &[0, 0]));
-        assert_eq!(due(&known), ["delete stock"]);
+        assert_eq!(due(&mut known), ["delete stock"]);
         changed(&mut known, &service("stock", &[8080, 8080, 0]));
         assert!(!known.is_due(), "it is back before it was removed");
         known.note(ServiceEvent::Deleted(label("shop"), label("stock")));
         known.note(ServiceEvent::Deleted(label("shop"), label("never")));
-        assert_eq!(due(&known), ["delete stock"]);
+        assert_eq!(due(&mut known), ["delete stock"]);
         write(&mut known);
         assert!(known.per_namespace.is_empty());
     }
@@ -236,16 +288,16 @@ mod tests {
         known.note(ServiceEvent::Begins);
         changed(&mut known, &service("same", &[8080]));
         changed(&mut known, &service("changed", &[8080, 8080]));
-        assert_eq!(due(&known), ["put changed 2"]);
+        assert_eq!(due(&mut known), ["put changed 2"]);
         known.note(ServiceEvent::Complete);
-        assert_eq!(due(&known), ["put changed 2", "delete gone"]);
+        assert_eq!(due(&mut known), ["put changed 2", "delete gone"]);
         write(&mut known);
         // The watch was broken off, and one was deleted meanwhile.
         known.note(ServiceEvent::Begins);
         changed(&mut known, &service("same", &[8080]));
         assert!(!known.is_due());
         known.note(ServiceEvent::Complete);
-        assert_eq!(due(&known), ["delete changed"]);
+        assert_eq!(due(&mut known), ["delete changed"]);
     }
 
     #[test]
@@ -256,11 +308,77 @@ mod tests {
         let steps = known.due(10);
         changed(&mut known, &service("stock", &[8080, 8080]));
         known.written(steps);
-        assert_eq!(due(&known), ["put stock 2"]);
+        assert_eq!(due(&mut known), ["put stock 2"]);
         let steps = known.due(10);
         known.note(ServiceEvent::Deleted(label("shop"), label("stock")));
         known.written(steps);
-        assert_eq!(due(&known), ["delete stock"]);
+        assert_eq!(due(&mut known), ["delete stock"]);
+    }
+
+    /// The harm: a Service whose pods are replaced all at once is called in plain text until they are back.
+    #[test]
+    fn a_service_of_the_mesh_stays_while_none_of_its_pods_is_there() {
+        let mut known = KnownServices::new(vec![Arc::new(service("stock", &[8080]))]);
+        known.note(ServiceEvent::Begins);
+        changed(&mut known, &service("stock", &[]));
+        changed(&mut known, &service("never", &[]));
+        known.note(ServiceEvent::Complete);
+        assert_eq!(due(&mut known), ["put stock 0"]);
+        write(&mut known);
+        changed(&mut known, &service("stock", &[8080]));
+        assert_eq!(due(&mut known), ["put stock 1"]);
+        write(&mut known);
+        // A pod without a sidecar takes its calls.
+        changed(&mut known, &service("stock", &[0]));
+        assert_eq!(due(&mut known), ["delete stock"]);
+    }
+
+    /// The harm: a namespace in which much changes keeps the Services of others from being stored.
+    #[test]
+    fn namespaces_take_turns() {
+        let mut known = KnownServices::default();
+        known.note(ServiceEvent::Complete);
+        for number in 0..100 {
+            changed(&mut known, &service(&format!("s{number:02}"), &[8080]));
+        }
+        for namespace in ["bank", "yard"] {
+            let other = ClusterService { namespace: label(namespace), ..service("x", &[8080]) };
+            changed(&mut known, &other);
+        }
+        let of = |steps: &[Step]| {
+            let of = |step: &Step| match step {
+                Step::Put(service) => service.namespace.to_string(),
+                Step::Delete(namespace, _) => namespace.to_string(),
+            };
+            steps.iter().map(of).collect::<Vec<_>>()
+        };
+        let steps = known.due(2);
+        assert_eq!(of(&steps), ["bank", "shop"]);
+        // Even if nothing of it was written.
+        assert_eq!(of(&known.due(2)), ["yard", "bank"]);
+        known.written(steps);
+        assert_eq!(of(&known.due(4)), ["shop", "yard", "shop", "shop"]);
+    }
+
+    /// The harm: one Service that the store does not take keeps all others from being written.
+    #[test]
+    fn a_service_that_is_too_large_is_left_out() {
+        let mut known = KnownServices::default();
+        known.note(ServiceEvent::Complete);
+        let pod = service("stock", &[8080]).groups[0].pods[0].clone();
+        let mut large = service("stock", &[8080]);
+        large.groups[0].pods = vec![pod; SERVICE_BYTES_LIMIT / 32 + 1];
+        changed(&mut known, &service("stock", &[8080]));
+        write(&mut known);
+        assert_eq!(known.note(ServiceEvent::Changed(large)), Some(label("shop")));
+        assert_eq!(due(&mut known), ["delete stock"]);
+        let mut ports = service("ports", &[8080]);
+        ports.ports = vec![80; PORTS_PER_SERVICE_LIMIT + 1];
+        assert_eq!(known.note(ServiceEvent::Changed(ports)), None, "it is said once");
+        changed(&mut known, &service("stock", &[8080]));
+        assert!(!known.is_due(), "it is as it was stored");
+        let bytes: Vec<_> = known.per_namespace.values().map(|counts| counts.bytes).collect();
+        assert_eq!(bytes, [service("stock", &[8080]).size()]);
     }
 
     /// The harm: who may make Services in one namespace fills the store of all.

@@ -20,6 +20,7 @@ impl ClusterService {
         let pod = |pod: &ServedPod| stored::ServedPod {
             ip: ip(&pod.address),
             is_ready: pod.is_ready,
+            instances: pod.instances.iter().map(ToString::to_string).collect(),
             app_port: pod.app_port.map_or(0, u32::from),
             zone: pod.zone.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
@@ -33,6 +34,7 @@ impl ClusterService {
         };
         stored::ClusterService {
             ips: self.addresses.iter().map(ip).collect(),
+            ports: self.ports.iter().copied().map(u32::from).collect(),
             groups: self.groups.iter().map(group).collect(),
         }
         .encode_to_vec()
@@ -45,6 +47,7 @@ impl ClusterService {
             namespace: namespace.clone(),
             name: name.clone(),
             addresses: addresses.collect::<Result<_, _>>()?,
+            ports: stored.ports.iter().copied().map(port).collect::<Result<_, _>>()?,
             groups: stored.groups.iter().map(group).collect::<Result<_, _>>()?,
         })
     }
@@ -56,8 +59,10 @@ fn group(stored: &stored::PodGroup) -> Result<PodGroup, ConvertError> {
     };
     let pod = |pod: &stored::ServedPod| {
         let zone = (!pod.zone.is_empty()).then(|| AreaName::new(&pod.zone)).transpose();
+        let instances = pod.instances.iter().map(|name| tollway_wire::instance(name));
         Ok::<_, ConvertError>(ServedPod {
             address: ip(&pod.ip)?,
+            instances: instances.collect::<Result<_, _>>()?,
             is_ready: pod.is_ready,
             app_port: if pod.app_port == 0 { None } else { Some(port(pod.app_port)?) },
             zone: zone.map_err(|source| ConvertError::Area { field: "zone", source })?,
@@ -87,8 +92,9 @@ mod tests {
     #[test]
     fn a_service_reads_back_as_it_was_written() {
         let label = |text: &str| Label::new(text).unwrap();
-        let pod = |ip: &str, app_port, zone: Option<&str>| ServedPod {
+        let pod = |ip: &str, app_port: Option<u16>, zone: Option<&str>| ServedPod {
             address: ip.parse().unwrap(),
+            instances: app_port.map(|_| label("stock-1")).into_iter().collect(),
             is_ready: app_port == Some(8080),
             app_port,
             zone: zone.map(|zone| AreaName::new(zone).unwrap()),
@@ -97,6 +103,7 @@ mod tests {
             namespace: label("shop"),
             name: label("stock"),
             addresses: vec!["10.96.0.7".parse().unwrap(), "fd00::7".parse().unwrap()],
+            ports: vec![80, 90],
             groups: vec![
                 PodGroup {
                     targets: vec![PortTarget { port: 80, target: 8080 }],
@@ -108,6 +115,7 @@ mod tests {
                 PodGroup { targets: Vec::new(), pods: Vec::new() },
             ],
         };
+        assert!(service.write().len() <= service.size(), "it is no more than is counted");
         let read = |value: &[u8]| ClusterService::read(&service.namespace, &service.name, value);
         assert_eq!(read(&service.write()).unwrap(), service);
         let broken = |change: fn(&mut stored::ClusterService)| {
@@ -116,6 +124,8 @@ mod tests {
             read(&stored.encode_to_vec()).unwrap_err();
         };
         broken(|stored| stored.ips[0].truncate(3));
+        broken(|stored| stored.ports[0] = 65_536);
+        broken(|stored| stored.groups[0].pods[0].instances[0] = "a.b".to_owned());
         broken(|stored| stored.groups[0].targets[0].port = 0);
         broken(|stored| stored.groups[0].targets[0].target = 65_536);
         broken(|stored| stored.groups[0].pods[0].app_port = 65_536);

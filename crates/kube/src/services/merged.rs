@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use tollway_control::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent};
-use tollway_model::{AreaName, Label};
+use tollway_model::{AreaName, Label, NetworkName};
 
 /// Namespace and name.
 type Name = (String, String);
@@ -17,19 +17,22 @@ type Name = (String, String);
 /// With `false`, a Service is called as without a mesh.
 const IN_MESH: &str = "tollway.dev/mesh";
 const INJECTED: &str = "tollway.dev/injected";
-/// The port on which the app of a pod takes calls of the mesh.
+/// The network of a pod's sidecar.
+const NETWORK: &str = "tollway.dev/network";
+/// The port on which the app of a pod takes calls of the mesh: the first that is there.
 const APP_PORT: [&str; 2] = ["tollway.dev/port", "dapr.io/app-port"];
 /// The Service that a slice is of.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const TCP: &str = "TCP";
 
 /// What is known of the cluster.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Merged {
+    /// Pods of other networks have no sidecar here.
+    network: NetworkName,
     services: Kept<Front>,
     slices: Kept<Slice>,
-    /// Of each pod the port on which its app takes calls of the mesh.
-    pods: Kept<Option<u16>>,
+    pods: Kept<PodFacts>,
     /// The names of slices by Service.
     slices_of: BTreeMap<Name, BTreeSet<String>>,
     /// By pod the Services that have it.
@@ -119,7 +122,27 @@ struct Behind {
     zone: Option<AreaName>,
 }
 
+/// What of a pod matters to callers.
+#[derive(PartialEq, Debug)]
+struct PodFacts {
+    /// The port on which its app takes calls of the mesh.
+    app_port: Option<u16>,
+    uid: String,
+}
+
 impl Merged {
+    pub(super) fn of(network: NetworkName) -> Self {
+        Self {
+            network,
+            services: Kept::default(),
+            slices: Kept::default(),
+            pods: Kept::default(),
+            slices_of: BTreeMap::new(),
+            services_of: BTreeMap::new(),
+            is_reported: false,
+        }
+    }
+
     pub(super) fn note_service(&mut self, event: Event<Service>) -> Vec<ServiceEvent> {
         let changed = self.services.note(event, |of| name(&of.metadata), front);
         let changed = changed.into_iter().map(|(name, _)| name);
@@ -169,8 +192,11 @@ impl Merged {
     }
 
     pub(super) fn note_pod(&mut self, event: Event<PartialObjectMeta<Pod>>) -> Vec<ServiceEvent> {
-        let changed =
-            self.pods.note(event, |of| name(&of.metadata), |of| Some(app_port(&of.metadata)));
+        let facts = |pod: &PartialObjectMeta<Pod>| {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            Some(PodFacts { app_port: app_port(&pod.metadata, &self.network), uid })
+        };
+        let changed = self.pods.note(event, |of| name(&of.metadata), facts);
         let mut concerned = BTreeSet::new();
         for (pod, _) in changed {
             let services = self.services_of.get(&pod).into_iter().flatten();
@@ -212,13 +238,17 @@ impl Merged {
         };
         let mut groups: BTreeMap<Vec<PortTarget>, BTreeSet<ServedPod>> = BTreeMap::new();
         for slice in self.behind(name) {
+            // Whether a pod has a sidecar is not guessed: the Service stays as it was until that is known.
+            if slice.endpoints.iter().any(|of| !self.is_known(&name.0, of)) {
+                return None;
+            }
             let target = |(called, port): &(String, u16)| {
                 let found = slice.ports.iter().find(|(name, _)| name == called);
                 found.map(|(_, target)| PortTarget { port: *port, target: *target })
             };
             let mut targets: Vec<_> = front.ports.iter().filter_map(target).collect();
             targets.sort();
-            let pods = slice.endpoints.iter().filter_map(|of| self.served(&name.0, of));
+            let pods = slice.endpoints.iter().map(|of| self.served(&name.0, of));
             groups.entry(targets).or_default().extend(pods);
         }
         let group = |(targets, pods): (Vec<PortTarget>, BTreeSet<ServedPod>)| PodGroup {
@@ -229,19 +259,26 @@ impl Merged {
             namespace,
             name: service,
             addresses: front.addresses.clone(),
+            ports: front.ports.iter().map(|(_, port)| *port).collect(),
             groups: groups.into_iter().map(group).collect(),
         }))
     }
 
-    /// A pod behind a Service. `None` for one of which nothing is known yet: whether it has a sidecar is not
-    /// guessed.
-    fn served(&self, namespace: &str, of: &Behind) -> Option<ServedPod> {
-        let app_port = match &of.pod {
-            Some(pod) => *self.pods.by_name.get(&(namespace.to_owned(), pod.clone()))?,
-            None => None,
-        };
-        let Behind { address, is_ready, ref zone, .. } = *of;
-        Some(ServedPod { address, is_ready, app_port, zone: zone.clone() })
+    fn pod(&self, namespace: &str, name: &str) -> Option<&PodFacts> {
+        self.pods.by_name.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    fn is_known(&self, namespace: &str, of: &Behind) -> bool {
+        of.pod.as_ref().is_none_or(|name| self.pod(namespace, name).is_some())
+    }
+
+    fn served(&self, namespace: &str, of: &Behind) -> ServedPod {
+        let Behind { address, is_ready, ref pod, ref zone } = *of;
+        let facts = pod.as_ref().and_then(|name| self.pod(namespace, name));
+        let app_port = facts.and_then(|pod| pod.app_port);
+        let names = pod.iter().chain(facts.map(|pod| &pod.uid)).filter(|_| app_port.is_some());
+        let instances = names.filter_map(|name| Label::new(name).ok()).collect();
+        ServedPod { address, instances, is_ready, app_port, zone: zone.clone() }
     }
 }
 
@@ -258,7 +295,7 @@ fn name(of: &ObjectMeta) -> Name {
     (of.namespace.clone().unwrap_or_default(), of.name.clone().unwrap_or_default())
 }
 
-/// `None` for a Service of another name (`ExternalName`), and for one that is to stay out of the mesh.
+/// `None` for a Service of another name (`ExternalName`), and for one that stays out of the mesh.
 fn front(service: &Service) -> Option<Front> {
     let spec = service.spec.as_ref()?;
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -266,6 +303,11 @@ fn front(service: &Service) -> Option<Front> {
     }
     let annotations = service.metadata.annotations.as_ref();
     if annotations.and_then(|of| of.get(IN_MESH)).is_some_and(|value| value == "false") {
+        return None;
+    }
+    // Of these kube-proxy chooses the pod by where the caller is, or by who it is.
+    let is_local = spec.internal_traffic_policy.as_deref() == Some("Local");
+    if is_local || spec.session_affinity.as_deref() == Some("ClientIP") {
         return None;
     }
     let addresses = spec.cluster_ips.iter().flatten().filter_map(|ip| ip.parse().ok());
@@ -292,10 +334,14 @@ fn behind(of: &Endpoint) -> impl Iterator<Item = Behind> {
     addresses.map(move |address| Behind { address, is_ready, pod: pod.clone(), zone: zone.clone() })
 }
 
-fn app_port(of: &ObjectMeta) -> Option<u16> {
+fn app_port(of: &ObjectMeta, network: &NetworkName) -> Option<u16> {
     let annotations = of.annotations.as_ref()?;
     annotations.get(INJECTED)?;
-    APP_PORT.iter().find_map(|name| annotations.get(*name)?.parse().ok()).filter(|port| *port > 0)
+    if annotations.get(NETWORK).is_some_and(|of| !of.eq_ignore_ascii_case(network.as_str())) {
+        return None;
+    }
+    let stated = APP_PORT.iter().find_map(|name| annotations.get(*name))?;
+    stated.parse().ok().filter(|port| *port > 0)
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {
@@ -353,7 +399,9 @@ mod tests {
     }
 
     fn pod(name: &str, annotations: &Value) -> PartialObjectMeta<Pod> {
-        let metadata = json!({"name": name, "namespace": "shop", "annotations": annotations});
+        let metadata = json!({
+            "name": name, "namespace": "shop", "uid": format!("u-{name}"), "annotations": annotations,
+        });
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
@@ -409,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_service_is_reported_with_its_pods_once_all_is_known() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::of(Label::new("west").unwrap());
         let slices = vec![slice("s-1", 8080, &[("a", 1, true), ("b", 2, false)])];
         let events = begun(&mut merged, slices, vec![meshed("a"), pod("b", &json!({}))]);
         assert_eq!(
@@ -440,12 +488,10 @@ mod tests {
     /// The harm: a pod that has a sidecar is held for one without, and its Service is called in plain text.
     #[test]
     fn a_pod_counts_once_it_is_known_whether_it_has_a_sidecar() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::of(Label::new("west").unwrap());
         begun(&mut merged, vec![slice("s-1", 8080, &[("a", 1, true)])], vec![meshed("a")]);
         let both = slice("s-1", 8080, &[("a", 1, true), ("b", 2, true)]);
-        let events = merged.note_slice(Event::Apply(both));
-        let alone = "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080]";
-        assert_eq!(shown(&events), [alone]);
+        assert_eq!(merged.note_slice(Event::Apply(both)), [], "it stays as it was");
         let events = merged.note_pod(Event::Apply(meshed("b")));
         let both = "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080 10.1.0.2=8080]";
         assert_eq!(shown(&events), [both]);
@@ -454,12 +500,18 @@ mod tests {
         // The watch of pods begins anew, and a pod has gone meanwhile.
         merged.note_pod(Event::Init);
         merged.note_pod(Event::InitApply(meshed("a")));
-        assert_eq!(shown(&merged.note_pod(Event::InitDone)), [alone]);
+        assert_eq!(merged.note_pod(Event::InitDone), []);
+        let alone = slice("s-1", 8080, &[("a", 1, true)]);
+        let events = merged.note_slice(Event::Apply(alone));
+        assert_eq!(shown(&events), ["stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=8080]"]);
+        let ServiceEvent::Changed(service) = &events[0] else { panic!() };
+        let names: Vec<_> = service.groups[0].pods[0].instances.iter().map(Label::as_str).collect();
+        assert_eq!(names, ["a", "u-a"], "its sidecar has either name");
     }
 
     #[test]
     fn services_of_other_names_and_those_that_stay_out_are_none_of_the_mesh() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::of(Label::new("west").unwrap());
         begun(&mut merged, vec![slice("s-1", 8080, &[("a", 1, true)])], vec![meshed("a")]);
         let external = json!({"type": "ExternalName", "externalName": "db.example"});
         let events = merged.note_service(Event::Apply(service("db", &external, &json!({}))));
@@ -467,6 +519,16 @@ mod tests {
         let mut out = stock();
         out.metadata.annotations = Some([(IN_MESH.to_owned(), "false".to_owned())].into());
         assert_eq!(shown(&merged.note_service(Event::Apply(out))), ["deleted shop/stock"]);
+        for field in
+            [json!({"internalTrafficPolicy": "Local"}), json!({"sessionAffinity": "ClientIP"})]
+        {
+            let mut spec = serde_json::to_value(stock().spec).unwrap();
+            spec.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
+            let events = merged.note_service(Event::Apply(stock()));
+            assert_eq!(events.len(), 1, "it is back");
+            let events = merged.note_service(Event::Apply(service("stock", &spec, &json!({}))));
+            assert_eq!(shown(&events), ["deleted shop/stock"]);
+        }
         // A headless one has no address.
         let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
         let events = merged.note_service(Event::Apply(service("db", &spec, &json!({}))));
@@ -475,7 +537,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_is_no_pod_has_no_sidecar() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::of(Label::new("west").unwrap());
         let mut by_hand = slice("s-1", 8080, &[("a", 1, true)]);
         by_hand.endpoints[0].target_ref = None;
         by_hand.endpoints[0].conditions = None;
@@ -485,11 +547,22 @@ mod tests {
 
     #[test]
     fn the_port_of_an_app_is_that_of_its_sidecar() {
-        let port = |annotations: Value| app_port(&pod("a", &annotations).metadata);
+        let network = Label::new("west").unwrap();
+        let port = |annotations: Value| app_port(&pod("a", &annotations).metadata, &network);
         assert_eq!(port(json!({"tollway.dev/port": "8080"})), None, "it has no sidecar");
         assert_eq!(port(json!({"tollway.dev/injected": "0.1.0"})), None, "it only makes calls");
         let of_dapr = json!({"tollway.dev/injected": "0.1.0", "dapr.io/app-port": "3000"});
         assert_eq!(port(of_dapr), Some(3000));
+        let of = |network: &str| {
+            json!({
+                "tollway.dev/injected": "1", "tollway.dev/port": "80", "tollway.dev/network": network,
+            })
+        };
+        assert_eq!((port(of("West")), port(of("east"))), (Some(80), None));
+        let none = json!({
+            "tollway.dev/injected": "1", "tollway.dev/port": "none", "dapr.io/app-port": "80",
+        });
+        assert_eq!(port(none), None);
         for odd in ["0", "70000", "http", ""] {
             assert_eq!(port(json!({"tollway.dev/injected": "1", "tollway.dev/port": odd})), None);
         }

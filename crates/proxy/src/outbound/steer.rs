@@ -156,9 +156,7 @@ fn cookie<'f>(fields: &'f Fields, name: &'f [u8]) -> Option<&'f [u8]> {
 }
 
 fn redirect(routed: &Routed<'_>, head: &RequestHead) -> ResponseHead {
-    // Where it was called, without a port.
-    let host = headers::named_host(&head.authority);
-    let (status, url) = routed.location(host, &head.path).unwrap_or_default();
+    let (status, url) = routed.location(&head.authority, &head.path).unwrap_or_default();
     let mut answer = ResponseHead::new(status);
     answer.fields.push(b"location", &url);
     headers::edit(&mut answer.fields, routed.rule.redirect_edits());
