@@ -52,7 +52,8 @@ pub enum NameError {
     AnyNetwork,
 }
 
-/// One label of a name. Equality, order and hash ignore ASCII case; the spelling is preserved.
+/// One label of a name. Equality, order and hash ignore ASCII case; the spelling is preserved. In the place of
+/// an app it may be what [`ServiceName::read_called`] takes.
 #[derive(Clone)]
 pub struct Label(Arc<str>);
 

@@ -159,6 +159,8 @@ pub(crate) enum Effect {
     DispatchRaw(ConnKey),
     /// The control plane does not say in time what the address of a connection is.
     LeaveUnanswered(ConnKey),
+    /// A port of a Service has left the mesh: the connections of the app to it take no further requests.
+    RetireCallers(ServiceName),
     /// Bytes have come, or the end, of a connection out of the mesh on which is not decided yet.
     HeldBytes(ConnKey),
     /// A connection out of the mesh needs another address of its host.

@@ -294,6 +294,10 @@ impl ProcessServices for DataThreadServices {
         self.fanout.unsubscribe(self.thread, service);
     }
 
+    fn is_followed(&self) -> bool {
+        self.fanout.mesh.get().is_none_or(|mesh| mesh.status().borrow().connected)
+    }
+
     fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
         // The app's own requests wait for who will serve them.
         let may_wait = stream.kind != ApiKind::Actors;

@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 use tollway_identity::{Credentials, Expected, TlsError};
-use tollway_model::{Instance, ServiceName, TrustDomain};
+use tollway_model::{Called, Instance, ServiceName, TrustDomain};
 use tollway_net::{ConnError, Tls};
 
 /// Application protocols between data planes.
@@ -103,15 +103,26 @@ impl MeshTls {
         Ok(UnbufferedClientConnection::new(config, name).map_err(TlsError::Library)?.into())
     }
 
-    /// Forgets the configurations towards a service that is not called any more.
+    /// Forgets the configurations towards a service that is not called any more. For a Service of a cluster
+    /// these are towards any app of its namespace; what is called yet is made again.
     pub(crate) fn forget(&mut self, service: &ServiceName) {
-        self.clients.retain(|(name, ..), _| name != service);
+        let is_app = service.called() == Called::App;
+        self.clients.retain(|(name, ..), _| match is_app {
+            true => name != service,
+            false => !is_in_namespace_of(name, service),
+        });
     }
 
     /// Forgets what was made for one workload of a service.
     pub(crate) fn forget_workload(&mut self, service: &ServiceName, instance: &Instance) {
-        self.clients.retain(|(name, of, ..), _| name != service || of.as_ref() != Some(instance));
+        self.clients.retain(|(name, of, ..), _| {
+            !is_in_namespace_of(name, service) || of.as_ref() != Some(instance)
+        });
     }
+}
+
+fn is_in_namespace_of(name: &ServiceName, other: &ServiceName) -> bool {
+    name.namespace == other.namespace && name.network == other.network
 }
 
 /// Why a connection broke, with what TLS refused in words an operator can act on.

@@ -3,6 +3,7 @@
 use crate::conn::{ConnKey, Connections, ListenerKind, Role};
 use crate::cx::Cx;
 use tollway_http::h2::ErrorCode;
+use tollway_model::ServiceName;
 
 /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
 pub(crate) fn retire_http2(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
@@ -34,6 +35,30 @@ pub(crate) fn retire_http2(cx: &mut Cx, conns: &mut Connections, key: ConnKey) {
     conns.leave_pool(cx, key, true);
     if over {
         conns.linger(cx, key);
+    }
+}
+
+/// A connection of the app takes no further requests.
+pub(crate) fn retire_caller(cx: &mut Cx, conns: &mut Connections, down: ConnKey) {
+    let Some(conn) = conns.get_mut(down) else { return };
+    match &mut conn.role {
+        Role::Http1Server(server) => {
+            server.keep_alive = false;
+            conn.draining = true;
+            conns.schedule(cx, down);
+        }
+        Role::Http2Server(_) if !conn.draining => retire_http2(cx, conns, down),
+        _ => {}
+    }
+}
+
+/// The connections of the app to a Service take no further requests.
+pub(crate) fn retire_callers(cx: &mut Cx, conns: &mut Connections, of: &ServiceName) {
+    for key in conns.keys() {
+        let via = conns.get(key).and_then(|conn| conn.via.as_ref());
+        if matches!(via, Some(ListenerKind::Tunnel(service)) if service == of) {
+            retire_caller(cx, conns, key);
+        }
     }
 }
 

@@ -196,6 +196,8 @@ pub(crate) trait ProcessServices: Send {
     fn subscribe(&self, service: &ServiceName);
     /// Stops sending it.
     fn unsubscribe(&self, service: &ServiceName);
+    /// Whether the control plane answers: what is forgotten could not be asked for otherwise.
+    fn is_followed(&self) -> bool;
     /// Hands over the far end of a connection to what this process serves itself.
     ///
     /// # Errors
@@ -217,6 +219,9 @@ pub(crate) struct NoServices;
 impl ProcessServices for NoServices {
     fn subscribe(&self, _: &ServiceName) {}
     fn unsubscribe(&self, _: &ServiceName) {}
+    fn is_followed(&self) -> bool {
+        true
+    }
     fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
         Err(NotServed::Nobody)
     }

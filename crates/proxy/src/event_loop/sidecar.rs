@@ -150,6 +150,7 @@ impl Variant for Sidecar {
                 let Self { tls, learned, external, .. } = variant;
                 tunnel::dispatch_raw(cx, conns, upstreams, tls, (learned, external), conn);
             }
+            Effect::RetireCallers(port) => retire::retire_callers(cx, conns, &port),
             Effect::LeaveUnanswered(conn) => {
                 intercepted::leave_unanswered(cx, conns, upstreams, &mut variant.external, conn);
             }

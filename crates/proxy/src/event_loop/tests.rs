@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -157,6 +157,8 @@ impl Network {
 struct Around {
     asked: Arc<Mutex<Vec<ServiceName>>>,
     unsubscribed: Arc<AtomicUsize>,
+    /// The control plane does not answer.
+    is_away: Arc<AtomicBool>,
     runtime: Arc<Mutex<Option<Runtime>>>,
     /// Names whose addresses are wanted.
     wanted: Arc<Mutex<Vec<HostName>>>,
@@ -180,6 +182,9 @@ impl ProcessServices for Around {
     }
     fn unsubscribe(&self, _: &ServiceName) {
         self.unsubscribed.fetch_add(1, Ordering::SeqCst);
+    }
+    fn is_followed(&self) -> bool {
+        !self.is_away.load(Ordering::SeqCst)
     }
     fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
         let mut runtime = self.runtime.lock().unwrap();

@@ -9,7 +9,7 @@ use super::{Destination, Exchange, Exchanges, UpstreamState};
 use super::{access_log, finish, outcome, respond, trace};
 use crate::as_daprd::{self, AsDaprd};
 use crate::cause::Cause;
-use crate::conn::{ConnKey, Connections, ListenerKind, Role, retire};
+use crate::conn::{Connections, ListenerKind, Role, retire};
 use crate::cx::{Cx, Effect};
 use crate::error_response;
 use crate::exchange::ExchangeKey;
@@ -51,7 +51,7 @@ pub(crate) fn fail(
         matches!(error, RequestError::UnknownService { .. } | RequestError::NoReadyEndpoint { .. })
             && matches!(&exchange.via, ListenerKind::Tunnel(name) if name.called() != Called::App);
     if is_left {
-        retire_caller(cx, conns, exchange.down.conn);
+        retire::retire_caller(cx, conns, exchange.down.conn);
     }
     let Some(exchange) = exchanges.get_mut(key) else { return };
     exchange.answer.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
@@ -79,19 +79,6 @@ pub(crate) fn fail(
     }
     trace::add_call_trace(cx, exchanges, key, &mut head, Some(error.code()));
     respond::respond(cx, conns, exchanges, key, &head, &body);
-}
-
-/// The connection takes no further requests.
-fn retire_caller(cx: &mut Cx, conns: &mut Connections, down: ConnKey) {
-    let Some(conn) = conns.get_mut(down) else { return };
-    match &mut conn.role {
-        Role::Http1Server(server) => {
-            server.keep_alive = false;
-            conn.draining = true;
-        }
-        Role::Http2Server(_) if !conn.draining => retire::retire_http2(cx, conns, down),
-        _ => {}
-    }
 }
 
 /// Breaks the downstream half off and forgets the exchange.

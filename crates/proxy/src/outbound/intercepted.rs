@@ -7,7 +7,7 @@ use tollway_model::{Called, ErrorCode, ServiceName, ServiceState, UnavailableRea
 use tollway_routing::intercept::{Evidence, Learned, Recognition, recognise};
 
 use crate::conn::{ConnKey, Connections, ListenerKind, Relay, Role, access_log};
-use crate::cx::Cx;
+use crate::cx::{Cx, Effect};
 use crate::exchange::Destination;
 use crate::interception::Meant;
 use crate::observe::Kind;
@@ -98,9 +98,14 @@ pub(crate) fn leave_unanswered(
 ) {
     let Some(called) = conns.get_mut(key).and_then(|conn| conn.raw_target.take()) else { return };
     let Called::Address(address) = called.called() else { return };
-    // Further ones do not wait.
+    // Others that wait for it, and further ones, do not wait any more.
     let pool = pools::pool(cx, upstreams, &Destination::Service(called.clone()));
     pool.state.get_or_insert(ServiceState::Unavailable(UnavailableReason::UnknownService));
+    for waiting in std::mem::take(&mut pool.waiting_raw) {
+        if waiting != key {
+            cx.effects.push(Effect::DispatchRaw(waiting));
+        }
+    }
     if let Some(left_out) = cx.log.admit("unanswered", "address", cx.now) {
         tracing::warn!(
             %address,
@@ -126,21 +131,33 @@ pub(crate) fn serve(
         Called::Address(address) => Some(address),
         Called::App | Called::Port { .. } => None,
     };
+    let destination = Destination::Service(service.clone());
+    if let Some(address) = address
+        && !pools::may_be_asked(upstreams, &destination)
+    {
+        return leave(cx, conns, external, key, address);
+    }
     let mut state = match discover::service_state(cx, upstreams, &service) {
         Ok(Some(state)) => state,
         Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, key, service),
-        Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
+        Err(error) => {
+            return match address {
+                Some(address) => leave(cx, conns, external, key, address),
+                None => dispatch::fail_raw(cx, conns, key, &error),
+            };
+        }
     };
     if let ServiceState::AddressOf(port) = state {
-        service = port;
-        state = match discover::service_state(cx, upstreams, &service) {
+        state = match discover::service_state(cx, upstreams, &port) {
             Ok(Some(state)) => state,
+            // It is asked again what the address is.
             Ok(None) => {
-                let destination = Destination::Service(service.clone());
-                return dispatch::wait_raw_for(cx, conns, upstreams, key, service, destination);
+                let port = Destination::Service(port);
+                return dispatch::wait_raw_for(cx, conns, upstreams, key, service, port);
             }
             Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
         };
+        service = port;
     }
     if let (Some(address), ServiceState::Unavailable(UnavailableReason::UnknownService)) =
         (address, &state)

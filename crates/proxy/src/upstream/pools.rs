@@ -1,7 +1,7 @@
 //! The upstream connections of each destination and what waits for them: who joins, who leaves,
 //! what a change of the service or of the credentials does to them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
-    AppId, AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
+    AppProtocol, Called, Instance, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
     UnavailableReason,
 };
 use tollway_net::{Key, Slab};
@@ -27,6 +27,11 @@ use crate::tls::MeshTls;
 use crate::upstream::networks::Networks;
 use crate::upstream::{Upstreams, pick, scale};
 
+/// Addresses of a Kubernetes cluster that a data thread asks for at a time; connections to further ones leave
+/// the mesh.
+pub(crate) const ADDRESSES_LIMIT: usize = 2_048;
+/// An address that is nothing of the mesh is forgotten so long after the last connection to it.
+const ADDRESS_IDLE: Duration = Duration::from_secs(60);
 /// From the change of a joined network's gateways to the replacement of the connections through
 /// them: by then the own gateways know of it, and a gateway that leaves takes no new connection. It
 /// serves those it has for longer ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
@@ -42,6 +47,8 @@ pub(crate) type PoolKey = Key<Pool>;
 pub(crate) struct Pools {
     keys: HashMap<Destination, PoolKey, RandomState>,
     slab: Slab<Pool>,
+    /// How many of them are of addresses.
+    addresses: usize,
 }
 
 impl Pools {
@@ -79,6 +86,7 @@ impl Pools {
 
     fn insert(&mut self, pool: Pool) -> PoolKey {
         let destination = pool.destination.clone();
+        self.addresses += usize::from(is_address(&destination));
         let key = self.slab.insert(pool);
         self.keys.insert(destination, key);
         key
@@ -87,8 +95,20 @@ impl Pools {
     fn remove(&mut self, destination: &Destination) {
         if let Some(key) = self.keys.remove(destination) {
             self.slab.remove(key);
+            self.addresses -= usize::from(is_address(destination));
         }
     }
+}
+
+/// Whether the control plane can be asked for an address, or has been.
+pub(crate) fn may_be_asked(upstreams: &Upstreams, address: &Destination) -> bool {
+    upstreams.pools.addresses < ADDRESSES_LIMIT || upstreams.pools.key(address).is_some()
+}
+
+/// Whether it is an address, of which the control plane says what it stands for.
+fn is_address(destination: &Destination) -> bool {
+    let service = destination.service();
+    service.is_some_and(|of| matches!(of.called(), Called::Address(_)))
 }
 
 /// One destination's connections and what waits for them.
@@ -428,10 +448,16 @@ pub(crate) fn on_service(
     for gone in before.iter().flat_map(|of| of.gone(pool.networks.as_deref())) {
         cx.effects.push(Effect::LeaveNetwork(gone.clone()));
     }
-    if is_there(&update.state) {
+    // Pods of one Service have an address each.
+    if is_there(&update.state) && !is_address(&destination) {
         // However it is written, it is one service.
         let name = update.service.to_string().to_ascii_lowercase();
         pool.series = cx.metrics.services.series(&name);
+    }
+    let has_left =
+        matches!(update.state, ServiceState::Unavailable(UnavailableReason::UnknownService));
+    if let Some(ServiceState::AddressOf(port)) = pool.state.as_ref().filter(|_| has_left) {
+        cx.effects.push(Effect::RetireCallers(port.clone()));
     }
     let workloads = pool.workloads.clone();
     let states: Vec<_> = workloads.iter().map(|of| workload::only(&update.state, of)).collect();
@@ -519,7 +545,7 @@ pub(crate) fn sweep_pools(
     let mut renewed = Vec::new();
     scale::note_flights(cx, conns, upstreams);
     replicas::sweep(cx, upstreams);
-    let Pools { keys, slab } = &mut upstreams.pools;
+    let Pools { keys, slab, .. } = &mut upstreams.pools;
     for (destination, key) in keys.iter() {
         let Some(pool) = slab.get_mut(*key) else { continue };
         let passed_over = pool.backoff.len();
@@ -561,10 +587,13 @@ pub(crate) fn sweep_pools(
         {
             unknown.push(destination.clone());
         }
-        if pool.is_unused()
-            && pool.workloads.is_empty()
-            && now.saturating_duration_since(pool.used) > timeouts.service_idle
-        {
+        let idle_for = match pool.state {
+            Some(ServiceState::Unavailable(_)) if is_address(destination) => {
+                timeouts.service_idle.min(ADDRESS_IDLE)
+            }
+            _ => timeouts.service_idle,
+        };
+        if pool.is_unused() && pool.workloads.is_empty() && idle > idle_for {
             unused.push(destination.clone());
         }
     }
@@ -577,9 +606,21 @@ pub(crate) fn sweep_pools(
     for destination in again {
         cx.effects.push(Effect::Scale(destination.clone()));
     }
-    for destination in unused {
-        forget_unused(upstreams, mesh.as_deref_mut(), &destination);
+    if unused.is_empty() || !upstreams.services.is_followed() {
+        return;
     }
+    for destination in unused {
+        if !leads_to_used(upstreams, &destination) {
+            forget_unused(upstreams, mesh.as_deref_mut(), &destination);
+        }
+    }
+}
+
+/// Whether it is the address of a Service that is called: connections to it end when it leaves the mesh.
+fn leads_to_used(upstreams: &Upstreams, destination: &Destination) -> bool {
+    let state = upstreams.pools.get(destination).and_then(|pool| pool.state.as_ref());
+    let Some(ServiceState::AddressOf(port)) = state else { return false };
+    upstreams.pools.key(&Destination::Service(port.clone())).is_some()
 }
 
 /// Whether nothing answers at a destination although it has been dialled for long.
@@ -595,15 +636,11 @@ fn is_dialled_in_vain(conns: &Connections, pool: &Pool, now: Instant) -> bool {
 
 /// Removes the pool of a service or a workload that is not called any more, and what belongs to it.
 fn forget_unused(upstreams: &mut Upstreams, mesh: Option<&mut MeshTls>, destination: &Destination) {
-    let state = upstreams.pools.get(destination).and_then(|pool| pool.state.as_ref());
-    let apps = state.map(other_apps).unwrap_or_default();
     upstreams.pools.remove(destination);
     if let Destination::Service(service) = destination {
         upstreams.services.unsubscribe(service);
         if let Some(mesh) = mesh {
             mesh.forget(service);
-            // Where another pool needs one of them it is made again.
-            apps.into_iter().for_each(|app| mesh.forget(&ServiceName { app, ..service.clone() }));
         }
     } else if let Destination::Workload(workload) = destination {
         remove_workload(upstreams, mesh, workload);
@@ -633,12 +670,6 @@ pub(crate) fn renew(
     for key in members {
         retire(cx, conns, key);
     }
-}
-
-/// The apps of a service's replicas, where they have names of their own.
-fn other_apps(state: &ServiceState) -> BTreeSet<AppId> {
-    let ServiceState::Local { endpoints, .. } = state else { return BTreeSet::new() };
-    endpoints.iter().filter_map(|endpoint| endpoint.app.clone()).collect()
 }
 
 fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {

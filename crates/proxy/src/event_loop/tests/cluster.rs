@@ -6,6 +6,7 @@ use super::app_unreachable::tcp_echo;
 use super::intercepted::Site;
 use super::sim::{Stream, listen_at};
 use super::*;
+use crate::upstream::pools::ADDRESSES_LIMIT;
 
 const FRONT: &str = "10.96.0.7:9080";
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nhost: reviews:9080\r\n\r\n";
@@ -153,7 +154,6 @@ fn a_connection_ends_when_nothing_of_the_mesh_serves_its_service_any_more() {
     in_mesh(&site, AppProtocol::Http, "stock");
     let mut stream = call(&site);
     talk(&mut stream, GET, b"\r\n\r\n");
-    away(&site, &address(), UnavailableReason::UnknownService);
     away(&site, &port(), UnavailableReason::UnknownService);
     let mut answer = talk(&mut stream, GET, b"\r\n\r\n");
     let mut rest = String::new();
@@ -161,6 +161,48 @@ fn a_connection_ends_when_nothing_of_the_mesh_serves_its_service_any_more() {
     answer.push_str(&rest);
     assert!(answer.contains("ERR_UNKNOWN_SERVICE"), "{answer}");
     assert!(answer.to_ascii_lowercase().contains("connection: close\r\n"), "{answer}");
+    away(&site, &address(), UnavailableReason::UnknownService);
     listen_at(front(), tcp_echo);
     assert_eq!(echo(call(&site)), "echo");
+}
+
+/// The harm: while sidecars are taken away, connections that are kept send all their requests to the last
+/// pods that have one.
+#[test]
+fn kept_connections_to_a_service_end_without_an_error_when_it_leaves_the_mesh() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    in_mesh(&site, AppProtocol::Http, "stock");
+    let mut stream = call(&site);
+    let answer = talk(&mut stream, GET, b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    advance(2 * patient().service_idle);
+    away(&site, &address(), UnavailableReason::UnknownService);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest:?}");
+    listen_at(front(), tcp_echo);
+    assert_eq!(echo(call(&site)), "echo");
+}
+
+/// The harm: an app that looks at many addresses keeps its sidecar from services.
+#[test]
+fn so_many_addresses_are_asked_for_and_connections_to_others_are_passed_on() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    let address = |number: usize| {
+        let [_, _, high, low] = u32::try_from(number).unwrap().to_be_bytes();
+        SocketAddr::from(([10, 9, high, low], 80))
+    };
+    let waiting: Vec<_> =
+        (0..ADDRESSES_LIMIT).map(|number| site.dial(Some(address(number)))).collect();
+    let other = address(ADDRESSES_LIMIT);
+    listen_at(other, tcp_echo);
+    let before = now();
+    assert_eq!(echo(site.dial(Some(other))), "echo");
+    assert!(now() - before < SWEEP, "it is not asked for");
+    drop(waiting);
+    // Those that are nothing of the mesh are soon forgotten.
+    advance(Duration::from_secs(70));
+    in_mesh(&site, AppProtocol::Http, "stock");
+    let answer = talk(&mut call(&site), GET, b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

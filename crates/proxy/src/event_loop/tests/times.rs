@@ -135,8 +135,11 @@ fn a_service_without_calls_is_let_go() {
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let let_go = || fleet.caller.around.unsubscribed.load(Ordering::SeqCst);
-    advance(patient().service_idle);
+    // What is forgotten while the control plane is away could not be called.
+    fleet.caller.around.is_away.store(true, Ordering::SeqCst);
+    advance(2 * patient().service_idle);
     assert_eq!(let_go(), 0);
+    fleet.caller.around.is_away.store(false, Ordering::SeqCst);
     advance(3 * SWEEP);
     assert_eq!(let_go(), 1);
     assert_eq!(fleet.caller.metrics.dials.value(), 1, "an idle connection is not made again");
