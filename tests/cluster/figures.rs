@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tollway_testkit::Cluster;
 
-use crate::support::{Namespace, deployment, need_rig, west};
+use crate::support::{Namespace, client, deployment, need_rig, server, west};
 
 /// The file that receives a line of JSON for each figure.
 const RECORD: &str = "TOLLWAY_CLUSTER_FIGURES";
@@ -165,6 +165,117 @@ fn an_idle_install_takes_little_and_asks_the_api_server_for_nothing() {
     assert!(control["memory_mb"].as_f64().unwrap() < 150.0, "{control}");
     assert!(control["cpu"].as_f64().unwrap() < 0.02, "{control}");
 }
+
+/// Services beside the one that changes, and pods behind each.
+const SERVICES: usize = 1_000;
+const ENDPOINTS: usize = 10;
+/// How often the slice changes.
+const CHANGES: usize = 50;
+
+/// A Service without a selector, which kube-proxy leaves alone, and its slice: endpoints that are said to be
+/// of a pod, each with the last two numbers of its address.
+fn service(name: &str, pod: &str, endpoints: &[(String, bool)]) -> [Value; 2] {
+    let proxy = json!({"service.kubernetes.io/service-proxy-name": "none"});
+    let endpoint = |(address, ready): &(String, bool)| {
+        json!({
+            "addresses": [address], "conditions": {"ready": ready},
+            "targetRef": {"kind": "Pod", "name": pod},
+        })
+    };
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": proxy},
+        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": {
+            "kubernetes.io/service-name": name,
+            "endpointslice.kubernetes.io/managed-by": "tests",
+        }},
+        "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+        "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+    });
+    [service, slice]
+}
+
+#[test]
+#[ignore = "it measures: `cargo xtask proof kubernetes` runs it alone"]
+fn a_change_of_a_slice_is_at_callers_soon_among_a_thousand_services() {
+    let rig = need_rig!();
+    let cluster = west(&rig);
+    let shop = Namespace::new(cluster, "many-services", &[("tollway.dev/inject", "true")]);
+    for name in ["first", "second"] {
+        shop.apply(&deployment(name, json!({"tollway.dev/port": "8080"}), server()));
+    }
+    shop.apply(&deployment("till", json!({"tollway.dev/capture": "true"}), client()));
+    ["first", "second", "till"].iter().for_each(|name| shop.wait_rolled_out(name));
+    let pod = |app: &str, path: &str| {
+        let of = format!("--selector=app={app}");
+        shop.kubectl(&["get", "pods", &of, &format!("--output=jsonpath={{.items[0].{path}}}")])
+    };
+    let (name, address) =
+        (|app: &str| pod(app, "metadata.name"), |app: &str| pod(app, "status.podIP"));
+    let begun = Instant::now();
+    let many = (0..SERVICES).flat_map(|number| {
+        let at =
+            |endpoint: usize| format!("10.250.{}.{}", number / 25, number % 25 * 10 + endpoint);
+        let endpoints: Vec<_> = (0..ENDPOINTS).map(|endpoint| (at(endpoint), true)).collect();
+        service(&format!("many-{number}"), &name("first"), &endpoints)
+    });
+    let many: Vec<Value> = many.collect();
+    for some in many.chunks(200) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": some});
+        let create = ["create", "--namespace", "many-services", "-f", "-"];
+        cluster.kubectl_with(&create, &list.to_string()).unwrap();
+    }
+    let made_in = begun.elapsed().as_secs_f64();
+    let slice = |app: &str| service("probe", &name(app), &[(address(app), true)]);
+    slice("first").iter().for_each(|object| shop.apply(object));
+    shop.shell_until("till", &format!("{CALLEE} || true"), "dapr-callee-app-id: first");
+    let slices = ["first", "second"].map(|app| slice(app)[1].to_string());
+    let line = format!("while :; do {CALLEE}; done");
+    let exec = ["exec", "--namespace", "many-services", "deployment/till", "--container=main"];
+    let mut answers =
+        cluster.kubectl_lines(&[&exec[..], &["--", "/bin/sh", "-c", &line]].concat()).unwrap();
+    let (mut sent, mut stored) = (Vec::new(), Vec::new());
+    for number in 1..=CHANGES {
+        let next = number % 2;
+        let app = ["first", "second"][next];
+        let before = Instant::now();
+        let replace = ["replace", "--namespace", "many-services", "-f", "-"];
+        cluster.kubectl_with(&replace, &slices[next]).unwrap();
+        let after = Instant::now();
+        let seen = answers.find(|(line, _)| line.ends_with(app)).unwrap().1;
+        sent.push(seen.saturating_duration_since(before).as_secs_f64());
+        stored.push(seen.saturating_duration_since(after).as_secs_f64());
+    }
+    drop(answers);
+    thread::sleep(Duration::from_secs(30));
+    let (before, begun) = (usage(cluster), Instant::now());
+    thread::sleep(IDLE);
+    let (after, seconds) = (usage(cluster), begun.elapsed().as_secs_f64());
+    let control = |of: &BTreeMap<String, (f64, f64)>| {
+        *of.iter().find(|(name, _)| name.starts_with("tollway-control")).unwrap().1
+    };
+    let cpu = (control(&after).0 - control(&before).0) / seconds;
+    let memory_mb = control(&after).1 / 1e6;
+    let worst = |mut of: Vec<f64>| {
+        of.sort_by(f64::total_cmp);
+        (of[of.len() / 2], of[of.len() - 1])
+    };
+    let ((sent_median, sent_worst), (stored_median, stored_worst)) = (worst(sent), worst(stored));
+    record(&json!({
+        "figure": "slices", "services": SERVICES, "endpoints": SERVICES * ENDPOINTS, "made_s": made_in,
+        "changes": CHANGES, "since_kubectl_began_s": {"median": sent_median, "worst": sent_worst},
+        "since_kubectl_ended_s": {"median": stored_median, "worst": stored_worst},
+        "control": {"cpu": cpu, "memory_mb": memory_mb},
+    }));
+    assert!(sent_worst < 0.5, "{sent_worst} s");
+    assert!(memory_mb < 150.0 && cpu < 0.02, "{memory_mb} MB, {cpu}");
+}
+
+/// Which app answers.
+const CALLEE: &str = "curl -sS http://probe/headers | grep -i '^dapr-callee-app-id: '";
 
 /// Whether only our parts ask for it in a cluster of the rig.
 fn is_ours(key: &str) -> bool {

@@ -39,7 +39,7 @@ pub use process::{Process, Start};
 pub use program::{binary, tool};
 pub use python::python_with;
 pub use raw_client::{Answer, End, RawClient};
-pub use rig::{Cluster, Rig};
+pub use rig::{Cluster, Lines, Rig};
 pub use servers::{MariaDbServer, PostgresServer, RedisServer};
 pub use skip::{RIGHT_MISSING, Skipped, TOOL_MISSING, runs_slow_tests};
 #[doc(hidden)]

@@ -3,10 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -125,6 +127,27 @@ impl Cluster<'_> {
         Ok(printed)
     }
 
+    /// The lines that `kubectl` prints, each with when it came, until the iterator is dropped.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn kubectl_lines(&self, arguments: &[&str]) -> Result<Lines> {
+        let program = self.rig.folder.join(format!("kubectl-{}", self.name));
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("kubectl {}", arguments.join(" ")))?;
+        let printed = child.stdout.take().context("its output is piped")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(printed).lines().map_while(Result::ok);
+            lines.try_for_each(|line| sender.send((line, Instant::now())))
+        });
+        Ok(Lines { child, lines })
+    }
+
     /// Waits until `kubectl` prints what `holds` is about; the error has what it printed last.
     pub fn wait_for(
         &self,
@@ -143,6 +166,27 @@ impl Cluster<'_> {
     }
 }
 
+/// What a command prints. Dropping it ends the command.
+#[derive(Debug)]
+pub struct Lines {
+    child: Child,
+    lines: mpsc::Receiver<(String, Instant)>,
+}
+
+impl Iterator for Lines {
+    type Item = (String, Instant);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.lines.recv().ok()
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;
