@@ -18,7 +18,8 @@ pub(super) struct Tunnel {
     pub(super) hops: u8,
     pub(super) to_port: u16,
     pub(super) from_port: u16,
-    /// Whether the lengths of IP and UDP agree.
+    /// Whether the lengths of IP and UDP agree, and have a frame inside: the library that reads them takes a
+    /// length of 0 for one that a larger header states.
     pub(super) is_whole: bool,
     pub(super) is_ip_sum_right: bool,
     /// Left out counts as right.
@@ -26,6 +27,8 @@ pub(super) struct Tunnel {
     pub(super) vni: u32,
     pub(super) inner: Vec<u8>,
 }
+
+const UDP_AND_VXLAN_BYTES: usize = 16;
 
 /// `None` for what is no VXLAN: VLAN tags, options, fragments and extension headers are none.
 pub(super) fn tunnel(frame: &[u8]) -> Option<Tunnel> {
@@ -75,7 +78,7 @@ pub(super) fn tunnel(frame: &[u8]) -> Option<Tunnel> {
         hops,
         to_port: udp.destination_port(),
         from_port: udp.source_port(),
-        is_whole: udp.length() == bytes,
+        is_whole: udp.length() == bytes && usize::from(bytes) >= UDP_AND_VXLAN_BYTES + 14,
         is_ip_sum_right,
         is_udp_sum_right: udp.checksum() == 0 || sum.ok() == Some(udp.checksum()),
         vni: u32::from_be_bytes([0, a, b, c]),
