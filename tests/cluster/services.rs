@@ -64,6 +64,32 @@ fn a_service_is_called_by_its_name_and_its_pods_see_who_calls() {
     // By its address, as the variables of pods have it.
     let by_variable = CALLER.replace("http://stock/", "http://$STOCK_SERVICE_HOST/");
     assert_eq!(shop.shell("till", &by_variable).trim_end(), seen);
+    // A route of its name sends requests to Services.
+    for version in ["v1", "v2"] {
+        let of = json!({"selector": {"app": format!("stock-{version}")}});
+        shop.apply(&service(version, "", of));
+    }
+    let split = json!({
+        "apiVersion": "tollway.dev/v1", "kind": "Route", "metadata": {"name": "versions"},
+        "spec": {"service": "stock", "rules": [
+            {"matches": [{"headers": [{"name": "x-version", "value": "2"}]}],
+             "backends": [{"service": "v2:80"}]},
+            {"backends": [{"service": "v1:80"}]},
+        ]},
+    });
+    shop.apply(&split);
+    shop.kubectl(&[
+        "wait",
+        "--for=condition=Applied",
+        "--timeout=30s",
+        "routes.tollway.dev/versions",
+    ]);
+    let callee = "http://stock/headers | grep -i '^dapr-callee-app-id: '";
+    for (version, app) in [("1", "stock-v1"), ("2", "stock-v2")] {
+        let line = format!("curl -sS -H 'x-version: {version}' {callee}");
+        shop.shell_until("till", &line, &format!("dapr-callee-app-id: {app}"));
+    }
+    shop.kubectl(&["delete", "routes.tollway.dev/versions"]);
     // Both apps are called, and a policy of one is for its pods alone.
     let policy = json!({
         "apiVersion": "tollway.dev/v1", "kind": "Policy", "metadata": {"name": "closed"},

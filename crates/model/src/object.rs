@@ -1,6 +1,7 @@
 //! What an operator writes in files and applies: objects of a few kinds, each with a name.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::egress::Egress;
@@ -212,8 +213,9 @@ impl fmt::Display for ObjectScope {
     }
 }
 
-/// A service as an object names it: `app[.namespace[.network]]`. A namespace that is left out is the
-/// object's, a network that is left out the one in which the object is applied.
+/// A service as an object names it: `app[.namespace[.network]]`, or `service:port[.namespace]` for a port of
+/// a Service of a Kubernetes cluster. A namespace that is left out is the object's, a network that is left
+/// out the one in which the object is applied.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ServiceRef {
     pub app: Label,
@@ -222,7 +224,7 @@ pub struct ServiceRef {
 }
 
 impl ServiceRef {
-    /// Reads `app[.namespace[.network]]`.
+    /// Reads `app[.namespace[.network]]` or `service:port[.namespace[.network]]`.
     ///
     /// # Errors
     /// [`NameError`].
@@ -244,7 +246,9 @@ impl ServiceRef {
             }
         };
         let label = |part: Option<&str>| part.map(Label::new).transpose();
-        Ok(Self { app: Label::new(app)?, namespace: label(namespace)?, network: label(network)? })
+        let is_address = app.parse::<SocketAddr>().is_ok();
+        let app = if is_address { Label::new(app)? } else { ServiceName::read_called(app)? };
+        Ok(Self { app, namespace: label(namespace)?, network: label(network)? })
     }
 
     /// The full name, for an object of `namespace` that is applied in `network`.
@@ -279,6 +283,21 @@ impl fmt::Display for ServiceRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_route_may_name_a_port_of_a_service_and_no_address() {
+        let read = |text: &str| ServiceRef::parse(text).map(|read| read.to_string());
+        for text in ["stock", "stock.shop.east", "stock:80", "stock:80.shop"] {
+            assert_eq!(read(text), Ok(text.to_owned()));
+        }
+        let [shop, west] = ["shop", "west"].map(|text| Label::new(text).unwrap());
+        let port = ServiceRef::parse("stock:80").unwrap().resolve(&shop, &west);
+        let stock = Label::new("stock").unwrap();
+        assert_eq!(port, ServiceName::of_port(&stock, 80, &shop, &west));
+        for text in ["stock:", "stock:0x50", ":80", "10.96.0.1:80", "[::1]:80", "a.b.c.d"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
 
     fn route(name: &str, service: &str, created_unix_ms: u64) -> Object {
         let backend = crate::route::Backend {

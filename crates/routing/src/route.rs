@@ -190,7 +190,7 @@ fn holding<'a>(
     let called = service.as_app();
     let scoped = routes.iter().filter_map(|route| {
         let scope = route.scope(&home.network);
-        (scope.service == *called).then_some((scope.callers, route))
+        (scope.service == *service || scope.service == *called).then_some((scope.callers, route))
     });
     let scoped: Vec<_> = scoped.collect();
     let of_callers = |callers: &Option<_>| callers.as_ref() == Some(&home.namespace);

@@ -38,7 +38,12 @@ impl Catalogue {
     /// as a gateway has none, there are no routes.
     pub(crate) fn update(&self, name: &ServiceName, callers: Option<&Label>) -> ServiceUpdate {
         let of = name.as_app();
-        let routes = |callers| self.objects.routes_of(&of, callers);
+        let routes = |callers| {
+            let own = self.objects.routes_of(name, callers);
+            let is_port = *of != *name;
+            // Those of the port, or else those of all ports of its Service.
+            if is_port && own.is_empty() { self.objects.routes_of(&of, callers) } else { own }
+        };
         ServiceUpdate {
             service: name.clone(),
             revision: self.revision(),

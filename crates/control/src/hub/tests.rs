@@ -507,4 +507,13 @@ async fn a_route_of_a_service_reaches_those_that_follow_its_ports() {
     assert_eq!(lagging.0, 1, "it is waited for");
     watcher.acknowledge(Revision(3));
     assert_eq!(hub.applied(&scopes, 3, Duration::ZERO).await, (1, Vec::new()));
+    // One for the port alone takes its place there.
+    put_route(&hub, "default/port", "stock:80", 4);
+    assert!(wakes(&watcher).await);
+    assert_eq!(routes(&watcher), ["stock:80.default.west: default/port"]);
+    put_route(&hub, "default/other", "stock:90", 5);
+    assert!(!wakes(&watcher).await);
+    delete_route(&hub, "default/port", 6);
+    assert!(wakes(&watcher).await);
+    assert_eq!(routes(&watcher), ["stock:80.default.west: default/split"]);
 }
