@@ -74,7 +74,7 @@ pub enum PodEvent {
     },
     /// All pods have been reported.
     ListEnds,
-    /// A pod has been told to end: its app takes no calls for long any more.
+    /// A pod has begun to terminate: its app takes no calls for long any more.
     Leaving {
         uid: String,
     },
@@ -194,7 +194,7 @@ impl Cluster {
         self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this workload is in a pod that has been told to end.
+    /// Whether this workload is in a pod that has begun to terminate.
     pub(crate) fn is_leaving(&self, service: &ServiceName, instance: &Instance) -> bool {
         self.enrolled().is_leaving(service, instance)
     }

@@ -48,7 +48,7 @@ pub(crate) struct Registrations {
     pub(crate) store: Store,
     pub(crate) hub: Arc<Hub>,
     pub(crate) keys: Arc<InstanceKeys>,
-    /// Knows which workloads are in pods that have been told to end.
+    /// Knows which workloads are in pods that have begun to terminate.
     pub(crate) pods: Option<Cluster>,
     pub(crate) timing: Timing,
     /// Where workloads may be, in addition to where their registrations come from.

@@ -121,7 +121,7 @@ pub enum ServiceEvent {
     Deleted(Label, Label),
     /// All that there are have been reported, since this watch began.
     Complete,
-    /// The watch begins anew.
+    /// The watch begins again.
     Begins,
 }
 

@@ -286,9 +286,9 @@ async fn the_registration_of_a_pod_ends_with_the_pod_and_its_certificate_registe
     world.wait_registered(0).await;
 }
 
-/// The harm: an app that is told to end stops taking connections, and callers' are reset.
+/// The harm: an app that begins to terminate stops taking connections, and callers' are reset.
 #[tokio::test]
-async fn a_pod_that_is_told_to_end_is_called_no_more_and_keeps_its_registration() {
+async fn a_pod_that_terminates_is_called_no_more_and_keeps_its_registration() {
     let mut world = World::start_with(|options| options.timing.lease = PATIENCE * 10).await;
     let stock = world.stock().await;
     let mut registration = Registration::workload(&stock, 8080).await;

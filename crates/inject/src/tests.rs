@@ -83,7 +83,7 @@ fn a_pod_that_asks_gets_a_native_sidecar_before_its_init_containers() {
 }
 
 #[test]
-fn a_port_that_says_what_is_spoken_there_is_that_of_the_app() {
+fn a_port_with_the_name_of_a_protocol_is_that_of_the_app() {
     let with = |annotations: Value, ports: Value| {
         let mut object = asked(annotations);
         object["spec"]["containers"][0]["ports"] = ports;

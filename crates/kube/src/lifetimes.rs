@@ -36,7 +36,7 @@ pub(crate) async fn follow(client: Client, events: mpsc::Sender<PodEvent>) {
 /// What an event means. Changes of a pod that runs on mean nothing.
 fn reported(event: &Event<PartialObjectMeta<Pod>>) -> Vec<PodEvent> {
     let uid = |pod: &PartialObjectMeta<Pod>| pod.metadata.uid.clone();
-    // The API server sets the time when the pod is told to end.
+    // The API server sets the time when the pod begins to terminate.
     let leaving = |pod: &PartialObjectMeta<Pod>| {
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         uid(pod).filter(|_| is_leaving).map(|uid| PodEvent::Leaving { uid })

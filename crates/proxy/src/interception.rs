@@ -259,7 +259,12 @@ mod tests {
     fn in_a_cluster_private_addresses_are_asked_for() {
         let asked = |text: &str| match meant_in(true, Some(text), NameTable::default()) {
             Meant::InCluster(name) => name.to_string(),
-            other => format!("{other:?}"),
+            other @ (Meant::Service(_)
+            | Meant::Outside(_)
+            | Meant::LeftAlone(_)
+            | Meant::Nowhere
+            | Meant::NoName(_)
+            | Meant::BadName(_)) => format!("{other:?}"),
         };
         for (text, name) in [
             ("172.16.0.7:80", "172.16.0.7:80.shop.west"),

@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_where_its_sidecar_says_or_else_where_the_cluster_does() {
+    fn a_pod_has_the_locality_of_its_sidecar_or_else_of_the_cluster() {
         let mut mesh = Mesh::new();
         mesh.sidecar("stock", "10.1.0.1", true);
         let zone = |text: &str| Some(tollway_model::AreaName::new(text).unwrap());

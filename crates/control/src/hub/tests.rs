@@ -451,7 +451,7 @@ fn put_service(hub: &Hub, name: &str, address: [u8; 4], revision: u64) {
 }
 
 #[tokio::test]
-async fn who_follows_an_address_or_a_port_of_the_cluster_is_told_what_becomes_of_it() {
+async fn who_follows_an_address_or_a_port_of_the_cluster_gets_its_changes() {
     let hub = hub();
     let home = name("web");
     let address = ServiceName::of_address("10.96.0.7:80".parse().unwrap(), &home);

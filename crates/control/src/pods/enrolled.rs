@@ -43,7 +43,7 @@ pub(super) struct EnrolledPods {
     /// By UID.
     pods: HashMap<String, Enrolled>,
     list: List,
-    /// As what pods have enrolled that have been told to end, each with the UID of its pod.
+    /// As what pods have enrolled that have begun to terminate, each with the UID of its pod.
     leaving: HashMap<(ServiceName, Instance), String>,
     /// UIDs, the oldest first.
     ended: VecDeque<String>,
@@ -57,7 +57,7 @@ struct Enrolled {
     is_listed: bool,
     /// It has enrolled since what is stored was asked for.
     is_fresh: bool,
-    /// It has been told to end.
+    /// It has begun to terminate.
     is_leaving: bool,
 }
 
@@ -140,7 +140,7 @@ impl EnrolledPods {
         Some(Ended { pod, claims })
     }
 
-    /// The last to enrol as `claim` is this pod, which has been told to end.
+    /// The last to enrol as `claim` is this pod, which has begun to terminate.
     pub(super) fn withhold(&mut self, claim: &Claim, uid: &str) {
         if self.pods.contains_key(uid) {
             let Claim { service, instance } = claim.clone();
@@ -148,7 +148,7 @@ impl EnrolledPods {
         }
     }
 
-    /// Whether this instance of a service is in a pod that has been told to end.
+    /// Whether this instance of a service is in a pod that has begun to terminate.
     pub(super) fn is_leaving(&self, service: &ServiceName, instance: &Instance) -> bool {
         self.leaving.contains_key(&(service.clone(), instance.clone()))
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_told_to_end_leaves_once_and_ends_later() {
+    fn a_pod_that_terminates_leaves_once_and_ends_later() {
         let mut pods = enrolled(&[1]);
         let expected = Ended { pod: pod(1), claims: vec![claim("a")] };
         assert_eq!(pods.note(&leaving(1)), Step::Leave(expected.clone()));

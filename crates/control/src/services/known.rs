@@ -280,7 +280,7 @@ mod tests {
         assert!(known.per_namespace.is_empty());
     }
 
-    /// The harm: while Services are listed anew, those that come late would be called without the mesh.
+    /// The harm: while Services are listed again, those that come late would be called without the mesh.
     #[test]
     fn what_is_stored_stays_until_all_services_are_known() {
         let stored = ["gone", "same", "changed"].map(|name| Arc::new(service(name, &[8080])));

@@ -30,9 +30,9 @@ const TCP: &str = "TCP";
 pub(super) struct Merged {
     /// Pods of other networks have no sidecar here.
     network: NetworkName,
-    services: Kept<Front>,
-    slices: Kept<Slice>,
-    pods: Kept<PodFacts>,
+    services: Listing<Front>,
+    slices: Listing<Slice>,
+    pods: Listing<PodFacts>,
     /// The names of slices by Service.
     slices_of: BTreeMap<Name, BTreeSet<String>>,
     /// By pod the Services that have it.
@@ -42,19 +42,19 @@ pub(super) struct Merged {
 
 /// Objects of one kind, as far as they are needed.
 #[derive(Debug)]
-struct Kept<T> {
+struct Listing<T> {
     by_name: BTreeMap<Name, T>,
     listed: Option<BTreeSet<Name>>,
     is_complete: bool,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Listing<T> {
     fn default() -> Self {
         Self { by_name: BTreeMap::new(), listed: None, is_complete: false }
     }
 }
 
-impl<T: PartialEq> Kept<T> {
+impl<T: PartialEq> Listing<T> {
     /// Takes an event. Returns each object that has changed, with what it was.
     fn note<K>(
         &mut self,
@@ -134,9 +134,9 @@ impl Merged {
     pub(super) fn of(network: NetworkName) -> Self {
         Self {
             network,
-            services: Kept::default(),
-            slices: Kept::default(),
-            pods: Kept::default(),
+            services: Listing::default(),
+            slices: Listing::default(),
+            pods: Listing::default(),
             slices_of: BTreeMap::new(),
             services_of: BTreeMap::new(),
             is_reported: false,
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(shown(&events), [both]);
         assert_eq!(merged.note_pod(Event::Apply(meshed("b"))), [], "nothing of it has changed");
         assert_eq!(merged.note_pod(Event::Apply(meshed("other"))), []);
-        // The watch of pods begins anew, and a pod has gone meanwhile.
+        // The watch of pods begins again, and a pod has gone meanwhile.
         merged.note_pod(Event::Init);
         merged.note_pod(Event::InitApply(meshed("a")));
         assert_eq!(merged.note_pod(Event::InitDone), []);

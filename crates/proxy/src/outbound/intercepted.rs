@@ -99,7 +99,7 @@ pub(crate) fn leave_unanswered(
     let Some(called) = conns.get_mut(key).and_then(|conn| conn.raw_target.take()) else { return };
     let Called::Address(address) = called.called() else { return };
     // Others that wait for it, and further ones, do not wait any more.
-    let pool = pools::pool(cx, upstreams, &Destination::Service(called.clone()));
+    let pool = pools::pool(cx, upstreams, &Destination::Service(called));
     pool.state.get_or_insert(ServiceState::Unavailable(UnavailableReason::UnknownService));
     for waiting in std::mem::take(&mut pool.waiting_raw) {
         if waiting != key {

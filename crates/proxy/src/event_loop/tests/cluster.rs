@@ -77,7 +77,7 @@ fn a_service_is_called_by_its_address_and_its_pods_prove_their_own_app() {
     assert_eq!(site.counts(), [2, 0, 0, 0, 0, 0]);
 }
 
-/// The harm: whoever holds the address of a pod reads what is meant for a Service.
+/// The harm: one who holds the address of a pod reads what is meant for a Service.
 #[test]
 fn a_pod_that_proves_another_app_gets_nothing() {
     let site = Site::new(AppProtocol::Http, start_app());
@@ -120,7 +120,7 @@ fn an_address_that_is_nothing_of_the_mesh_is_passed_on() {
     in_mesh(&site, AppProtocol::Http, "stock");
     let answer = talk(&mut call(&site), GET, b"\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // What is no address is an address of nothing: a peer that says so leads nobody round in a circle.
+    // What is no address is an address of nothing: a peer that says so leads no caller round in a circle.
     site.caller.send_state(&port(), ServiceState::AddressOf(port()));
     let answer = talk(&mut call(&site), GET, b"}");
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
