@@ -118,6 +118,42 @@ fn a_service_is_called_by_its_name_and_its_pods_see_who_calls() {
     assert_eq!(shop.shell("till", CALLER), "");
 }
 
+/// The commands of a section of the guide, as they stand there.
+fn commands(section: &str) -> Vec<String> {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/kubernetes.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let (_, from) = guide.split_once(&format!("\n## {section}\n")).unwrap();
+    let text = from.split("\n## ").next().unwrap();
+    let blocks = text.split("```sh\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn two_apps_are_taken_into_the_mesh_by_the_commands_of_the_guide() {
+    let rig = need_rig!();
+    let cluster = west(&rig);
+    let level = ("pod-security.kubernetes.io/enforce", "restricted");
+    let shop = Namespace::new(cluster, "shop", &[level]);
+    shop.apply(&deployment("stock", json!({}), server()));
+    ["orders", "other"].iter().for_each(|name| shop.apply(&deployment(name, json!({}), client())));
+    let ports = json!([{"port": 8080}]);
+    let selector = json!({"app": "stock"});
+    shop.apply(&service("stock", "", json!({"selector": selector, "ports": ports})));
+    ["stock", "orders", "other"].iter().for_each(|name| shop.wait_rolled_out(name));
+    let call = "curl -sS -o /dev/null -w '%{http_code}' http://stock:8080/echo";
+    shop.shell_until("orders", call, "200");
+    let [join, policy] = &commands("Two apps, step by step")[..] else { panic!("two blocks") };
+    cluster.shell(join).unwrap();
+    let line = "curl -sS http://stock:8080/headers | grep '^x-tollway-caller: ' || true";
+    shop.shell_until("orders", line, "x-tollway-caller: spiffe://west.tollway/ns/shop/orders");
+    cluster.shell(policy).unwrap();
+    shop.shell_until("orders", call, "200");
+    let captured = json!({"tollway.dev/inject": "true", "tollway.dev/capture": "true"});
+    shop.apply(&deployment("other", captured, client()));
+    shop.wait_rolled_out("other");
+    shop.shell_until("other", call, "403");
+}
+
 #[test]
 fn a_service_goes_by_the_mesh_once_all_its_pods_have_sidecars() {
     let rig = need_rig!();

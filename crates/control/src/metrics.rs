@@ -20,6 +20,7 @@ use crate::neighbours::Neighbours;
 use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
 use crate::resources::ResourceCounts;
+use crate::services::ClusterService;
 
 /// What is read from the catalogue at once.
 struct Census {
@@ -99,6 +100,20 @@ impl ControlFacts {
     }
 }
 
+impl ControlFacts {
+    fn add_services(&self, page: &mut Page) {
+        let (mesh, mixed) = self.hub.read(|catalogue| {
+            let is_whole = |of: &Arc<ClusterService>| of.mixed_ports().is_empty();
+            let (whole, mixed): (Vec<bool>, Vec<bool>) =
+                catalogue.cluster_services().map(is_whole).partition(|is_whole| *is_whole);
+            (whole.len(), mixed.len())
+        });
+        let mut services = page.family(&names::CLUSTER_SERVICES);
+        services.sample(&[("state", "mesh")], mesh);
+        services.sample(&[("state", "mixed")], mixed);
+    }
+}
+
 impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
         let followed = self.hub.followed();
@@ -114,8 +129,7 @@ impl AdminFacts for ControlFacts {
         self.reminders.counts.add_to(page);
         self.neighbours.counts.add_to(page);
         self.add_resources(page);
-        let services = self.hub.read(|catalogue| catalogue.cluster_services().count());
-        page.single(&names::CLUSTER_SERVICES, services);
+        self.add_services(page);
         let credentials = self.credentials.borrow().clone();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());

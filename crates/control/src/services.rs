@@ -100,6 +100,13 @@ impl ClusterService {
             && (self.pods().next().is_none() || self.pods_of(port).any(takes_calls))
     }
 
+    /// Ports that some pod takes and that do not go through the mesh, since another one that is ready does not.
+    pub(crate) fn mixed_ports(&self) -> Vec<u16> {
+        let takes_calls = |(pod, target): (&ServedPod, u16)| pod.app_port == Some(target);
+        let is_mixed = |port: &u16| self.pods_of(*port).any(takes_calls) && !self.is_of_mesh(*port);
+        self.ports.iter().copied().filter(is_mixed).collect()
+    }
+
     /// Bytes that it takes in the store, roughly, and at most.
     pub(crate) fn size(&self) -> usize {
         let pod = |pod: &ServedPod| {
@@ -210,6 +217,9 @@ impl Taking {
                 if std::mem::take(&mut self.is_refused) {
                     info!("the Services of the cluster are stored again");
                 }
+                for step in &steps {
+                    self.report(step);
+                }
                 self.known.written(steps);
                 true
             }
@@ -224,6 +234,57 @@ impl Taking {
     }
 }
 
+impl Taking {
+    /// Logs which ports of a Service leave the mesh, and which are back.
+    fn report(&self, step: &Step) {
+        let Step::Put(service) = step else { return };
+        let ClusterService { namespace, name, .. } = service.as_ref();
+        let before = self.known.stored(namespace, name).map(|of| of.mixed_ports());
+        let (before, now) = (before.unwrap_or_default(), service.mixed_ports());
+        for port in now.iter().filter(|port| !before.contains(port)) {
+            warn!(%namespace, service = %name, port, "calls of a Service do not go through the mesh: a pod that is ready has no sidecar that takes them");
+        }
+        for port in before.iter().filter(|port| !now.contains(port)) {
+            info!(%namespace, service = %name, port, "calls of a Service go through the mesh again, or to no pod with a sidecar");
+        }
+    }
+}
+
 fn key(namespace: &Label, name: &Label) -> bytes::Bytes {
     Key::ClusterService { namespace: namespace.clone(), name: name.clone() }.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_mixed_if_some_of_its_pods_take_calls_and_one_that_is_ready_does_not() {
+        let pod = |is_ready, app_port| ServedPod {
+            address: IpAddr::from([10, 1, 0, 1]),
+            instances: Vec::new(),
+            is_ready,
+            app_port,
+            zone: None,
+        };
+        let mixed = |pods: Vec<ServedPod>| {
+            let label = |text: &str| Label::new(text).unwrap();
+            let target = |port, target| PortTarget { port, target };
+            let targets = vec![target(80, 8080), target(90, 9090)];
+            let service = ClusterService {
+                namespace: label("shop"),
+                name: label("stock"),
+                addresses: Vec::new(),
+                ports: vec![80, 90],
+                groups: vec![PodGroup { targets, pods }],
+            };
+            service.mixed_ports()
+        };
+        let (taken, plain) = (pod(true, Some(8080)), pod(true, None));
+        assert_eq!(mixed(vec![taken.clone()]), []);
+        assert_eq!(mixed(vec![taken.clone(), pod(false, None)]), []);
+        assert_eq!(mixed(vec![taken, plain.clone()]), [80]);
+        assert_eq!(mixed(vec![plain]), []);
+        assert_eq!(mixed(Vec::new()), []);
+    }
 }

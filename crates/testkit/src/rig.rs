@@ -127,6 +127,22 @@ impl Cluster<'_> {
         Ok(printed)
     }
 
+    /// Runs lines of the shell in which `kubectl` is that of this cluster, as far as the first that fails.
+    ///
+    /// # Errors
+    /// With what it printed, if one fails.
+    pub fn shell(&self, lines: &str) -> Result<String> {
+        let kubectl = self.rig.folder.join(format!("kubectl-{}", self.name));
+        let lines = format!("kubectl() {{ {} \"$@\"; }}\n{lines}", kubectl.display());
+        let output = Command::new("sh").args(["-e", "-c", &lines]).output().context("sh")?;
+        let printed = [&*output.stdout, &*output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        if !output.status.success() {
+            bail!("{printed}");
+        }
+        Ok(printed)
+    }
+
     /// The lines that `kubectl` prints, each with when it came, until the iterator is dropped.
     ///
     /// # Errors

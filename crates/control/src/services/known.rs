@@ -147,6 +147,11 @@ impl KnownServices {
         }
     }
 
+    /// A Service as it is stored.
+    pub(crate) fn stored(&self, namespace: &Label, name: &Label) -> Option<&ClusterService> {
+        self.stored.get(&(namespace.clone(), name.clone())).map(Arc::as_ref)
+    }
+
     pub(crate) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }

@@ -223,8 +223,8 @@ metrics! {
             "Changes that joined networks stated and that were held or refused, and streams of theirs that were ended, by reason.";
         CUSTOM_RESOURCES: Gauge "tollway_custom_resources" ["kind", "state"],
             "Custom resources of the Kubernetes cluster, by kind and state: accepted, or refused, of which the status of the resource has the reason.";
-        CLUSTER_SERVICES: Gauge "tollway_cluster_services" [],
-            "Services of the Kubernetes cluster of which some pod takes calls of the mesh.";
+        CLUSTER_SERVICES: Gauge "tollway_cluster_services" ["state"],
+            "Services of the Kubernetes cluster of which some pod takes calls of the mesh, by state: mesh, or mixed, of which a port does not go through the mesh since a pod that is ready does not take its calls.";
         STORE_REVISION: Gauge "tollway_store_revision" [],
             "Revision of the last durable transaction.";
         STORE_COMMIT_DURATION: Histogram "tollway_store_commit_duration_seconds" [],

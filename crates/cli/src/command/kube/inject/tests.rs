@@ -101,14 +101,14 @@ fn documents_are_printed_in_their_order_with_objects_between_them_untouched() {
 #[test]
 fn a_mistake_has_file_line_document_and_object() {
     let text = "kind: A\n---\n\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  \
-                template:\n    metadata:\n      annotations: {tollway.dev/port: none}\n    spec: \
+                template:\n    metadata:\n      annotations: {tollway.dev/port: many}\n    spec: \
                 {containers: [{name: a}]}\n";
     let mut printed = String::new();
     let error = inject_all(text, "a.yaml", "shop", &settings(), &mut printed).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a.yaml:4: document 2: Deployment web: the annotation tollway.dev/port is `none`; write a port \
-         from 1 to 65535"
+        "a.yaml:4: document 2: Deployment web: the annotation tollway.dev/port is `many`; write a port \
+         from 1 to 65535, or `none`"
     );
     let error = inject_all("a: [", "a.yaml", "shop", &settings(), &mut printed).unwrap_err();
     assert!(error.to_string().starts_with("a.yaml:1:"), "{error}");
