@@ -281,10 +281,10 @@ mod tests {
             service.mixed_ports()
         };
         let (taken, plain) = (pod(true, Some(8080)), pod(true, None));
-        assert_eq!(mixed(vec![taken.clone()]), []);
-        assert_eq!(mixed(vec![taken.clone(), pod(false, None)]), []);
+        assert_eq!(mixed(vec![taken.clone()]), [0; 0]);
+        assert_eq!(mixed(vec![taken.clone(), pod(false, None)]), [0; 0]);
         assert_eq!(mixed(vec![taken, plain.clone()]), [80]);
-        assert_eq!(mixed(vec![plain]), []);
-        assert_eq!(mixed(Vec::new()), []);
+        assert_eq!(mixed(vec![plain]), [0; 0]);
+        assert_eq!(mixed(Vec::new()), [0; 0]);
     }
 }
