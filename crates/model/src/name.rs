@@ -212,6 +212,12 @@ impl ServiceName {
         port.parse().map_or(Called::App, |port| Called::Port { service, port })
     }
 
+    /// Whether it is the name of an address.
+    #[must_use]
+    pub fn is_address(&self) -> bool {
+        matches!(self.called(), Called::Address(_))
+    }
+
     /// The service under whose name routes and policies are for what is called: of a port that which has the
     /// name of its Service.
     #[must_use]
@@ -539,6 +545,7 @@ mod tests {
         let address = "[::1]:80".parse().unwrap();
         let name = ServiceName::of_address(address, &home());
         assert_eq!(name.called(), Called::Address(address));
+        assert!(name.is_address() && !port.is_address() && !stock.is_address());
     }
 
     #[test]

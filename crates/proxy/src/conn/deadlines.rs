@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use tollway_model::{Called, ErrorCode, ServiceName};
+use tollway_model::{ErrorCode, ServiceName};
 
 use super::{Connection, Connections, Http2Link, ListenerKind, ReverseSide, Role};
 use crate::conn::ConnKey;
@@ -168,7 +168,7 @@ impl Connections {
                 } else if let Some(code) = relay.refusal.filter(|_| waited > FIRST_BYTES_WITHIN) {
                     cx.metrics.intercepted.silent.add(1);
                     Expired::Refuse(code)
-                } else if dead && conn.raw_target.as_ref().is_some_and(is_address) {
+                } else if dead && conn.raw_target.as_ref().is_some_and(ServiceName::is_address) {
                     Expired::Unanswered
                 } else if idle > timeouts.stream_idle || dead {
                     Expired::Relay(ErrorCode::TimedOut)
@@ -187,10 +187,6 @@ impl Connections {
             }
         }
     }
-}
-
-fn is_address(of: &ServiceName) -> bool {
-    matches!(of.called(), Called::Address(_))
 }
 
 /// How long a peer may take for what it is owed: a slow reader is neither idle nor gone. `None` if

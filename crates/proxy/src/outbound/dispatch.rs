@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::time::Instant;
-use tollway_model::{Called, ServiceName};
+use tollway_model::ServiceName;
 
 use crate::conn::ConnKey;
 use crate::conn::{Connection, Connections, Purpose, Role};
@@ -240,7 +240,7 @@ pub(crate) fn fail_undiscovered(
     for key in late {
         fail::fail(cx, conns, exchanges, key, &error);
     }
-    if destination.service().is_some_and(|of| matches!(of.called(), Called::Address(_))) {
+    if destination.service().is_some_and(ServiceName::is_address) {
         let left = late_raw.into_iter().map(Effect::LeaveUnanswered);
         return left.for_each(|effect| cx.effects.push(effect));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, Called, Instance, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
+    AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
     UnavailableReason,
 };
 use tollway_net::{Key, Slab};
@@ -107,8 +107,7 @@ pub(crate) fn may_be_asked(upstreams: &Upstreams, address: &Destination) -> bool
 
 /// Whether it is an address, of which the control plane says what it stands for.
 fn is_address(destination: &Destination) -> bool {
-    let service = destination.service();
-    service.is_some_and(|of| matches!(of.called(), Called::Address(_)))
+    destination.service().is_some_and(ServiceName::is_address)
 }
 
 /// One destination's connections and what waits for them.
