@@ -232,9 +232,7 @@ impl Taking {
             }
         }
     }
-}
 
-impl Taking {
     /// Logs which ports of a Service leave the mesh, and which are back.
     fn report(&self, step: &Step) {
         let Step::Put(service) = step else { return };

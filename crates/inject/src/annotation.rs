@@ -11,15 +11,16 @@ const DAPRS: &str = "dapr.io/";
 
 pub(crate) const INJECT: &str = "tollway.dev/inject";
 pub(crate) const ENABLED: &str = "dapr.io/enabled";
-pub(crate) const APP: &str = "tollway.dev/app";
+/// The name of the app in the mesh; the injector adds the one that it finds.
+pub const APP: &str = "tollway.dev/app";
 /// The port of the app; the injector adds the one that it finds.
-pub(crate) const PORT: &str = "tollway.dev/port";
+pub const PORT: &str = "tollway.dev/port";
 pub(crate) const PROTOCOL: &str = "tollway.dev/protocol";
 /// The network of the sidecar, which the injector adds.
-pub(crate) const NETWORK: &str = "tollway.dev/network";
+pub const NETWORK: &str = "tollway.dev/network";
 pub(crate) const APP_ID: &str = "dapr.io/app-id";
 /// The mark of a pod that has a sidecar; its value is the version that has added it.
-pub(crate) const INJECTED: &str = "tollway.dev/injected";
+pub const INJECTED: &str = "tollway.dev/injected";
 pub(crate) const CONFIG: &str = "dapr.io/config";
 pub(crate) const CONFIGURATION: &str = "tollway.dev/configuration";
 

@@ -21,7 +21,7 @@ mod settings;
 mod sidecar;
 mod value;
 
-pub use annotation::{ANNOTATIONS, Annotation};
+pub use annotation::{ANNOTATIONS, APP, Annotation, INJECTED, NETWORK, PORT};
 pub use dapr::DaprObjects;
 pub use edit::Operation;
 pub use error::{InjectError, Problem};

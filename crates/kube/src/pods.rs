@@ -6,13 +6,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
+use tollway_inject::{APP, INJECTED};
 
 use crate::Cluster;
 
 /// Pods in one answer of the API server.
 const PAGE: u32 = 500;
-const INJECTED: &str = "tollway.dev/injected";
-const APP: &str = "tollway.dev/app";
 
 /// Pods of one app that have sidecars of one version.
 #[derive(Clone, PartialEq, Eq, Debug)]

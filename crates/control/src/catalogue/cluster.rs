@@ -128,39 +128,33 @@ fn take_out<K: Eq + Hash, V: Ord>(map: &mut HashMap<K, BTreeSet<V>>, key: &K, va
 
 /// What differs for callers between two versions of a Service.
 fn changes(before: Option<&ClusterService>, now: Option<&ClusterService>) -> Vec<Subject> {
-    let both = || [before, now].into_iter().flatten();
     let mut subjects = Vec::new();
     // What serves its ports.
     if before.map(|of| &of.groups) != now.map(|of| &of.groups)
-        && let Some(of) = both().next()
+        && let Some(of) = before.or(now)
     {
         let name = (of.namespace.clone(), of.name.clone());
         subjects.push(Subject::ClusterService(name));
     }
     // What its addresses stand for.
-    let led = |of: Option<&ClusterService>| -> BTreeSet<(IpAddr, u16)> {
-        let led = |of: &ClusterService| {
-            let ports: Vec<u16> =
-                of.ports.iter().copied().filter(|port| of.is_of_mesh(*port)).collect();
-            let addresses = of.addresses.clone();
-            addresses
-                .into_iter()
-                .flat_map(move |address| ports.clone().into_iter().map(move |port| (address, port)))
-                .collect::<Vec<_>>()
-        };
-        of.into_iter().flat_map(led).collect()
-    };
-    let called = |of: Option<&ClusterService>| -> BTreeSet<(IpAddr, u16)> {
-        let pods = of.into_iter().flat_map(ClusterService::pods);
-        pods.filter_map(|pod| Some((pod.address, pod.app_port?))).collect()
-    };
     let mut addresses = BTreeSet::new();
-    for of in [led, called as fn(_) -> _] {
-        let (before, now) = (of(before), of(now));
+    for led in [led_to_ports, led_to_pods] {
+        let [before, now] = [before, now].map(|service| service.map(led).unwrap_or_default());
         addresses.extend(before.symmetric_difference(&now).map(|(address, _)| *address));
     }
     subjects.extend(addresses.into_iter().map(Subject::Address));
     subjects
+}
+
+/// Its own addresses and ports that lead into the mesh.
+fn led_to_ports(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
+    let ports = of.ports.iter().filter(|port| of.is_of_mesh(**port));
+    ports.flat_map(|port| of.addresses.iter().map(|address| (*address, *port))).collect()
+}
+
+/// Addresses and ports of its pods that take calls.
+fn led_to_pods(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
+    of.pods().filter_map(|pod| Some((pod.address, pod.app_port?))).collect()
 }
 
 impl Catalogue {

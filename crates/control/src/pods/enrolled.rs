@@ -136,7 +136,12 @@ impl EnrolledPods {
     /// Forgets a pod that has ended. `None` if it has not enrolled.
     pub(super) fn end(&mut self, uid: &str) -> Option<Ended> {
         let Enrolled { pod, claims, .. } = self.pods.remove(uid)?;
-        self.leaving.retain(|_, of| of != uid);
+        for Claim { service, instance } in &claims {
+            let name = (service.clone(), instance.clone());
+            if self.leaving.get(&name).is_some_and(|of| of == uid) {
+                self.leaving.remove(&name);
+            }
+        }
         Some(Ended { pod, claims })
     }
 

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use tollway_control::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent};
+use tollway_inject::{INJECTED, NETWORK, PORT};
 use tollway_model::{AreaName, Label, NetworkName};
 
 /// Namespace and name.
@@ -16,11 +17,8 @@ type Name = (String, String);
 
 /// With `false`, a Service is called as without a mesh.
 const IN_MESH: &str = "tollway.dev/mesh";
-const INJECTED: &str = "tollway.dev/injected";
-/// The network of a pod's sidecar.
-const NETWORK: &str = "tollway.dev/network";
 /// The port on which the app of a pod takes calls of the mesh: the first that is there.
-const APP_PORT: [&str; 2] = ["tollway.dev/port", "dapr.io/app-port"];
+const APP_PORT: [&str; 2] = [PORT, "dapr.io/app-port"];
 /// The Service that a slice is of.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const TCP: &str = "TCP";
@@ -165,7 +163,7 @@ impl Merged {
                 self.slices_of.entry(of.clone()).or_default().insert(slice);
                 concerned.insert(of);
             }
-            self.note_pods_of(&namespace, before.as_ref());
+            self.forget_pods_of(&namespace, before.as_ref());
         }
         // A pod may have come in another slice of the same Service.
         for (namespace, service) in &concerned {
@@ -177,7 +175,7 @@ impl Merged {
     }
 
     /// Forgets that the pods of a slice are of its Service.
-    fn note_pods_of(&mut self, namespace: &str, before: Option<&Slice>) {
+    fn forget_pods_of(&mut self, namespace: &str, before: Option<&Slice>) {
         let Some(Slice { service, endpoints, .. }) = before else { return };
         for pod in endpoints.iter().filter_map(|of| of.pod.as_ref()) {
             take_out(&mut self.services_of, &(namespace.to_owned(), pod.clone()), service);
