@@ -113,5 +113,9 @@ pub(super) const GROUPS: &[Group] = &[
             "kube/src/join/plan.rs",
         ],
     },
+    Group {
+        decides: "which Services a network takes, and which pods each leads to",
+        files: &["control/src/services/known.rs", "control/src/catalogue/cluster.rs"],
+    },
     Group { decides: "who may open the files of secrets", files: &["net/src/secret_file.rs"] },
 ];
