@@ -142,6 +142,8 @@ impl Bench {
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.build)
             .env("CARGO_INCREMENTAL", "1")
+            // Lines for a debugger take time to build, and no mutant is debugged.
+            .env("CARGO_PROFILE_DEV_DEBUG", "none")
     }
 }
 
