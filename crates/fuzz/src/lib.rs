@@ -49,7 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "frames", run: frames::run },
     // Files of objects: users; written again.
     Target { name: "manifest", run: manifest::run },
-    // Messages of discovery, registry, placement and reminders: every peer; written again.
+    // Messages of discovery, registry, placement, reminders and state: every peer; written again.
     Target { name: "messages", run: messages::run },
     // Names of services and SPIFFE IDs: every peer; written again.
     Target { name: "names", run: names::run },

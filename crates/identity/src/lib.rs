@@ -51,11 +51,12 @@ pub use revocations::Revocations;
 pub use sealed::{SealError, SealingKey};
 pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
-    AnyCertificate, ClientPair, Expected, KeyExchange, Refusal, RootsError, ServerNameRead,
-    ServerNameReader, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
-    UPSTREAM_FAILED_RECORD, app_config, bootstrap_config, bootstrap_config_at, client_config,
-    code_of, control_server_config, explain, outside_provider, public_config, roots_in_file,
-    roots_in_pem, server_config, span, system_roots,
+    AnyCertificate, ClientPair, Expected, FirstRecord, HelloRandom, KeyExchange, Refusal,
+    RootsError, ServerNameRead, ServerNameReader, TICKET_LIFE_LIMIT, TlsError,
+    UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, app_config, bootstrap_config,
+    bootstrap_config_at, client_config, client_hello_bytes, code_of, control_server_config,
+    explain, first_record, outside_provider, public_config, roots_in_file, roots_in_pem,
+    server_config, span, system_roots,
 };
 pub use token::{JoinToken, SecretHash, TokenError};
 

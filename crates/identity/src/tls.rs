@@ -14,6 +14,7 @@ mod app;
 mod bootstrap;
 mod p521;
 mod public;
+mod records;
 mod refusal;
 mod resume;
 mod server_name;
@@ -44,6 +45,7 @@ pub use p521::outside_provider;
 pub use public::{
     ClientPair, RootsError, public_config, roots_in_file, roots_in_pem, system_roots,
 };
+pub use records::{FirstRecord, HelloRandom, client_hello_bytes, first_record};
 pub use refusal::{
     Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of, explain, span,
 };

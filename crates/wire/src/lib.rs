@@ -17,6 +17,7 @@ mod policy;
 mod reminders;
 mod route;
 mod service;
+mod state;
 mod traffic_policy;
 
 pub use egress::{egress, egress_rules};
@@ -33,7 +34,8 @@ pub use limits::{
     REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES, REMINDERS_REQUEST_BYTES,
     RESOURCE_BYTES_PER_NAMESPACE_LIMIT, RESOURCES_PER_NAMESPACE_LIMIT,
     REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
-    SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
+    SERVICES_PER_RESPONSE_LIMIT, STATE_CHANGES, STATE_KEY_BYTES, STATE_VALUE_BYTES,
+    SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
 };
 pub use name::{
     address, addresses, called_name, instance, label, network_name, revocation, revocations,
@@ -55,6 +57,7 @@ pub use service::{
     NetworkState, NetworkUpdate, locality, network_update, probe_secret, probe_secret_bytes,
     protocol, service_routes, service_state, service_traffic, service_update, workload,
 };
+pub use state::{StateWriteError, check_state_write};
 pub use traffic_policy::{locality_rules, own_traffic, traffic_policy};
 
 /// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.

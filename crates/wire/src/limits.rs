@@ -86,3 +86,10 @@ pub const REMINDER_NAME_BYTES: usize = 300;
 
 /// Most data of a reminder, in bytes.
 pub const REMINDER_DATA_BYTES: usize = 64 << 10;
+
+/// Longest key of an app's state, in bytes: with the app's name it is one of the store.
+pub const STATE_KEY_BYTES: usize = 800;
+/// Largest value of an app's state, in bytes.
+pub const STATE_VALUE_BYTES: usize = 1 << 20;
+/// Most changes of an app's state in one request.
+pub const STATE_CHANGES: usize = 1000;

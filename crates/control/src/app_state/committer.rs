@@ -1,7 +1,6 @@
 //! Decides writes of app state: conditions, fences, time to live and limits.
 //! `tollway_store::Sequencer` runs it: it is the only writer of the file.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use tollway_store::{
 use tollway_telemetry::metrics::Gauge;
 use tollway_wire::v1::state_change::Condition;
 use tollway_wire::v1::{StateChange, StateFence, WriteStateRequest};
+use tollway_wire::{STATE_VALUE_BYTES, StateWriteError, check_state_write};
 
 use super::quotas::AppQuotas;
 use super::record::{HEAD_BYTES, Record};
@@ -24,12 +24,6 @@ use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
 const FILE_NAME: &str = "tollway.state";
-/// Longest key of an app, in bytes: with the app's name it is one of the store.
-const STATE_KEY_BYTES: usize = 800;
-/// Largest value, in bytes.
-const STATE_VALUE_BYTES: usize = 1 << 20;
-/// Most changes of one request.
-pub(super) const STATE_CHANGES: usize = 1000;
 /// How often entries that are over are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Entries that are read in one step of counting, listing or sweeping.
@@ -110,7 +104,7 @@ impl Decide for Committer {
         write: Write,
     ) -> Result<(), StateError> {
         let Write { owner, request } = write;
-        check(&request)?;
+        check_state_write(&request)?;
         // An entry has its revision once it is durable, and a condition refers to that revision.
         let is_pending = |change: &StateChange| {
             change.condition.is_some()
@@ -323,34 +317,6 @@ async fn read(
     record.map(Some).ok_or_else(|| StateError::Foreign { key: key.to_owned() })
 }
 
-/// Checks what a request alone can violate.
-fn check(request: &WriteStateRequest) -> Result<(), StateError> {
-    let excess = |what: String, found: usize, limit: usize| {
-        let (found, limit) = (found as u64, limit as u64);
-        Err(StateError::Refused(Refused::Excess { what, found, limit }))
-    };
-    if request.changes.len() > STATE_CHANGES {
-        return excess("the number of changes".to_owned(), request.changes.len(), STATE_CHANGES);
-    }
-    let mut keys = HashSet::new();
-    let fence = request.fence.as_ref().map(|fence| &fence.key);
-    for key in request.changes.iter().map(|change| &change.key).chain(fence) {
-        if key.len() > STATE_KEY_BYTES {
-            return excess("a key in bytes".to_owned(), key.len(), STATE_KEY_BYTES);
-        }
-        if !keys.insert(key) {
-            return Err(StateError::Malformed(format!("it has the key {key} twice")));
-        }
-    }
-    for StateChange { key, value, .. } in &request.changes {
-        let bytes = value.as_ref().map_or(0, Vec::len);
-        if bytes > STATE_VALUE_BYTES {
-            return excess(format!("the value of {key} in bytes"), bytes, STATE_VALUE_BYTES);
-        }
-    }
-    Ok(())
-}
-
 /// Checks the condition of a change; `revision` is that of the present entry, 0 for none.
 fn check_condition(change: &StateChange, revision: u64) -> Result<(), StateError> {
     let holds = match change.condition {
@@ -382,6 +348,17 @@ pub(super) fn size_of(key: &[u8], value: &[u8]) -> usize {
 
 fn expiry(now_unix_ms: u64, ttl_seconds: u32) -> u64 {
     if ttl_seconds == 0 { 0 } else { now_unix_ms + u64::from(ttl_seconds) * 1000 }
+}
+
+impl From<StateWriteError> for StateError {
+    fn from(error: StateWriteError) -> Self {
+        match error {
+            StateWriteError::Excess { what, found, limit } => {
+                Self::Refused(Refused::Excess { what, found, limit })
+            }
+            StateWriteError::KeyTwice(_) => Self::Malformed(error.to_string()),
+        }
+    }
 }
 
 impl From<Full> for Refused {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tollway_store::{KeyRange, Store};
 use tollway_wire::v1::StateChange;
 use tollway_wire::v1::remove_state_request::What;
-use tollway_wire::{label, v1};
+use tollway_wire::{STATE_CHANGES, label, v1};
 use tonic::Status;
 
-use super::committer::{PAGE, STATE_CHANGES, StateError, Write, owner_of, size_of};
+use super::committer::{PAGE, StateError, Write, owner_of, size_of};
 use super::{AppState, Open, failed, quotas};
 use crate::quota::{Delta, Usage, most_first};
 use crate::status::stopping;

@@ -4,9 +4,9 @@
 
 use std::net::SocketAddr;
 
+use tollway_identity::{FirstRecord, first_record};
 use tollway_model::ErrorCode;
 
-use super::records::{FirstRecord, first_record};
 use crate::conn::{ConnKey, Connections, Unproven};
 use crate::cx::{Cx, Effect};
 use crate::protocol::relay;

@@ -12,7 +12,6 @@ mod control_addresses;
 pub(crate) mod greeting;
 mod local_services;
 pub(crate) mod loop_guard;
-mod records;
 mod remote_gateways;
 pub(crate) mod reverse;
 mod rotation;

@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tollway_identity::{
-    GatewayState, ServerNameRead, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
+    GatewayState, HelloRandom, ServerNameRead, UNRECOGNIZED_NAME_RECORD, client_hello_bytes,
+    control_dns_san, gateway_dns_san,
 };
 use tollway_model::{ErrorCode, NetworkName, ServiceName};
 
 use super::Gateway;
-use super::loop_guard::HelloRandom;
-use super::records::client_hello_bytes;
 use super::reverse::held;
 use crate::conn::{ConnKey, Connections, ListenerKind, Relay, RelayedTo, Role, Unproven};
 use crate::cx::Cx;

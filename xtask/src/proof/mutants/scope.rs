@@ -33,6 +33,7 @@ pub(super) const GROUPS: &[Group] = &[
             "identity/src/revocations.rs",
             "identity/src/tls/verify.rs",
             "identity/src/tls/server_name.rs",
+            "identity/src/tls/records.rs",
             "identity/src/renew.rs",
         ],
     },

@@ -1,5 +1,5 @@
-//! TLS records as a gateway reads them, which decrypts nothing: where a ClientHello ends, and whether
-//! what answers it speaks TLS. Pure.
+//! TLS records as a gateway reads them, which decrypts nothing: where a ClientHello ends, what is random
+//! of it, and whether what answers it speaks TLS. Pure.
 
 /// Bytes of a record before its payload; the last two are the payload's length.
 const RECORD_HEAD: usize = 5;
@@ -17,8 +17,37 @@ const ALERT_RECORD: usize = RECORD_HEAD + ALERT_BYTES;
 /// From the length of a ServerHello on: its length, and the version that all of them state.
 const SERVER_HELLO_HEAD: usize = RECORD_HEAD + MESSAGE_HEAD + 2;
 
+/// Type, length and version of the message, and what is random of it.
+const BEFORE_RANDOM: usize = 6;
+const RANDOM: usize = 32;
+
+/// What distinguishes one hello from all others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HelloRandom([u8; RANDOM]);
+
+impl HelloRandom {
+    /// Of a ClientHello as it comes on the wire, over any number of records. `None` if it is not
+    /// there yet.
+    #[must_use]
+    pub fn of(records: &[u8]) -> Option<Self> {
+        let mut message = Vec::with_capacity(BEFORE_RANDOM + RANDOM);
+        let mut rest = records;
+        loop {
+            let (head, payload) = rest.split_at_checked(RECORD_HEAD)?;
+            let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+            let missing = BEFORE_RANDOM + RANDOM - message.len();
+            message.extend(payload.iter().take(length.min(missing)));
+            if let Some(random) = message.get(BEFORE_RANDOM..BEFORE_RANDOM + RANDOM) {
+                return random.try_into().ok().map(Self);
+            }
+            rest = payload.get(length..)?;
+        }
+    }
+}
+
 /// Bytes of a ClientHello with the heads of its records; `None` if it has not come whole.
-pub(super) fn client_hello_bytes(records: &[u8]) -> Option<usize> {
+#[must_use]
+pub fn client_hello_bytes(records: &[u8]) -> Option<usize> {
     let mut message = Vec::with_capacity(MESSAGE_HEAD);
     let (mut payloads, mut at) = (0, 0);
     loop {
@@ -40,7 +69,7 @@ pub(super) fn client_hello_bytes(records: &[u8]) -> Option<usize> {
 
 /// What a callee's first bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FirstRecord {
+pub enum FirstRecord {
     /// More bytes decide.
     Partial,
     ServerHello,
@@ -50,7 +79,8 @@ pub(super) enum FirstRecord {
 }
 
 /// Reads the beginning of a callee's first record.
-pub(super) fn first_record(bytes: &[u8]) -> FirstRecord {
+#[must_use]
+pub fn first_record(bytes: &[u8]) -> FirstRecord {
     let is = |at: usize, expected: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| expected(*byte));
     let length = bytes.get(3..RECORD_HEAD).map(|b| usize::from(u16::from_be_bytes([b[0], b[1]])));
     if !is(1, |major| major == 3) || !is(2, |minor| minor <= 4) {
@@ -152,5 +182,34 @@ mod tests {
         ] {
             assert_eq!(first_record(other), FirstRecord::NotTls, "{other:?}");
         }
+    }
+
+    /// A message that begins as a ClientHello does, in records of `each` bytes.
+    fn records(random: [u8; RANDOM], each: usize) -> Vec<u8> {
+        let message = [&[1, 0, 0, 200, 3, 3][..], &random, &[0; 100]].concat();
+        let of = |piece: &[u8]| {
+            let length = u16::try_from(piece.len()).unwrap().to_be_bytes();
+            [&[22, 3, 1][..], &length, piece].concat()
+        };
+        message.chunks(each).flat_map(of).collect()
+    }
+
+    #[test]
+    fn what_is_random_of_a_hello_is_found_in_any_records() {
+        let random: [u8; RANDOM] = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        for each in [1, 5, 6, 7, 37, 38, 39, 1000] {
+            let bytes = records(random, each);
+            assert_eq!(HelloRandom::of(&bytes), Some(HelloRandom(random)), "records of {each}");
+            let last = 5 * 38_usize.div_ceil(each) + 38;
+            assert!(HelloRandom::of(&bytes[..last]).is_some(), "records of {each}");
+            for end in 0..last {
+                assert_eq!(HelloRandom::of(&bytes[..end]), None, "{end} of records of {each}");
+            }
+        }
+        // Records without content are stepped over, and end where the bytes do.
+        let empty = [22, 3, 1, 0, 0].repeat(1000);
+        assert_eq!(HelloRandom::of(&empty), None);
+        let after_empty = [empty, records(random, 50)].concat();
+        assert_eq!(HelloRandom::of(&after_empty), Some(HelloRandom(random)));
     }
 }
