@@ -2,7 +2,8 @@
 //! not named.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use tollway_control::AdminClient;
 use tollway_testkit::retry_until;
 use tollway_tests::is_former;
 use tollway_tests::line_service::LineService;
-use tollway_tests::mesh::PATIENCE;
 use tollway_tests::mesh::http::{get, runtime};
+use tollway_tests::mesh::{AppProtocol, PATIENCE};
 use tollway_tests::network::authority_of;
 
 use super::evil_peer::{Evil, Script};
@@ -19,7 +20,7 @@ use super::gateway::send_lines;
 use super::world::{Scene, World};
 use super::{Attack, Extent, Found};
 
-pub(crate) const ATTACKS: [Attack; 3] = [
+pub(crate) const ATTACKS: [Attack; 4] = [
     Attack::new("roots that flip", "joined network", |world, extent| {
         change(world, extent, Script::Roots)
     })
@@ -29,7 +30,11 @@ pub(crate) const ATTACKS: [Attack; 3] = [
     })
     .in_scene(Scene::Joined),
     Attack::new("requests for any network", "joined network", unnamed).in_scene(Scene::Joined),
+    Attack::new("a revoked identity", "thief of a key", revoked).in_scene(Scene::Joined),
 ];
+
+/// How soon a revoked identity counts nowhere.
+const REVOKED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Services that east serves, too, and what west's operator has named for each: its own network, which
 /// has `stock` and has no `vault`, and none.
@@ -175,4 +180,66 @@ fn word_of(answer: &str) -> String {
     let code = answer.find("ERR_").map(|at| &answer[at..]);
     let code = code.map(|code| &code[..code.find(|c| !is_of_code(c)).unwrap_or(code.len())]);
     code.or_else(|| answer.split_whitespace().nth(1)).unwrap_or_default().to_owned()
+}
+
+/// A thief of the key of `web` calls in its own network and in a joined one without a pause, by a sidecar
+/// for each, and over a line that stands. The operator revokes the identity again and again.
+fn revoked(world: &mut World, extent: &Extent) -> Found {
+    if is_former() {
+        return Found::new("nothing", "an identity could not be revoked");
+    }
+    let (west, east) = (&world.west, world.east.as_ref().unwrap());
+    let _far = east.app("far", "f", AppProtocol::Http);
+    let _lines = west.app("lines", "l", AppProtocol::Tcp);
+    let thief = west.sidecar("thief", &["--upstream", "0=lines.default"]);
+    let services = ["stock.default", "far.default.east"];
+    let is_answered = |service: &str| {
+        let answer = get(thief.http(), &format!("/v1.0/invoke/{service}/method/echo"));
+        answer.starts_with("HTTP/1.1 200")
+    };
+    let (began, mut rounds, mut calls) = (Instant::now(), 0, 0_u64);
+    let mut longest = [Duration::ZERO; 3];
+    let mut is_ended = true;
+    while rounds == 0 || began.elapsed() < extent.time {
+        services.iter().for_each(|service| thief.until_served(service));
+        let mut line = TcpStream::connect(thief.upstream("lines.default")).unwrap();
+        line.set_read_timeout(Some(PATIENCE)).unwrap();
+        line.write_all(b"x").unwrap();
+        assert_eq!(line.read(&mut [0; 1]).unwrap(), 1, "the line stands");
+        let revoked = Instant::now();
+        west.done(&["identity", "revoke", "thief"], "");
+        let (ended, took) = std::thread::scope(|scope| {
+            let reading = scope.spawn(|| (line.read(&mut [0; 1]), revoked.elapsed()));
+            let mut last = [Duration::ZERO; 2];
+            // Each is called until it has refused for as long as is promised.
+            while last.iter().any(|last| revoked.elapsed() < *last + REVOKED_WITHIN) {
+                for (service, last) in services.iter().zip(&mut last) {
+                    calls += 1;
+                    if is_answered(service) {
+                        *last = revoked.elapsed();
+                    }
+                }
+                if revoked.elapsed() > PATIENCE {
+                    break;
+                }
+            }
+            let (read, at) = reading.join().unwrap();
+            is_ended &= matches!(read, Ok(0) | Err(_)) && at < PATIENCE;
+            (at, last)
+        });
+        for (longest, took) in longest.iter_mut().zip(took.into_iter().chain([ended])) {
+            *longest = took.max(*longest);
+        }
+        west.done(&["identity", "restore", "thief"], "");
+        rounds += 1;
+    }
+    let [own, joined, line] = longest.map(|of| of.as_millis());
+    let got = format!(
+        "at the latest {own} ms after the command it calls nothing in its network, {joined} ms in the \
+         joined one; after {line} ms its line has ended"
+    );
+    let slowest = longest.into_iter().max().unwrap_or_default();
+    Found::new(format!("{calls} calls of two networks and a line, revoked {rounds} times"), got)
+        .promise(is_ended, "its line stands")
+        .promise(slowest <= REVOKED_WITHIN, format!("it counts for {} ms", slowest.as_millis()))
 }

@@ -21,7 +21,7 @@ const TEST: &str = "attacks::everything";
 
 /// What each attack did to commit eaf69ab2 (release build, two shared processors), as the review of
 /// that commit measured it.
-const BEFORE: [(&str, &str); 25] = [
+const BEFORE: [(&str, &str); 26] = [
     (
         "connections of one identity",
         "1,009 connections in 3.9 s, all that a control plane with 1,024 descriptors takes: no workload joins and the operator's commands fail for as long as they stay",
@@ -36,6 +36,7 @@ const BEFORE: [(&str, &str); 25] = [
     ),
     ("a token used again", "good for any number of enrolments until it expired"),
     ("a copied key", "renewed for ever, beside its owner"),
+    ("a revoked identity", "an identity could not be revoked"),
     (
         "another workload's name and address",
         "any address was taken, with the gateway as the way to it; another app's name was refused",
@@ -91,6 +92,175 @@ const BEFORE: [(&str, &str); 25] = [
     (
         "a scan of addresses that do not exist",
         "not tried; by reading: one guest filled the one queue of misses",
+    ),
+];
+
+/// The tests that hold each attack in every run of the tests.
+const HELD: &[(&str, &[&str])] = &[
+    (
+        "connections of one identity",
+        &[
+            "connections_of_one_identity_lock_out_no_network",
+            "connections_of_one_certificate_leave_descriptors_to_others_and_to_the_operator",
+        ],
+    ),
+    (
+        "names that are followed",
+        &[
+            "names_that_one_identity_follows_fill_no_memory",
+            "names_that_many_instances_of_an_app_follow_are_bounded",
+        ],
+    ),
+    (
+        "empty steps of placement",
+        &["empty_steps_of_a_host_wake_no_watcher_and_delay_no_certificate"],
+    ),
+    ("a token used again", &["a_stolen_token_enrols_nothing_once_it_is_spent"]),
+    (
+        "a copied key",
+        &["a_copied_key_that_renews_after_its_owner_is_refused_and_bars_the_instance"],
+    ),
+    (
+        "a revoked identity",
+        &[
+            "a_revoked_identity_calls_nothing_and_is_called_by_nothing_within_seconds",
+            "a_stolen_key_serves_no_caller_once_its_identity_is_revoked",
+        ],
+    ),
+    (
+        "another workload's name and address",
+        &[
+            "a_workload_registers_only_its_own_name",
+            "a_workload_cannot_lead_the_gateway_to_an_address_inside",
+        ],
+    ),
+    (
+        "state of a namespace",
+        &["a_namespace_that_fills_its_state_takes_it_from_no_other_and_the_operator_frees_it"],
+    ),
+    (
+        "connections of another network's workload",
+        &["workloads_of_joined_networks_have_no_connection"],
+    ),
+    (
+        "through the gateway to a stated gateway",
+        &[
+            "a_stranger_gets_through_no_gateway_into_a_joined_network",
+            "a_service_without_tls_is_sent_no_line_of_a_caller",
+        ],
+    ),
+    (
+        "through the gateway to a stated workload",
+        &["a_workload_at_a_service_of_lines_hands_it_no_line_of_a_stranger"],
+    ),
+    (
+        "lines in the logs",
+        &["strangers_do_not_fill_the_log", "a_server_name_writes_no_line_into_the_log"],
+    ),
+    (
+        "reverse connections of others",
+        &[
+            "only_gateways_of_a_joined_network_that_only_dials_out_are_a_way_to_it",
+            "who_breaks_the_protocol_of_reverse_connections_loses_them",
+        ],
+    ),
+    (
+        "another app's actors through a deputy",
+        &[
+            "a_call_that_a_replica_passes_on_is_judged_and_shown_as_its_callers",
+            "no_other_service_is_believed_whose_call_it_passes_on",
+            "only_hosts_of_a_type_are_answered_about_its_reminders",
+        ],
+    ),
+    (
+        "host of another app's type",
+        &[
+            "an_intruder_of_the_namespace_becomes_host_of_no_type_of_another_app",
+            "an_intruder_gets_no_reminders_even_first_after_a_restart",
+        ],
+    ),
+    ("many lives of one instance", &["many_lives_of_one_instance_have_one_share"]),
+    (
+        "a claim after a restart",
+        &["a_claim_after_a_restart_takes_nothing_from_the_host_that_was_granted_it"],
+    ),
+    ("bodies that do not end", &["unfinished_bodies_of_a_caller_keep_no_other_from_an_app"]),
+    ("idle connections at the admin port", &["connections_that_do_nothing_do_not_hold_the_port"]),
+    (
+        "a page of another site",
+        &[
+            "a_page_of_another_site_uses_no_port_of_the_app",
+            "a_page_with_a_name_of_its_own_uses_no_port_of_the_app",
+        ],
+    ),
+    ("roots that flip", &["a_joined_network_that_flips_its_roots_changes_trust_rarely"]),
+    (
+        "services that flap",
+        &["a_joined_network_whose_services_flap_is_stored_a_few_times_a_second"],
+    ),
+    ("requests for any network", &["a_network_cannot_be_called_any"]),
+    (
+        "a clock that jumps by 25 hours",
+        &["a_clock_that_jumps_over_the_end_of_all_certificates_stops_calls_for_seconds_only"],
+    ),
+    ("packets in another guest's name", &["a_host_cannot_send_in_the_name_of_anothers_guest"]),
+    (
+        "a scan of addresses that do not exist",
+        &["a_guest_that_scans_a_network_does_not_take_the_reports_of_others"],
+    ),
+];
+
+/// Harms of the same review that are not measured, likewise.
+const HELD_BY_TESTS_ALONE: &[(&str, &[&str])] = &[
+    (
+        "types and methods that an app does not offer",
+        &[
+            "a_call_of_a_type_that_is_not_hosted_is_refused_before_its_body_is_read",
+            "a_sidecar_looks_up_no_actors_but_those_of_its_own_app",
+        ],
+    ),
+    (
+        "keys of state that look like a fence",
+        &["no_actor_names_a_fence", "no_two_entries_have_one_key"],
+    ),
+    (
+        "names of fields that only the mesh writes",
+        &[
+            "what_an_app_could_take_for_the_meshs_word_does_not_pass",
+            "private_fields_in_a_request_of_an_app_have_no_effect",
+        ],
+    ),
+    ("paths of actors as methods", &["paths_of_actors_are_no_methods_that_a_peer_can_invoke"]),
+    (
+        "paths in odd spellings, against policies and rules of the API",
+        &["several_slashes_and_methods_of_actors_do_not_get_round_a_rule"],
+    ),
+    (
+        "names of policies and instances in refusals",
+        &["a_refused_caller_learns_the_hop_and_the_code_alone"],
+    ),
+    (
+        "a relay that outlives its certificate",
+        &["a_relayed_connection_ends_with_the_certificate_of_its_peer"],
+    ),
+    ("a gateway that calls an app", &["a_part_of_the_mesh_calls_no_app"]),
+    ("bytes to an app of HTTP", &["an_app_of_http_is_reached_by_no_other_protocol"]),
+    (
+        "every method of the control plane, by every kind of caller",
+        &["no_method_answers_a_caller_that_the_table_does_not_name"],
+    ),
+    (
+        "schedules at the ends of numbers",
+        &["schedules_at_the_ends_of_numbers_are_refused_or_read_by_the_next_host"],
+    ),
+    ("random requests to the API", &["no_request_of_odd_parts_breaks_a_process"]),
+    (
+        "control planes that were away for longer than certificates last",
+        &["control_planes_that_were_away_for_longer_than_certificates_last_are_joined_again"],
+    ),
+    (
+        "an answer to a renewal that is lost at any byte",
+        &["a_renewal_whose_answer_is_lost_at_any_byte_locks_no_instance_out"],
     ),
 ];
 
@@ -157,7 +327,18 @@ fn page(record: &Value) -> Result<String> {
         .replace("{{rate}}", &measured["calls_per_second"].to_string())
         .replace("{{facts}}", &facts_text(&record["run"]))
         .replace("{{outcomes}}", &outcomes(&pairs)?)
-        .replace("{{costs}}", &costs(&pairs)))
+        .replace("{{costs}}", &costs(&pairs))
+        .replace("{{held}}", &held()))
+}
+
+/// Which tests hold what.
+fn held() -> String {
+    let mut table = String::from("| harm | tests |\n|---|---|\n");
+    for (harm, tests) in HELD.iter().chain(HELD_BY_TESTS_ALONE) {
+        let tests: Vec<_> = tests.iter().map(|test| format!("`{test}`")).collect();
+        let _ = writeln!(table, "| {harm} | {} |", tests.join(", "));
+    }
+    table.trim_end().to_owned()
 }
 
 /// An attack on the present program, and on the former one where that was measured.
@@ -332,6 +513,23 @@ mod tests {
             assert!(page.contains(shown), "{shown} in {page}");
         }
         assert!(!page.contains("{{"), "{page}");
+    }
+
+    /// A test that is renamed or removed holds nothing.
+    #[test]
+    fn every_attack_is_held_by_tests_that_exist() {
+        let held: Vec<_> = HELD.iter().map(|(attack, _)| *attack).collect();
+        let measured: Vec<_> = BEFORE.iter().map(|(attack, _)| *attack).collect();
+        assert_eq!(held, measured);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let paths = crate::sources::paths(root).unwrap();
+        let is_rust = |path: &&std::path::PathBuf| path.extension().is_some_and(|of| of == "rs");
+        let code = paths.iter().filter(is_rust).map(|path| std::fs::read_to_string(path).unwrap());
+        let code: Vec<String> = code.collect();
+        for test in HELD.iter().chain(HELD_BY_TESTS_ALONE).flat_map(|(_, tests)| *tests) {
+            let named = format!("fn {test}(");
+            assert!(code.iter().any(|text| text.contains(&named)), "{test} is no test");
+        }
     }
 
     #[test]
