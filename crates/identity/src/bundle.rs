@@ -1,11 +1,11 @@
 //! Trust bundles: the roots of each trust domain, and the identities of it that were taken back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustls::pki_types::{CertificateDer, TrustAnchor};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use thiserror::Error;
 use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -13,6 +13,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::authority::system_time;
 use crate::peer::{CERTIFICATE_BYTES_LIMIT, PeerIdentity};
 use crate::revocations::Revocations;
+use crate::tls::verify_either;
 
 /// Most roots of one trust domain. A rotation needs two; the rest is a reserve.
 pub const ROOTS_LIMIT: usize = 8;
@@ -57,13 +58,15 @@ pub enum Distrust {
     Network,
     #[error("its identity was revoked")]
     Revoked,
+    #[error("the root that signed its certificate is trusted no more")]
+    Root,
 }
 
 impl Distrust {
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
-            Self::Network => ErrorCode::ForeignAuthority,
+            Self::Network | Self::Root => ErrorCode::ForeignAuthority,
             Self::Revoked => ErrorCode::IdentityRevoked,
         }
     }
@@ -212,6 +215,35 @@ impl TrustBundles {
     pub fn judge(&self, peer: &PeerIdentity) -> Result<(), Distrust> {
         let bundle = self.get(&peer.spiffe.trust_domain).ok_or(Distrust::Network)?;
         if bundle.revokes(peer) { Err(Distrust::Revoked) } else { Ok(()) }
+    }
+
+    /// The trust domains, of those that are still trusted, of which `former` has a root that these bundles
+    /// have not.
+    #[must_use]
+    pub fn without_roots_of(&self, former: &Self) -> BTreeSet<TrustDomain> {
+        let lacks_one = |present: &&TrustBundle| {
+            let before = former.get(&present.trust_domain);
+            before.is_some_and(|of| of.roots.iter().any(|root| !present.roots.contains(root)))
+        };
+        self.iter().filter(lacks_one).map(|bundle| bundle.trust_domain.clone()).collect()
+    }
+
+    /// Whether the certificates of a peer, leaf first, lead to a root of its trust domain at `now`: for
+    /// connections that were made while there were other roots. It verifies signatures.
+    ///
+    /// # Errors
+    /// [`Distrust`].
+    pub fn judge_chain(
+        &self,
+        peer: &PeerIdentity,
+        certificates: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<(), Distrust> {
+        let bundle = self.get(&peer.spiffe.trust_domain).ok_or(Distrust::Network)?;
+        let (leaf, intermediates) = certificates.split_first().ok_or(Distrust::Root)?;
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(since);
+        verify_either(bundle, leaf, intermediates, now).map_err(|_| Distrust::Root)
     }
 
     /// In order of trust domain.

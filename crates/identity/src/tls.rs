@@ -53,6 +53,7 @@ pub(crate) use refusal::{unwrapped, wrapped};
 pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};
 pub use server_name::{ServerNameRead, ServerNameReader};
+pub(crate) use verify::verify_either;
 use verify::{AnyKnownPeer, ExactPeer, Grace, Requirement};
 
 /// Why a TLS configuration could not be made.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::server::TlsStream;
-use tollway_identity::{Credentials, Distrust, home_control_dns_san};
+use tollway_identity::{CertificateDer, Credentials, Distrust, home_control_dns_san};
 use tollway_model::{ErrorCode, TrustDomain};
 use tollway_telemetry::LogLimiter;
 use tonic::transport::server::Connected;
@@ -39,6 +39,8 @@ pub(crate) type Accepted = Result<Connection, io::Error>;
 /// A connection with its caller.
 pub(crate) struct Connection {
     stream: BoundedStream<Box<TlsStream<TcpStream>>>,
+    /// What the peer has shown, until it is entered.
+    certificates: Vec<CertificateDer<'static>>,
     /// Of a peer with a certificate.
     stay: Option<Stay>,
     peer: Peer,
@@ -196,10 +198,11 @@ async fn admit(
         // No gateway passes this name on.
         let is_direct = name.is_some_and(|name| name.eq_ignore_ascii_case(&home.name));
         let origin = if is_direct { Origin::Direct(from.ip()) } else { Origin::Relayed };
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let admission = Admission::acquire(&caller, &home.trust_domain, from.ip(), limits).await?;
         let stream = BoundedStream::new(stream, admission, limits.clone());
         let peer = Peer { caller, origin, from: from.ip(), backlog: stream.backlog.clone() };
-        Ok(Connection { stream, stay: None, peer })
+        Ok(Connection { stream, certificates, stay: None, peer })
     });
     let ended = permit.evicted().run_until_cancelled(handshake).await;
     let connection = ended.unwrap_or(Err(Refusal::Evicted))?;
@@ -222,7 +225,8 @@ impl Connection {
             return Ok(());
         };
         // Entered first, so that no change of trust falls between the two.
-        self.stay = Some(open_connections.enter(identity.clone()));
+        let certificates = std::mem::take(&mut self.certificates);
+        self.stay = Some(open_connections.enter(identity.clone(), certificates));
         trust.borrow().bundles().judge(identity)
     }
 

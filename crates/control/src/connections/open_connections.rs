@@ -6,10 +6,11 @@ use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tollway_identity::{Credentials, PeerIdentity, TrustBundles};
+use tollway_identity::{CertificateDer, Credentials, Distrust, PeerIdentity, TrustBundles};
 use tracing::warn;
 
 /// Every such connection. The limit of authenticated connections bounds it.
@@ -24,6 +25,8 @@ struct State {
 
 struct Open {
     identity: Arc<PeerIdentity>,
+    /// What its peer has shown, leaf first.
+    certificates: Vec<CertificateDer<'static>>,
     /// Cancelled to end the connection.
     end: CancellationToken,
 }
@@ -49,13 +52,17 @@ impl Drop for Stay {
 }
 
 impl OpenConnections {
-    pub(super) fn enter(self: &Arc<Self>, identity: Arc<PeerIdentity>) -> Stay {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        identity: Arc<PeerIdentity>,
+        certificates: Vec<CertificateDer<'static>>,
+    ) -> Stay {
         let end = CancellationToken::new();
         let ended = Box::pin(end.clone().cancelled_owned());
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        state.open.insert(number, Open { identity, end });
+        state.open.insert(number, Open { identity, certificates, end });
         drop(state);
         Stay { open_connections: self.clone(), number, ended }
     }
@@ -65,11 +72,20 @@ impl OpenConnections {
         self.state().open.values().filter(|open| concerned(&open.identity)).count()
     }
 
-    /// Ends the connections of peers that `trust` does not accept, and logs each peer once.
-    fn end_distrusted(&self, trust: &TrustBundles) {
+    /// Ends the connections of peers that `trust`, which follows `former`, does not accept, and logs each
+    /// peer once.
+    fn end_distrusted(&self, former: &TrustBundles, trust: &TrustBundles) {
+        let without_roots = trust.without_roots_of(former);
+        let judge = |open: &Open| {
+            trust.judge(&open.identity)?;
+            if without_roots.contains(&open.identity.spiffe.trust_domain) {
+                trust.judge_chain(&open.identity, &open.certificates, SystemTime::now())?;
+            }
+            Ok::<_, Distrust>(())
+        };
         let mut ended: HashMap<String, usize> = HashMap::new();
         for open in self.state().open.values() {
-            if let Err(distrust) = trust.judge(&open.identity)
+            if let Err(distrust) = judge(open)
                 && !open.end.is_cancelled()
             {
                 open.end.cancel();
@@ -89,9 +105,11 @@ impl OpenConnections {
         self: Arc<Self>,
         mut credentials: watch::Receiver<Arc<Credentials>>,
     ) {
+        let mut former = credentials.borrow_and_update().clone();
         while credentials.changed().await.is_ok() {
             let present = credentials.borrow_and_update().clone();
-            self.end_distrusted(present.bundles());
+            self.end_distrusted(former.bundles(), present.bundles());
+            former = present;
         }
     }
 

@@ -195,6 +195,17 @@ pub(super) fn verify_chain(
     verify_to_anchors(bundle.anchors(), leaf, intermediates, now, usage)
 }
 
+/// As [`verify_chain`], for a peer that may have been dialled or have dialled.
+pub(crate) fn verify_either(
+    bundle: &TrustBundle,
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    let of = |usage| verify_chain(bundle, leaf, intermediates, now, usage);
+    of(CLIENT_AUTH).or_else(|_| of(SERVER_AUTH))
+}
+
 /// As [`verify_chain`], for a server and given anchors.
 pub(super) fn verify_server_to(
     anchors: &[rustls::pki_types::TrustAnchor<'_>],

@@ -50,7 +50,9 @@ impl Http<Sidecar> {
         conns: &mut Connections,
         credentials: Arc<Credentials>,
     ) {
-        trust::cut_untrusted(cx, conns, &mut self.exchanges, credentials.bundles());
+        let former = self.variant.tls.credentials().bundles().clone();
+        let present = credentials.bundles();
+        trust::cut_untrusted(cx, conns, &mut self.exchanges, &former, present);
         cx.identity = credentials.spiffe_id().to_string();
         self.variant.tls = MeshTls::new(credentials);
         pools::renew_all(cx, conns, &mut self.upstreams);

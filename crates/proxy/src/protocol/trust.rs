@@ -13,18 +13,34 @@ use crate::conn::{ConnKey, Connections, Role, access_log};
 use crate::cx::Cx;
 use crate::exchange::Exchanges;
 
-/// Ends the connections whose peers `bundles` do not accept. Their handshakes would fail now, and
-/// waiting for their certificates to end may take days.
+/// Ends the connections whose peers `bundles`, which follow `former`, do not accept. Their handshakes would
+/// fail now, and waiting for their certificates to end may take days.
 pub(crate) fn cut_untrusted(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
+    former: &TrustBundles,
     bundles: &TrustBundles,
 ) {
+    let without_roots = bundles.without_roots_of(former);
+    let now = (cx.clocks.wall)();
     let mut ended: BTreeMap<String, usize> = BTreeMap::new();
     for key in conns.keys() {
-        let Some(peer) = conns.get(key).and_then(|conn| conn.peer.as_ref()) else { continue };
-        if let Err(distrust) = bundles.judge(peer) {
+        let Some(conn) = conns.get(key) else { continue };
+        let Some(peer) = conn.peer.as_ref() else {
+            // A handshake that goes by the former roots is not over yet.
+            if !without_roots.is_empty() && matches!(conn.role, Role::Accepting) {
+                conns.close(cx, key);
+            }
+            continue;
+        };
+        let mut judged = bundles.judge(peer);
+        if judged.is_ok() && without_roots.contains(&peer.spiffe.trust_domain) {
+            let shown = conn.io.peer();
+            let certificates = shown.as_ref().map_or(&[][..], |peer| peer.certificates);
+            judged = bundles.judge_chain(peer, certificates, now);
+        }
+        if let Err(distrust) = judged {
             let instance = peer.instance.as_ref().map_or("-", Label::as_str);
             let who = format!("{} (instance {instance}): {distrust}", peer.spiffe);
             *ended.entry(who).or_default() += 1;
@@ -55,6 +71,7 @@ fn cut(
             let reason = match distrust {
                 Distrust::Network => "the peer's network is trusted no more",
                 Distrust::Revoked => "the peer's identity was revoked",
+                Distrust::Root => "the root of the peer's certificate is trusted no more",
             };
             http2::on_over(cx, conns, exchanges, key, reason);
         }

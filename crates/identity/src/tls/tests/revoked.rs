@@ -4,7 +4,7 @@ use rustls::{AlertDescription, CertificateError, Error, HandshakeKind};
 use tollway_model::{ErrorCode, Revocation};
 
 use super::world::{H2, World, bundle, label, shake};
-use crate::bundle::{Distrust, TrustBundles};
+use crate::bundle::{Distrust, TrustBundle, TrustBundles};
 use crate::credentials::Credentials;
 use crate::peer::peer_identity;
 use crate::revocations::Revocations;
@@ -105,4 +105,26 @@ fn peers_of_open_connections_are_judged_by_the_present_trust() {
     assert_eq!(revoked.bundles().judge(&peer), Err(Distrust::Revoked));
     let alone = TrustBundles::new(3, [bundle(&world.east)]).unwrap();
     assert_eq!(alone.judge(&peer), Err(Distrust::Network));
+}
+
+#[test]
+fn peers_of_open_connections_are_judged_by_the_roots_that_are_left() {
+    let world = World::new();
+    let orders = world.workload("orders");
+    let peer = peer_identity(orders.chain()).unwrap();
+    let (first, second) = (bundle(&world.west), bundle(&World::new().west));
+    let of = |revision, roots: &[&TrustBundle]| {
+        let roots = roots.iter().flat_map(|of| of.roots()).cloned().collect();
+        let (network, domain) = (first.network().clone(), first.trust_domain().clone());
+        let bundle = TrustBundle::new(network, domain, roots).unwrap();
+        TrustBundles::new(revision, [bundle]).unwrap()
+    };
+    let [both, old, new] = [of(1, &[&first, &second]), of(2, &[&first]), of(3, &[&second])];
+    let now = peer.not_after - std::time::Duration::from_secs(60);
+    for (bundles, judged) in [(&both, Ok(())), (&old, Ok(())), (&new, Err(Distrust::Root))] {
+        assert_eq!(bundles.judge_chain(&peer, orders.chain(), now), judged);
+    }
+    assert_eq!(both.judge_chain(&peer, &[], now), Err(Distrust::Root));
+    let domains = |present: &TrustBundles, former| present.without_roots_of(former).len();
+    assert_eq!((domains(&new, &both), domains(&both, &new), domains(&old, &old)), (1, 0, 0));
 }

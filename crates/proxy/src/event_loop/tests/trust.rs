@@ -101,6 +101,32 @@ fn a_stolen_key_loses_the_connections_it_has_once_its_identity_is_revoked() {
 }
 
 #[test]
+fn a_root_that_is_trusted_no_more_loses_the_connections_that_it_signed() {
+    let pair = Pair::new();
+    let trust_domain = pair.west.trust_domain.clone();
+    let authority = Authority::create(&trust_domain, &label("west"), sim::wall()).unwrap();
+    let next = Network { authority, trust_domain };
+    let stock = service("stock.default.east");
+    let trust = pair.east.credentials(&stock, "s-1", &[]);
+    let trusting = |revision, west: &[&Network]| {
+        let roots = west.iter().map(|of| of.authority.root_der().clone()).collect();
+        let west = TrustBundle::new(label("west"), next.trust_domain.clone(), roots).unwrap();
+        let bundles = trust.bundles().iter().cloned().chain([west]).collect::<Vec<_>>();
+        let bundles = TrustBundles::new(revision, bundles).unwrap();
+        Command::Credentials(Arc::new(trust.with_bundles(bundles).unwrap()))
+    };
+    pair.callee.commands.send(trusting(2, &[&pair.west, &next]));
+    let mut old = pair.dial(b"http/1.1");
+    let caller = next.credentials_for(LIFE, &service("web"), "w-1", &[&pair.east]);
+    let pair = Pair { caller, ..pair };
+    let mut new = pair.dial(b"http/1.1");
+    assert!(is_answered(&mut old) && is_answered(&mut new));
+    pair.callee.commands.send(trusting(3, &[&next]));
+    assert!(!is_answered(&mut old), "it still calls");
+    assert!(is_answered(&mut new), "one of the root that stays does not");
+}
+
+#[test]
 fn a_stolen_key_whose_handshake_is_under_way_is_refused_once_its_identity_is_revoked() {
     let pair = Pair::new();
     let stock = service("stock.default.east");
