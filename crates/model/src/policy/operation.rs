@@ -13,7 +13,7 @@ use super::pattern::{
 enum OperationSegment {
     /// These bytes, in the normal form of a path.
     Is(Box<[u8]>),
-    /// Any one segment: `*` or `{name}`.
+    /// Any one segment: `{name}`.
     Any,
     /// These bytes, and anything where they have `*`.
     Like(Box<[u8]>),
@@ -141,7 +141,6 @@ impl FromStr for OperationPath {
                 .into_iter()
                 .map(|segment| match segment {
                     "**" => Ok(OperationSegment::Several),
-                    "*" => Ok(OperationSegment::Any),
                     _ if segment.contains('*') => {
                         normal_segment(text, segment).map(OperationSegment::Like)
                     }
@@ -203,6 +202,21 @@ mod tests {
             ("/caf\u{e9}*", "/caf%C3%A9s", true),
         ] {
             check(pattern, path, expected, expected);
+        }
+    }
+
+    #[test]
+    fn segments_that_are_not_named_in_full_are_counted() {
+        for (pattern, length, stars) in [
+            ("/", 0, 0),
+            ("/a/b", 2, 0),
+            ("/a/*", 2, 1),
+            ("/a/*/b*/{c}/d/**", 5, 3),
+            ("/a/**/b", 3, 1),
+            ("/**", 0, 0),
+        ] {
+            let path: OperationPath = pattern.parse().unwrap();
+            assert_eq!((path.length(), path.stars()), (length, stars), "{pattern}");
         }
     }
 

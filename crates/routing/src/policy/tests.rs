@@ -426,7 +426,7 @@ fn in_shadow(policy: &Arc<Policy>) -> Arc<Policy> {
 fn a_policy_in_shadow_mode_changes_nothing_and_shows_what_it_would() {
     let open = policy("open", None, &["any DELETE any"]);
     let closed = policy("closed", Some(&["web GET /a/**"]), &["any any /secret/**"]);
-    let view = view(&[open, in_shadow(&closed)], WEB);
+    let view = view(&[open.clone(), in_shadow(&closed)], WEB);
     let shadow = |request: &str| {
         let (method, target) = request.split_once(' ').unwrap();
         let refusal = view.shadow_refusal(method.as_bytes(), target.as_bytes());
@@ -444,6 +444,7 @@ fn a_policy_in_shadow_mode_changes_nothing_and_shows_what_it_would() {
     assert_eq!(view.decide_connection().unwrap_err().policy.name.as_str(), "open");
     let alone = PolicySet::new(stock(), [in_shadow(&closed)]);
     assert!(alone.has_shadow() && !alone.is_empty());
+    assert!(!PolicySet::new(stock(), [open]).has_shadow());
     let who = Who::new(WEB);
     let view = alone.view(who.caller());
     assert_eq!(view.decide_connection(), Ok(()));
