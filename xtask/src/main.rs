@@ -79,7 +79,7 @@ enum Command {
         /// Less of it, to see that it works: it concludes nothing and writes nothing.
         #[arg(long, requires = "name")]
         quick: bool,
-        /// A former build of `tollway` to measure as well, for `attacks`.
+        /// A former build of `tollway` to measure as well, for `attacks`, or beside, for `speed`.
         #[arg(long, requires = "name", value_name = "PROGRAM")]
         before: Option<PathBuf>,
     },

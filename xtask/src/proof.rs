@@ -47,7 +47,7 @@ pub(crate) enum Extent {
 /// What of a proof is run.
 pub(crate) struct Wanted<'a> {
     pub(crate) extent: Extent,
-    /// A former program to measure as well, for the proof `attacks`.
+    /// A former program to measure as well, for the proofs `attacks` and `speed`.
     pub(crate) before: Option<&'a Path>,
 }
 
@@ -57,8 +57,9 @@ impl Wanted<'_> {
     }
 }
 
-/// The one proof that a former program can be measured in.
+/// The proofs that a former program can be measured in.
 const ATTACKS: &str = "attacks";
+const SPEED: &str = "speed";
 
 const PROOFS: &[Proof] = &[
     Proof {
@@ -93,9 +94,9 @@ const PROOFS: &[Proof] = &[
         may_be_quick: true,
     },
     Proof {
-        name: "speed",
+        name: SPEED,
         about: "the data plane beside other proxies; writes docs/performance.md (80 minutes)",
-        run: |workspace, wanted| speed::run(workspace, wanted.extent),
+        run: speed::run,
         may_be_quick: true,
     },
     Proof {
@@ -168,8 +169,11 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, wanted: &Wanted<'_>
     if wanted.is_quick() && !proof.may_be_quick {
         bail!("`{}` has no quick form; leave --quick out", proof.name);
     }
-    if wanted.before.is_some() && (name != ATTACKS || wanted.is_quick()) {
-        bail!("only a whole `{ATTACKS}` measures a former program; leave --before out");
+    let takes_former = name == SPEED || (name == ATTACKS && !wanted.is_quick());
+    if wanted.before.is_some() && !takes_former {
+        bail!(
+            "only `{SPEED}` and a whole `{ATTACKS}` measure a former program; leave --before out"
+        );
     }
     (proof.run)(workspace, wanted)
 }

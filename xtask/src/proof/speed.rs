@@ -3,6 +3,7 @@
 //! in `speed/`; one that fails loses its own rows only, and is named at the end.
 
 mod compare;
+mod former;
 mod memory;
 mod page;
 mod parts;
@@ -21,7 +22,7 @@ use self::compare::{Answer, OTHERS, answers, block_of, median, name_of, row_of};
 use self::memory::{Weight, weights};
 use self::parts::Records;
 use self::questions::Figure;
-use super::{Extent, facts, publish};
+use super::{Extent, Wanted, facts, publish};
 use crate::process;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -30,9 +31,13 @@ const PAGE: &str = "docs/performance.md";
 const RECORD: &str = "docs/records/speed.json";
 const HISTORY: &str = "perf-history/history.jsonl";
 
-pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
+pub(super) fn run(workspace: &Workspace, wanted: &Wanted<'_>) -> Result<()> {
+    let extent = wanted.extent;
     tools::install_for_proof(workspace);
     process::run(process::cargo().args(["build", "--release", "-p", "tollway"]))?;
+    if let Some(before) = wanted.before {
+        return former::run(workspace, before, extent);
+    }
     let root = &workspace.root;
     let records = Records::run(root, &workspace.target, extent)?;
     let answers = answers(&records);

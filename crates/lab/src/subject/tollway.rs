@@ -11,6 +11,8 @@ mod front;
 mod haproxy_gateway;
 mod mesh;
 
+use std::path::PathBuf;
+
 use tollway_record::record::{Protocol, Tls};
 
 use super::{Availability, HOME, Leg, Listener, StartedSubject, Subject, SubjectKind, Variant};
@@ -44,8 +46,12 @@ const VARIANTS: &[Variant] = &[
     Variant::known("mesh-4", "and four connections at most from sidecar to sidecar"),
     Variant::known("mesh-16", "and sixteen connections at most from sidecar to sidecar"),
     Variant::known("steered", "and a route, an outlier rule and a rate limit for the service"),
+    Variant::known("former", "and sidecars of the program that TOLLWAY_FORMER_PROGRAM names"),
     Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
+
+/// Names another build of this program.
+const FORMER: &str = "TOLLWAY_FORMER_PROGRAM";
 
 /// What a variant's sidecars do besides their work, or otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -120,7 +126,9 @@ impl SubjectKind for Tollway {
             _ => Crossing::Gateway,
         };
         let is_alone = variant.name == "one-sidecar";
-        Box::new(Mesh { variant: variant.clone(), duties, crossing, is_alone })
+        let former =
+            (variant.name == "former").then(|| std::env::var_os(FORMER).map(PathBuf::from));
+        Box::new(Mesh { variant: variant.clone(), duties, crossing, is_alone, former })
     }
 }
 
@@ -131,6 +139,8 @@ pub(super) struct Mesh {
     pub(super) crossing: Crossing,
     /// Whether the caller uses the app's own sidecar.
     pub(super) is_alone: bool,
+    /// Whether its sidecars are of another program, and which that is.
+    pub(super) former: Option<Option<PathBuf>>,
 }
 
 impl Mesh {
@@ -154,6 +164,9 @@ impl Subject for Mesh {
     fn carries(&self, leg: &Leg) -> Result<(), String> {
         if leg.tls != Tls::Plain {
             return Err("apps call their own sidecar in plain text on loopback".to_owned());
+        }
+        if self.former == Some(None) {
+            return Err(format!("{FORMER} has to name the former program"));
         }
         if self.is_alone && leg.network != HOME {
             return Err("caller and app share a sidecar, so they are in one network".to_owned());

@@ -165,11 +165,11 @@ impl Part {
     }
 }
 
-fn program(target: &Path) -> PathBuf {
+pub(super) fn program(target: &Path) -> PathBuf {
     target.join("release/tollway")
 }
 
-fn read(made: &Path) -> Result<Record> {
+pub(super) fn read(made: &Path) -> Result<Record> {
     let text = std::fs::read_to_string(made)
         .with_context(|| format!("could not read {}", made.display()))?;
     Ok(Record::from_json(&text)?)

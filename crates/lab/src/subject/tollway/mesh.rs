@@ -10,7 +10,8 @@ use tollway_record::record::{Protocol, Tls};
 
 use super::{Crossing, Mesh, haproxy_gateway};
 use crate::commands::{
-    self, CONTROL_PORT, GATEWAY_PORT, GRPC_PORT, HTTP_PORT, INBOUND_PORT, Sidecar, TokenRole,
+    self, CONTROL_PORT, Commands, GATEWAY_PORT, GRPC_PORT, HTTP_PORT, INBOUND_PORT, Sidecar,
+    TokenRole,
 };
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
@@ -246,7 +247,10 @@ impl<'a> Start<'a> {
             self.started.processes.push(name);
             return Ok(());
         }
-        let mut spec = ground.commands().sidecar(ground.network(network), &sidecar);
+        let former = self.mesh.former.iter().flatten().next();
+        let former = former.map(|program| Commands { program: program.clone() });
+        let commands = former.as_ref().unwrap_or(ground.commands());
+        let mut spec = commands.sidecar(ground.network(network), &sidecar);
         if let Some(ratio) = self.mesh.duties.trace_ratio {
             let collector = ground.sink(network)?;
             let endpoint = format!("http://{collector}/status/200");
