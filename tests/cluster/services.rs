@@ -118,6 +118,63 @@ fn a_service_is_called_by_its_name_and_its_pods_see_who_calls() {
     assert_eq!(shop.shell("till", CALLER), "");
 }
 
+/// A server at 8080, and three others in containers beside it.
+#[test]
+fn every_port_of_a_pod_to_which_a_service_leads_is_called_by_the_mesh() {
+    let rig = need_rig!();
+    let shop = Namespace::new(west(&rig), "ports-services", &[("tollway.dev/inject", "true")]);
+    let mut stock = member("stock", "stock", in_mesh());
+    for port in [8081, 8082, 8083] {
+        let mut beside = stock["spec"]["template"]["spec"]["containers"][0].clone();
+        beside["name"] = json!(format!("at-{port}"));
+        beside["args"] = json!(["echo", format!("--http=0.0.0.0:{port}")]);
+        stock["spec"]["template"]["spec"]["containers"].as_array_mut().unwrap().push(beside);
+    }
+    shop.apply(&stock);
+    let ports = json!([
+        {"name": "web", "port": 80, "targetPort": 8080},
+        {"name": "http-admin", "port": 81, "targetPort": 8081},
+        {"name": "db", "port": 82, "targetPort": 8082},
+        {"name": "api", "port": 83, "targetPort": 8083, "appProtocol": "kubernetes.io/h2c"},
+    ]);
+    shop.apply(&service("stock", "stock", json!({"ports": ports})));
+    shop.apply(&deployment("till", json!({"tollway.dev/capture": "true"}), client()));
+    ["stock", "till"].iter().for_each(|name| shop.wait_rolled_out(name));
+    let seen = caller_in("ports-services");
+    for port in ["80", "81", "83"] {
+        let line = CALLER.replace("http://stock/", &format!("http://stock:{port}/"));
+        shop.shell_until("till", &line, &seen);
+    }
+    // What the Service calls nothing of HTTP are bytes: nobody adds the caller to them.
+    let line = "curl -sS -o /dev/null -w '%{http_code}' http://stock:82/echo";
+    shop.shell_until("till", line, "200");
+    assert_eq!(shop.shell("till", &CALLER.replace("http://stock/", "http://stock:82/")), "");
+    // A policy of the app is for all its ports.
+    let policy = json!({
+        "apiVersion": "tollway.dev/v1", "kind": "Policy", "metadata": {"name": "closed"},
+        "spec": {"target": {"app": "stock"}, "allow": []},
+    });
+    shop.apply(&policy);
+    let wait = ["wait", "--for=condition=Applied", "--timeout=30s", "policies.tollway.dev/closed"];
+    shop.kubectl(&wait);
+    for (port, code) in [("80", "403"), ("81", "403"), ("83", "403"), ("82", "000")] {
+        let line = format!(
+            "curl -sS -o /dev/null -w '%{{http_code}}' http://stock:{port}/echo 2> /dev/null || true"
+        );
+        assert_eq!(shop.shell("till", &line), code, "port {port}");
+    }
+    // A port of the pod itself, and one to which no Service leads, which is called as without a mesh.
+    shop.kubectl(&["delete", "policies.tollway.dev/closed"]);
+    let path = "--output=jsonpath={.items[0].status.podIP}";
+    let pod = shop.kubectl(&["get", "pods", "--selector=app=stock", path]);
+    let line = CALLER.replace("http://stock/", &format!("http://{pod}:8081/"));
+    shop.shell_until("till", &line, &seen);
+    // A Service that leads elsewhere from now on.
+    let moved = json!([{"name": "http", "port": 81, "targetPort": 8082}]);
+    shop.apply(&service("stock", "stock", json!({"ports": moved})));
+    shop.shell_until("till", &CALLER.replace("http://stock/", "http://stock:81/"), &seen);
+}
+
 /// The commands of a section of the guide, as they stand there.
 fn commands(section: &str) -> Vec<String> {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/kubernetes.md");

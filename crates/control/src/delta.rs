@@ -44,6 +44,7 @@ pub(crate) fn plan(catalogue: &Catalogue, known: Option<Revision>) -> Delta {
             | Subject::Objects(_)
             | Subject::ClusterService(_)
             | Subject::Address(_)
+            | Subject::Ports(_)
             | Subject::Cluster => {}
         }
     }

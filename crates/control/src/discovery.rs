@@ -257,8 +257,10 @@ async fn push_subscriptions(
     let mut any = false;
     loop {
         let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
-        let has_own =
-            updates.policies.is_some() || updates.traffic.is_some() || updates.egress.is_some();
+        let has_own = updates.policies.is_some()
+            || updates.traffic.is_some()
+            || updates.egress.is_some()
+            || updates.ports.is_some();
         if has_own {
             let is_all = updates.services.is_empty() && trust.is_none();
             if is_all {
@@ -269,6 +271,7 @@ async fn push_subscriptions(
                 policies: updates.policies.as_deref().map(policies_message),
                 traffic: updates.traffic.as_ref().map(Into::into),
                 egress: updates.egress,
+                ports: updates.ports.as_deref().map(Into::into),
                 ..Default::default()
             };
             outbox.send(response).await?;
@@ -349,6 +352,7 @@ async fn push_network(
                 policies: None,
                 traffic: None,
                 egress: None,
+                ports: None,
             };
             first = false;
             outbox.send(response).await?;
@@ -431,6 +435,7 @@ mod tests {
             address: Some(v1::Address { ip: vec![0xff; 16], port: u32::from(u16::MAX) }),
             locality: 256,
             app: "a".repeat(63),
+            port: u32::from(u16::MAX),
         };
         let name = || "n".repeat(63);
         let service = v1::ServiceName { app: name(), namespace: name(), network: name() };

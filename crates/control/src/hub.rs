@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     ANY_NETWORK, Called, Egress, Instance, Label, NetworkName, ObjectScope, PolicyScope, Revision,
-    RouteScope, ServiceName, ServiceUpdate,
+    RouteScope, ServedPort, ServiceName, ServiceUpdate,
 };
 use tollway_wire::{SUBSCRIPTIONS_PER_STREAM_LIMIT, v1};
 
@@ -48,6 +48,8 @@ struct Inner {
     interest: HashMap<Arc<ServiceName>, HashSet<u64>>,
     /// Of these the names of ports and addresses of the Kubernetes cluster.
     in_cluster: HashMap<InCluster, HashSet<Arc<ServiceName>>>,
+    /// The streams of sidecars, by namespace and instance.
+    sidecars: HashMap<(Label, Instance), HashSet<u64>>,
     next_watcher: u64,
     /// In the place of a network in the names of services that are called in any.
     any: NetworkName,
@@ -77,6 +79,9 @@ struct Sidecar {
     policies: Option<Vec<Arc<Stored>>>,
     traffic: Option<TrafficParts>,
     egress: Option<Vec<Arc<Egress>>>,
+    /// Services may lead to other ports since the watcher last read.
+    ports_dirty: bool,
+    ports: Option<Vec<ServedPort>>,
 }
 
 impl Sidecar {
@@ -88,7 +93,14 @@ impl Sidecar {
             policies: None,
             traffic: None,
             egress: None,
+            ports_dirty: true,
+            ports: None,
         }
+    }
+
+    /// The pod that it is in, as Services have it.
+    fn pod(&self) -> (Label, Instance) {
+        (self.service.namespace.clone(), self.instance.clone())
     }
 
     /// Where the callers are whose sidecar it is.
@@ -131,6 +143,16 @@ impl Sidecar {
         self.egress = Some(present);
         Some(rules)
     }
+
+    /// The ports of its app that Services lead to, if they are others than those that it was sent.
+    fn changed_ports(&mut self, catalogue: &Catalogue) -> Option<Vec<ServedPort>> {
+        let present = catalogue.served_ports(&self.pod());
+        if self.ports.as_ref() == Some(&present) {
+            return None;
+        }
+        self.ports = Some(present.clone());
+        Some(present)
+    }
 }
 
 /// One stream's place in the hub; leaves it when dropped.
@@ -154,6 +176,8 @@ pub(crate) struct Updates {
     pub(crate) traffic: Option<TrafficParts>,
     /// What the app of that service may call out of the mesh, likewise.
     pub(crate) egress: Option<v1::EgressRules>,
+    /// The ports of that app that Services of a cluster lead to, likewise.
+    pub(crate) ports: Option<Vec<ServedPort>>,
     /// More services changed than were requested; read again.
     pub(crate) more: bool,
 }
@@ -183,6 +207,7 @@ impl Hub {
             watchers: HashMap::new(),
             interest: HashMap::new(),
             in_cluster: HashMap::new(),
+            sidecars: HashMap::new(),
             next_watcher: 0,
             any: NetworkName::new(ANY_NETWORK).expect("it is a label"),
         };
@@ -281,6 +306,9 @@ impl Hub {
         let id = inner.next_watcher;
         inner.next_watcher += 1;
         let wake = Arc::new(Notify::new());
+        if let Some(sidecar) = &sidecar {
+            inner.sidecars.entry(sidecar.pod()).or_default().insert(id);
+        }
         let waiting = Waiting {
             wake: wake.clone(),
             dirty: HashSet::new(),
@@ -447,8 +475,13 @@ impl Inner {
                     self.mark_in_cluster(&InCluster::Service(of.clone()));
                 }
                 Subject::Address(ip) => self.mark_in_cluster(&InCluster::Address(*ip)),
+                Subject::Ports(pod) => {
+                    let ids = self.sidecars.get(pod).into_iter().flatten().copied();
+                    self.mark_ports(ids.collect());
+                }
                 Subject::Cluster => {
                     self.mark_services_where(|name| name.called() != Called::App);
+                    self.mark_ports(self.watchers.keys().copied().collect());
                 }
                 Subject::Network(network) => {
                     self.mark_services_where(|name| {
@@ -483,6 +516,15 @@ impl Inner {
         let names = self.in_cluster.get(part).into_iter().flatten();
         let names: Vec<_> = names.cloned().collect();
         names.iter().for_each(|name| self.mark_service(name));
+    }
+
+    fn mark_ports(&mut self, watchers: Vec<u64>) {
+        for id in watchers {
+            if let Some(Waiting { sidecar: Some(sidecar), wake, .. }) = self.watchers.get_mut(&id) {
+                sidecar.ports_dirty = true;
+                wake.notify_one();
+            }
+        }
     }
 
     fn mark_policies(&mut self, scope: &PolicyScope) {
@@ -642,8 +684,14 @@ impl Watcher {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, .. } = &mut *inner;
         let mut services = Vec::new();
-        let (mut policies, mut traffic, mut egress, mut more) = (None, None, None, false);
+        let (mut policies, mut traffic, mut egress) = (None, None, None);
+        let (mut ports, mut more) = (None, false);
         if let Some(waiting) = watchers.get_mut(&self.id) {
+            if let Some(sidecar) = &mut waiting.sidecar
+                && std::mem::take(&mut sidecar.ports_dirty)
+            {
+                ports = sidecar.changed_ports(catalogue);
+            }
             if let Some(sidecar) = &mut waiting.sidecar
                 && std::mem::take(&mut sidecar.policies_dirty)
             {
@@ -662,7 +710,7 @@ impl Watcher {
                 waiting.dirty.shrink_to_fit();
             }
         }
-        Updates { revision: catalogue.revision(), services, policies, traffic, egress, more }
+        Updates { revision: catalogue.revision(), services, policies, traffic, egress, ports, more }
     }
 
     /// The stream has applied everything up to `revision`.
@@ -679,6 +727,14 @@ impl Drop for Watcher {
         let mut inner = self.hub.lock();
         let Some(waiting) = inner.watchers.remove(&self.id) else { return };
         waiting.subscribed.iter().for_each(|name| inner.forget_interest(self.id, name));
+        if let Some(pod) = waiting.sidecar.as_ref().map(Sidecar::pod)
+            && let Some(ids) = inner.sidecars.get_mut(&pod)
+        {
+            ids.remove(&self.id);
+            if ids.is_empty() {
+                inner.sidecars.remove(&pod);
+            }
+        }
         // One that has gone is waited for only as long as its workload is registered.
         self.hub.acknowledged.notify_waiters();
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
-use tollway_model::{AreaName, Instance, Label, NetworkName};
+use tollway_model::{AppProtocol, AreaName, Instance, Label, NetworkName};
 use tollway_store::{Store, Transaction};
 use tracing::{info, warn};
 
@@ -60,6 +60,8 @@ pub struct PortTarget {
     pub port: u16,
     /// The port of the pod.
     pub target: u16,
+    /// What the pod speaks there, as far as the Service states it; bytes otherwise.
+    pub protocol: AppProtocol,
 }
 
 /// A pod of a Service.
@@ -76,24 +78,37 @@ pub struct ServedPod {
     pub zone: Option<AreaName>,
 }
 
+impl ServedPod {
+    /// Whether its sidecar takes calls of the mesh: for the port of its app, and for those that Services lead
+    /// to.
+    pub(crate) fn takes_calls(&self) -> bool {
+        self.app_port.is_some()
+    }
+}
+
 impl ClusterService {
     pub(crate) fn pods(&self) -> impl Iterator<Item = &ServedPod> {
         self.groups.iter().flat_map(|group| &group.pods)
     }
 
     /// Pods to which a port leads, each with the port of the pod.
-    pub(crate) fn pods_of(&self, port: u16) -> impl Iterator<Item = (&ServedPod, u16)> {
+    pub(crate) fn pods_of(&self, port: u16) -> impl Iterator<Item = (&ServedPod, PortTarget)> {
         self.groups.iter().flat_map(move |group| {
             let target = group.targets.iter().find(|of| of.port == port);
-            target.into_iter().flat_map(|of| group.pods.iter().map(move |pod| (pod, of.target)))
+            target.into_iter().flat_map(|of| group.pods.iter().map(move |pod| (pod, *of)))
         })
+    }
+
+    /// Pods with the ports of theirs that it leads to.
+    pub(crate) fn pods_with_targets(&self) -> impl Iterator<Item = (&ServedPod, &[PortTarget])> {
+        self.groups.iter().flat_map(|group| group.pods.iter().map(|pod| (pod, &group.targets[..])))
     }
 
     /// Whether calls of a port go through the mesh: every pod that is ready takes them there. Until all pods
     /// have sidecars callers reach all of them as without the mesh, and not a few with the load of all.
     /// Where none is ready, some pod has to take them, or there is no pod at all: one that comes will.
     pub(crate) fn is_of_mesh(&self, port: u16) -> bool {
-        let takes_calls = |(pod, target): (&ServedPod, u16)| pod.app_port == Some(target);
+        let takes_calls = |(pod, _): (&ServedPod, PortTarget)| pod.takes_calls();
         let mut ready = self.pods_of(port).filter(|(pod, _)| pod.is_ready);
         self.ports.contains(&port)
             && ready.all(takes_calls)
@@ -102,7 +117,7 @@ impl ClusterService {
 
     /// Ports that some pod takes and that do not go through the mesh, since another one that is ready does not.
     pub(crate) fn mixed_ports(&self) -> Vec<u16> {
-        let takes_calls = |(pod, target): (&ServedPod, u16)| pod.app_port == Some(target);
+        let takes_calls = |(pod, _): (&ServedPod, PortTarget)| pod.takes_calls();
         let is_mixed = |port: &u16| self.pods_of(*port).any(takes_calls) && !self.is_of_mesh(*port);
         self.ports.iter().copied().filter(is_mixed).collect()
     }
@@ -114,7 +129,7 @@ impl ClusterService {
             32 + names + pod.zone.as_ref().map_or(0, |zone| zone.to_string().len() + 2)
         };
         let pods = self.pods().map(pod).sum::<usize>();
-        let targets = self.groups.iter().map(|group| 4 + 12 * group.targets.len()).sum::<usize>();
+        let targets = self.groups.iter().map(|group| 4 + 14 * group.targets.len()).sum::<usize>();
         pods + targets + 18 * self.addresses.len() + 4 * self.ports.len()
     }
 }
@@ -267,7 +282,7 @@ mod tests {
         };
         let mixed = |pods: Vec<ServedPod>| {
             let label = |text: &str| Label::new(text).unwrap();
-            let target = |port, target| PortTarget { port, target };
+            let target = |port, target| PortTarget { port, target, protocol: AppProtocol::Tcp };
             let targets = vec![target(80, 8080), target(90, 9090)];
             let service = ClusterService {
                 namespace: label("shop"),
@@ -281,7 +296,7 @@ mod tests {
         let (taken, plain) = (pod(true, Some(8080)), pod(true, None));
         assert_eq!(mixed(vec![taken.clone()]), [0; 0]);
         assert_eq!(mixed(vec![taken.clone(), pod(false, None)]), [0; 0]);
-        assert_eq!(mixed(vec![taken, plain.clone()]), [80]);
+        assert_eq!(mixed(vec![taken, plain.clone()]), [80, 90]);
         assert_eq!(mixed(vec![plain]), [0; 0]);
         assert_eq!(mixed(Vec::new()), [0; 0]);
     }

@@ -161,6 +161,9 @@ pub(crate) struct PortTarget {
     pub(crate) port: u32,
     #[prost(uint32, tag = "2")]
     pub(crate) target: u32,
+    /// As `tollway.v1.AppProtocol`.
+    #[prost(int32, tag = "3")]
+    pub(crate) protocol: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -54,8 +54,8 @@ pub use probe_secret::ProbeSecret;
 pub use revocation::Revocation;
 pub use route::{Route, RouteScope};
 pub use service::{
-    AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
-    Unready, Workload,
+    AppProtocol, Endpoint, Remote, Revision, ServedPort, ServiceState, ServiceUpdate,
+    UnavailableReason, Unready, Workload,
 };
 pub use text::decode_text;
 pub use trace::{SpanId, TraceContext, TraceId};

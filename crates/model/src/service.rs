@@ -22,7 +22,7 @@ impl fmt::Display for Revision {
 }
 
 /// The protocol of an app's port, as its owner declares it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
@@ -87,13 +87,22 @@ pub struct Endpoint {
     /// Whose identity it has, where that is not the app of the service's name: pods of a Service of a
     /// Kubernetes cluster are of any app of its namespace.
     pub app: Option<AppId>,
+    /// Which port of its app is called, where that is not the one that its sidecar is set to.
+    pub port: Option<u16>,
+}
+
+/// A port of an app beside the one that its sidecar is set to: Services of a Kubernetes cluster lead to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ServedPort {
+    pub port: u16,
+    pub protocol: AppProtocol,
 }
 
 impl Endpoint {
     /// An endpoint of the service's own app, of which no zone or region is stated.
     #[must_use]
     pub fn new(instance: Instance, address: SocketAddr) -> Self {
-        Self { instance, address, locality: Locality::default(), app: None }
+        Self { instance, address, locality: Locality::default(), app: None, port: None }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::event_loop::LoopConfig;
 use crate::exchange::{Destination, ExchangeKey};
 use crate::observe::{Finished, Observer};
 use crate::request_error::RequestError;
+use crate::served_ports::ServedPorts;
 use crate::upstream::NotedOutcome;
 
 /// What one pass of the event loop works with.
@@ -32,6 +33,8 @@ pub(crate) struct Cx {
     pub(crate) observer: Option<Box<Observer>>,
     /// Since when the process is ending.
     pub(crate) draining: Option<Instant>,
+    /// Ports of the app beside its own that Services of a cluster lead to.
+    pub(crate) ports: Arc<ServedPorts>,
     /// This process is a front.
     pub(crate) is_front: bool,
     /// The SPIFFE ID of this process; empty without one.
@@ -90,6 +93,7 @@ impl Cx {
             log: LogLimiter::default(),
             observer: None,
             draining: None,
+            ports: Arc::default(),
             is_front: false,
             identity: String::new(),
             effects: Effects::default(),

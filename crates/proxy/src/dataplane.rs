@@ -26,7 +26,9 @@ use crate::as_daprd::AsDaprd;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
 use crate::egress::AppEgress;
-use crate::event_loop::{ApiStream, AppTarget, AppTls, Command, LoopConfig, MeshProtocol};
+use crate::event_loop::{
+    ApiStream, AppTarget, AppTls, Command, LOOPBACK, LoopConfig, MeshProtocol,
+};
 use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
@@ -313,6 +315,7 @@ impl Sidecar {
         let role = Role {
             app: app.clone(),
             app_addresses: addresses.clone(),
+            reached_at: Some(advertise),
             app_tls,
             mesh_protocol,
             gateway: None,
@@ -607,6 +610,8 @@ struct Role {
     /// A sidecar's, if it takes calls.
     app: Option<AppOptions>,
     app_addresses: Option<AppAddresses>,
+    /// Where others reach a sidecar.
+    reached_at: Option<SocketAddr>,
     app_tls: Option<AppTls>,
     mesh_protocol: MeshProtocol,
     /// Set in a gateway.
@@ -645,6 +650,7 @@ impl Member {
         let Role {
             app,
             app_addresses,
+            reached_at,
             app_tls,
             mesh_protocol,
             gateway,
@@ -673,6 +679,7 @@ impl Member {
             home: mesh.service().clone(),
             locality: mesh.locality().clone(),
             app: app_target,
+            app_ip: reached_at.map_or(LOOPBACK, |at| at.ip()),
             app_tls,
             app_concurrency: app.as_ref().and_then(|app| app.max_concurrency),
             mesh_protocol,

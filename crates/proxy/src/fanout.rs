@@ -261,6 +261,9 @@ impl State {
             if let Some(egress) = &delta.egress {
                 thread.send(Command::Egress(egress.clone()));
             }
+            if let Some(ports) = &delta.ports {
+                thread.send(Command::Ports(Arc::clone(ports)));
+            }
             // A service is called by its routes as soon as it is known.
             if !delta.routes.is_empty() {
                 thread.send(Command::Routes(delta.routes.clone()));

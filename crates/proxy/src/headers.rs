@@ -11,7 +11,7 @@ use tollway_identity::SharedToken;
 use tollway_model::{Called, ServiceName, SpiffeId};
 use tollway_routing::FieldEdit;
 
-use crate::exchange::{Destination, Exchange};
+use crate::exchange::Exchange;
 use crate::front::Client;
 use crate::request_error::RequestError;
 use crate::runtime_protocol::{ActorLookup, RuntimeTask, UNPROCESSED_FIELD};
@@ -329,7 +329,7 @@ pub(crate) enum ResponseOrigin {
 
 impl ResponseOrigin {
     pub(crate) fn of(exchange: &Exchange) -> Self {
-        if exchange.destination == Destination::App {
+        if exchange.destination.is_app() {
             Self::App
         } else if exchange.is_of_actors {
             Self::MeshOfActors

@@ -40,6 +40,7 @@ mod plane;
 mod probe;
 mod request_error;
 mod runtime_protocol;
+mod served_ports;
 mod tls;
 mod tokens;
 mod web_pages;

@@ -1,5 +1,6 @@
 //! TLS of the mesh, made from the present credentials.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,8 +9,10 @@ use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 use tollway_identity::{Credentials, Expected, TlsError};
-use tollway_model::{Called, Instance, ServiceName, TrustDomain};
+use tollway_model::{AppProtocol, Called, Instance, ServiceName, TrustDomain};
 use tollway_net::{ConnError, Tls};
+
+use crate::served_ports::ServedPorts;
 
 /// Application protocols between data planes.
 pub(crate) mod alpn {
@@ -23,6 +26,51 @@ pub(crate) mod alpn {
     pub(crate) const REVERSE: &[u8] = b"tollway-reverse/1";
 }
 
+/// What a connection between data planes carries, and for which port of the callee's app; without one, for
+/// the port that its sidecar is set to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Carried {
+    pub(crate) protocol: &'static [u8],
+    pub(crate) port: Option<u16>,
+}
+
+impl Carried {
+    /// Of the port that a sidecar is set to.
+    pub(crate) const fn of(protocol: &'static [u8]) -> Self {
+        Self { protocol, port: None }
+    }
+
+    /// All that an app may be sent that speaks so.
+    pub(crate) fn all_of(app: AppProtocol, port: Option<u16>) -> impl Iterator<Item = Self> {
+        let protocols: &[&'static [u8]] = match app {
+            AppProtocol::Http | AppProtocol::H2c | AppProtocol::Grpc => &[alpn::H2, alpn::HTTP1],
+            AppProtocol::Tcp => &[alpn::TCP],
+        };
+        protocols.iter().map(move |protocol| Self { protocol, port })
+    }
+
+    /// As it is offered in a handshake: `h2`, or `h2:7070`.
+    pub(crate) fn name(self) -> Cow<'static, [u8]> {
+        match self.port {
+            None => Cow::Borrowed(self.protocol),
+            Some(port) => Cow::Owned([self.protocol, b":", port.to_string().as_bytes()].concat()),
+        }
+    }
+
+    /// What was agreed on; `None` for what no data plane offers.
+    pub(crate) fn read(agreed: &[u8]) -> Option<Self> {
+        let known = [alpn::H2, alpn::HTTP1, alpn::TCP];
+        let (protocol, rest) = known
+            .into_iter()
+            .find_map(|protocol| Some((protocol, agreed.strip_prefix(protocol)?)))?;
+        if rest.is_empty() {
+            return Some(Self::of(protocol));
+        }
+        let port = std::str::from_utf8(rest.strip_prefix(b":")?).ok()?.parse().ok()?;
+        Some(Self { protocol, port: Some(port) })
+    }
+}
+
 /// Configurations by what they are for; all die with the credentials they came from, and with
 /// them every session ticket.
 #[derive(Clone)]
@@ -33,7 +81,7 @@ pub(crate) struct MeshTls {
 }
 
 /// A client configuration is for any workload of a service or for one, a trust domain, and a protocol.
-type ClientConfigKey = (ServiceName, Option<Instance>, TrustDomain, &'static [u8]);
+type ClientConfigKey = (ServiceName, Option<Instance>, TrustDomain, Carried);
 
 impl MeshTls {
     /// TLS with these credentials. To put it in another's place ends every session ticket.
@@ -50,8 +98,16 @@ impl MeshTls {
     ///
     /// # Errors
     /// The TLS library refuses the credentials.
-    pub(crate) fn server(&mut self) -> Result<Tls, TlsError> {
-        self.server_of(&[alpn::H2, alpn::HTTP1, alpn::TCP])
+    pub(crate) fn server(&mut self, ports: &ServedPorts) -> Result<Tls, TlsError> {
+        self.server_of(|| {
+            let own = [alpn::H2, alpn::HTTP1, alpn::TCP].map(Cow::Borrowed);
+            own.into_iter().chain(ports.carried().map(Carried::name)).collect()
+        })
+    }
+
+    /// Callers may offer other protocols from now on.
+    pub(crate) fn renew_server(&mut self) {
+        self.server = None;
     }
 
     /// The side of a gateway to which another one opens a reverse connection.
@@ -59,15 +115,20 @@ impl MeshTls {
     /// # Errors
     /// The TLS library refuses the credentials.
     pub(crate) fn reverse_server(&mut self) -> Result<Tls, TlsError> {
-        self.server_of(&[alpn::REVERSE])
+        self.server_of(|| vec![Cow::Borrowed(alpn::REVERSE)])
     }
 
-    /// One process is only ever asked for one set of protocols.
-    fn server_of(&mut self, protocols: &[&[u8]]) -> Result<Tls, TlsError> {
+    /// One process is asked for one set of protocols until [`MeshTls::renew_server`].
+    fn server_of(
+        &mut self,
+        protocols: impl FnOnce() -> Vec<Cow<'static, [u8]>>,
+    ) -> Result<Tls, TlsError> {
         let config = match &self.server {
             Some(config) => Arc::clone(config),
             None => {
-                let config = tollway_identity::server_config(&self.credentials, protocols)?;
+                let protocols = protocols();
+                let protocols: Vec<&[u8]> = protocols.iter().map(|name| &**name).collect();
+                let config = tollway_identity::server_config(&self.credentials, &protocols)?;
                 Arc::clone(self.server.insert(config))
             }
         };
@@ -81,20 +142,23 @@ impl MeshTls {
         service: &ServiceName,
         instance: Option<&Instance>,
         trust_domain: &TrustDomain,
-        protocol: &'static [u8],
+        carried: Carried,
     ) -> Result<Tls, TlsError> {
         let dns_san = match instance {
             Some(instance) => service.instance_dns_san(instance),
             None => service.dns_san(),
         };
-        let key = (service.clone(), instance.cloned(), trust_domain.clone(), protocol);
+        let key = (service.clone(), instance.cloned(), trust_domain.clone(), carried);
         let config = match self.clients.get(&key) {
             Some(config) => Arc::clone(config),
             None => {
                 let expected =
                     Expected { spiffe: service.spiffe_id(trust_domain), dns_san: dns_san.clone() };
-                let config =
-                    tollway_identity::client_config(&self.credentials, &expected, &[protocol])?;
+                let config = tollway_identity::client_config(
+                    &self.credentials,
+                    &expected,
+                    &[&*carried.name()],
+                )?;
                 Arc::clone(self.clients.entry(key).or_insert(config))
             }
         };
@@ -130,5 +194,25 @@ pub(crate) fn explain(error: &ConnError) -> String {
     match error {
         ConnError::Tls(refusal) => format!("TLS failed: {}", tollway_identity::explain(refusal)),
         ConnError::Connect(_) | ConnError::Socket(_) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_carried_reads_back_and_nothing_else_does() {
+        for protocol in [alpn::H2, alpn::HTTP1, alpn::TCP] {
+            for port in [None, Some(80), Some(65_535)] {
+                let carried = Carried { protocol, port };
+                assert_eq!(Carried::read(&carried.name()), Some(carried));
+            }
+        }
+        for other in
+            ["", "h3", "h2:", "h2:x", "h2:65536", "h2 :80", "h2:80:80", "tollway-reverse/1"]
+        {
+            assert_eq!(Carried::read(other.as_bytes()), None, "{other}");
+        }
     }
 }

@@ -30,7 +30,7 @@ pub use limits::{
     ACTOR_TYPES_PER_STREAM_LIMIT, ADDRESSES_PER_GATEWAY_LIMIT, APPS_PER_ACTOR_TYPE_LIMIT,
     ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, LOCALITIES_PER_SERVICE_LIMIT,
     MESSAGE_LIMIT_BYTES, OBJECT_BYTES_PER_SCOPE_LIMIT, OBJECT_LIMIT_BYTES, OBJECTS_LIMIT,
-    OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT, REMINDER_ACTOR_ID_BYTES,
+    OBJECTS_LIMIT_BYTES, OBJECTS_PER_REQUEST_LIMIT, PORTS_PER_APP_LIMIT, REMINDER_ACTOR_ID_BYTES,
     REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES, REMINDERS_REQUEST_BYTES,
     RESOURCE_BYTES_PER_NAMESPACE_LIMIT, RESOURCES_PER_NAMESPACE_LIMIT,
     REVOCATIONS_PER_TRUST_DOMAIN_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
@@ -55,7 +55,8 @@ pub use reminders::{
 pub use route::route;
 pub use service::{
     NetworkState, NetworkUpdate, locality, network_update, probe_secret, probe_secret_bytes,
-    protocol, service_routes, service_state, service_traffic, service_update, workload,
+    protocol, served_ports, service_routes, service_state, service_traffic, service_update,
+    workload,
 };
 pub use state::{StateWriteError, check_state_write};
 pub use traffic_policy::{locality_rules, own_traffic, traffic_policy};

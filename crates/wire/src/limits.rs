@@ -15,6 +15,10 @@ pub const SERVICES_PER_RESPONSE_LIMIT: usize = 1_000;
 /// Ready endpoints stated for one service; more are known and not sent.
 pub const ENDPOINTS_PER_SERVICE_LIMIT: usize = 10_000;
 
+/// Ports of one app beside its own that Services of a cluster lead to; those of higher numbers are not
+/// served.
+pub const PORTS_PER_APP_LIMIT: usize = 100;
+
 /// Zones and regions stated for the replicas of one service; where more are known, those of the last
 /// replicas are not sent.
 pub const LOCALITIES_PER_SERVICE_LIMIT: usize = 256;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tollway_model::traffic_policy::TrafficParts;
 use tollway_model::{
     AppProtocol, AreaName, Called, Endpoint, Locality, NameError, NetworkName, ProbeSecret, Remote,
-    Revision, Route, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
-    Unready, Workload,
+    Revision, Route, ServedPort, ServiceName, ServiceState, ServiceUpdate, TrustDomain,
+    UnavailableReason, Unready, Workload,
 };
 
 use crate::name::{
@@ -16,7 +16,7 @@ use crate::name::{
 };
 use crate::{
     ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT,
-    LOCALITIES_PER_SERVICE_LIMIT, v1,
+    LOCALITIES_PER_SERVICE_LIMIT, PORTS_PER_APP_LIMIT, v1,
 };
 
 /// A gateway's view of a joined network, at `revision`.
@@ -118,6 +118,7 @@ impl From<&ServiceState> for v1::service_update::State {
                     address: Some(of.address.into()),
                     locality: table.number(&of.locality),
                     app: of.app.as_ref().map(ToString::to_string).unwrap_or_default(),
+                    port: of.port.map_or(0, u32::from),
                 });
                 let endpoints = endpoints.collect();
                 let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
@@ -230,6 +231,38 @@ pub fn protocol(value: i32) -> Result<AppProtocol, ConvertError> {
     v1::AppProtocol::try_from(value)
         .map_err(|_| ConvertError::Unknown { field: "protocol", value })?
         .try_into()
+}
+
+/// Reads a port; `field` names it in the error.
+fn port(value: u32, field: &'static str) -> Result<u16, ConvertError> {
+    let port = u16::try_from(value).ok().filter(|port| *port > 0);
+    port.ok_or(ConvertError::Port { field, port: value })
+}
+
+/// Reads which ports of an app Services of a cluster lead to; `None` where a response has nothing of it.
+///
+/// # Errors
+/// [`ConvertError`] for the first port that is none or whose protocol is unknown, or if there are too many.
+pub fn served_ports(response: &v1::WatchResponse) -> Result<Option<Vec<ServedPort>>, ConvertError> {
+    let Some(stated) = &response.ports else { return Ok(None) };
+    let (count, limit) = (stated.ports.len(), PORTS_PER_APP_LIMIT);
+    if count > limit {
+        return Err(ConvertError::TooMany { field: "ports", count, limit });
+    }
+    let read = |of: &v1::ServedPort| {
+        Ok(ServedPort { port: port(of.port, "ports.port")?, protocol: protocol(of.protocol)? })
+    };
+    stated.ports.iter().map(read).collect::<Result<_, _>>().map(Some)
+}
+
+impl From<&[ServedPort]> for v1::ServedPorts {
+    fn from(ports: &[ServedPort]) -> Self {
+        let port = |of: &ServedPort| v1::ServedPort {
+            port: of.port.into(),
+            protocol: v1::AppProtocol::from(of.protocol).into(),
+        };
+        Self { ports: ports.iter().take(PORTS_PER_APP_LIMIT).map(port).collect() }
+    }
 }
 
 /// Reads what a workload announces of itself.
@@ -362,6 +395,7 @@ fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
             address: address(e.address.as_ref(), "endpoint.address")?,
             locality: place(e.locality)?,
             app: (!e.app.is_empty()).then(|| label(&e.app, "endpoint.app")).transpose()?,
+            port: (e.port != 0).then(|| port(e.port, "endpoint.port")).transpose()?,
         })
     };
     let (count, limit) = (state.unready.len(), LOCALITIES_PER_SERVICE_LIMIT + 1);
@@ -480,6 +514,7 @@ mod tests {
             address: format!("[2001:db8::7]:{number}").parse().unwrap(),
             locality,
             app: (number == 2).then(|| Label::new("stock-v2").unwrap()),
+            port: (number == 2).then_some(7070),
         };
         let remote = Remote {
             network: name().network,
@@ -693,6 +728,22 @@ mod tests {
     }
 
     #[test]
+    fn served_ports_survive_the_wire_and_wrong_ones_are_refused() {
+        let port = |port, protocol| ServedPort { port, protocol };
+        let ports = [port(80, AppProtocol::Http), port(7070, AppProtocol::Grpc)];
+        let response = |ports| v1::WatchResponse { ports: Some(ports), ..Default::default() };
+        let sent = response((&ports[..]).into());
+        assert_eq!(served_ports(&sent), Ok(Some(ports.to_vec())));
+        assert_eq!(served_ports(&v1::WatchResponse::default()), Ok(None));
+        let of = |port, protocol| v1::ServedPort { port, protocol };
+        for wrong in [of(0, 1), of(65_536, 1), of(80, 0), of(80, 99)] {
+            served_ports(&response(v1::ServedPorts { ports: vec![wrong] })).unwrap_err();
+        }
+        let many = vec![of(80, 1); PORTS_PER_APP_LIMIT + 1];
+        served_ports(&response(v1::ServedPorts { ports: many })).unwrap_err();
+    }
+
+    #[test]
     fn localities_beyond_the_limit_are_sent_as_not_stated() {
         let zone = |number: usize| Locality {
             region: None,
@@ -703,6 +754,7 @@ mod tests {
             address: ([10, 0, 0, 1], 1 + u16::try_from(number).unwrap()).into(),
             locality: zone(number),
             app: None,
+            port: None,
         };
         let state = ServiceState::Local {
             endpoints: (0..LOCALITIES_PER_SERVICE_LIMIT + 2).map(endpoint).collect(),

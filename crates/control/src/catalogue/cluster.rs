@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tollway_model::{
-    Endpoint, Instance, Label, Locality, ServiceName, ServiceState, UnavailableReason, Unready,
-    Workload,
+    AppProtocol, Endpoint, Instance, Label, Locality, ServedPort, ServiceName, ServiceState,
+    UnavailableReason, Unready, Workload,
 };
-use tollway_wire::ENDPOINTS_PER_SERVICE_LIMIT;
+use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, PORTS_PER_APP_LIMIT};
 
 use super::{Catalogue, Subject, most_common, unready_by_place};
-use crate::services::{ClusterService, ServedPod};
+use crate::services::{ClusterService, PortTarget, ServedPod};
 
 /// Namespace and name of a Service.
 type Name = (Label, Label);
@@ -143,7 +143,29 @@ fn changes(before: Option<&ClusterService>, now: Option<&ClusterService>) -> Vec
         addresses.extend(before.symmetric_difference(&now).map(|(address, _)| *address));
     }
     subjects.extend(addresses.into_iter().map(Subject::Address));
+    // Which ports the sidecars of its pods serve.
+    let [before, now] = [before, now].map(|service| service.map(served).unwrap_or_default());
+    let changed = before.symmetric_difference(&now).map(|(pod, _)| pod.clone());
+    subjects.extend(changed.collect::<BTreeSet<_>>().into_iter().map(Subject::Ports));
     subjects
+}
+
+/// The ports of its pods that their sidecars serve for it.
+fn served(of: &ClusterService) -> BTreeSet<(Name, ServedPort)> {
+    let pods = of.pods_with_targets().flat_map(|(pod, targets)| {
+        let ports = further_ports(pod, targets);
+        ports.flat_map(|port| pod.instances.iter().map(move |instance| (instance.clone(), port)))
+    });
+    pods.map(|(instance, port)| ((of.namespace.clone(), instance), port)).collect()
+}
+
+/// Ports of a pod beside that of its app to which a Service leads.
+fn further_ports<'a>(
+    pod: &'a ServedPod,
+    targets: &'a [PortTarget],
+) -> impl Iterator<Item = ServedPort> + 'a {
+    let further = targets.iter().filter(|of| pod.app_port.is_some_and(|own| own != of.target));
+    further.map(|of| ServedPort { port: of.target, protocol: of.protocol })
 }
 
 /// Its own addresses and ports that lead into the mesh.
@@ -154,7 +176,12 @@ fn led_to_ports(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
 
 /// Addresses and ports of its pods that take calls.
 fn led_to_pods(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
-    of.pods().filter_map(|pod| Some((pod.address, pod.app_port?))).collect()
+    let pods = of.pods_with_targets().filter(|(pod, _)| pod.takes_calls());
+    let ports = pods.flat_map(|(pod, targets)| {
+        let all = pod.app_port.into_iter().chain(targets.iter().map(|of| of.target));
+        all.map(|port| (pod.address, port))
+    });
+    ports.collect()
 }
 
 impl Catalogue {
@@ -168,10 +195,8 @@ impl Catalogue {
         let key = (name.namespace.clone(), Label::new(service).map_err(|_| unknown)?);
         let service = self.cluster.by_name.get(&key).ok_or(unknown)?;
         let mut found = Found::default();
-        for (pod, target) in service.pods_of(port) {
-            if pod.app_port == Some(target) {
-                found.add(self, &service.namespace, pod);
-            }
+        for (pod, target) in service.pods_of(port).filter(|(pod, _)| pod.takes_calls()) {
+            found.add(self, &service.namespace, pod, target);
         }
         found.state(self)
     }
@@ -197,21 +222,38 @@ impl Catalogue {
         // A slice may state any address: the sidecar of a workload that has registered from there decides.
         let behind = services(&self.cluster.by_pod);
         let found = behind.iter().find_map(|service| {
-            let is_called = |pod: &&ServedPod| pod.address == ip && pod.app_port == Some(port);
-            let pod = service.pods().find(is_called)?;
+            let (pod, target) = called_pod(service, ip, port)?;
             let at = self.sidecars_of(&service.namespace, pod);
             let is_there = at.iter().any(|workload| workload.address.ip() == ip);
-            is_there.then_some((&service.namespace, pod))
+            is_there.then_some((&service.namespace, pod, target))
         });
-        let (namespace, pod) = found.ok_or(unknown)?;
+        let (namespace, pod, target) = found.ok_or(unknown)?;
         if *namespace != name.namespace {
             let there = ServiceName { namespace: namespace.clone(), ..name.clone() };
             return Ok(ServiceState::AddressOf(there));
         }
         let mut found = Found::default();
         // Who calls a pod itself has chosen it, whether it is ready or not.
-        found.add(self, namespace, &ServedPod { is_ready: true, ..pod.clone() });
+        let pod = ServedPod { is_ready: true, ..pod.clone() };
+        found.add(self, namespace, &pod, target);
         found.state(self)
+    }
+
+    /// The ports beside that of its app to which Services lead in a pod, as many as are served: those of
+    /// the lowest numbers. Where Services disagree on a protocol, the first by name decides.
+    pub(crate) fn served_ports(&self, pod: &Name) -> Vec<ServedPort> {
+        let names = self.cluster.by_instance.get(pod).into_iter().flatten();
+        let mut ports: BTreeMap<u16, ServedPort> = BTreeMap::new();
+        for service in names.filter_map(|name| self.cluster.by_name.get(name)) {
+            for (of, targets) in service.pods_with_targets() {
+                if of.instances.contains(&pod.1) {
+                    further_ports(of, targets).for_each(|port| {
+                        ports.entry(port.port).or_insert(port);
+                    });
+                }
+            }
+        }
+        ports.into_values().take(PORTS_PER_APP_LIMIT).collect()
     }
 
     /// The registered workloads of a pod.
@@ -226,24 +268,49 @@ impl Catalogue {
     }
 }
 
+/// The pod of a Service that has an address, and what a port of it is.
+fn called_pod(service: &ClusterService, ip: IpAddr, port: u16) -> Option<(&ServedPod, PortTarget)> {
+    service.pods_with_targets().filter(|(pod, _)| pod.address == ip).find_map(|(pod, targets)| {
+        let own = PortTarget { port, target: port, protocol: AppProtocol::default() };
+        let own = (pod.app_port == Some(port)).then_some(own);
+        let target = own.or_else(|| targets.iter().find(|of| of.target == port).copied());
+        Some((pod, target.filter(|_| pod.takes_calls())?))
+    })
+}
+
 /// The workloads of pods.
 #[derive(Default)]
 struct Found<'a> {
-    /// By instance; each with where its pod is.
-    ready: BTreeMap<&'a Instance, (&'a Workload, Locality)>,
+    /// By instance.
+    ready: BTreeMap<&'a Instance, FoundPod<'a>>,
     unready: Vec<Locality>,
 }
 
+struct FoundPod<'a> {
+    workload: &'a Workload,
+    place: Locality,
+    /// What is called in it, if that is not the port of its app.
+    further: Option<ServedPort>,
+}
+
 impl<'a> Found<'a> {
-    /// Adds the workloads of a pod. Its sidecar states where it is, or else the cluster does.
-    fn add(&mut self, catalogue: &'a Catalogue, namespace: &Label, pod: &ServedPod) {
+    /// Adds the workloads of a pod, of which a port is called. Its sidecar states where it is, or else the
+    /// cluster does.
+    fn add(
+        &mut self,
+        catalogue: &'a Catalogue,
+        namespace: &Label,
+        pod: &ServedPod,
+        target: PortTarget,
+    ) {
         for workload in catalogue.sidecars_of(namespace, pod) {
             let mut place = workload.locality.clone();
             if place.zone.is_none() {
                 place.zone.clone_from(&pod.zone);
             }
             if pod.is_ready && workload.ready {
-                self.ready.insert(&workload.instance, (workload, place));
+                let further = further_ports(pod, std::slice::from_ref(&target)).next();
+                self.ready.insert(&workload.instance, FoundPod { workload, place, further });
             } else {
                 self.unready.push(place);
             }
@@ -254,17 +321,20 @@ impl<'a> Found<'a> {
         if self.ready.is_empty() {
             return Err(UnavailableReason::NoReadyEndpoint);
         }
-        let all = self.ready.values().map(|(_, place)| place).chain(&self.unready);
+        let all = self.ready.values().map(|of| &of.place).chain(&self.unready);
         let is_stated = all.clone().any(Locality::is_stated);
         let unready: Arc<[Unready]> =
             if is_stated { unready_by_place(self.unready.iter()) } else { Arc::default() };
-        let protocol = most_common(self.ready.values().map(|(of, _)| of.protocol));
+        let spoken =
+            |of: &FoundPod<'_>| of.further.map_or(of.workload.protocol, |further| further.protocol);
+        let protocol = most_common(self.ready.values().map(spoken));
         let endpoints = self.ready.into_values().take(ENDPOINTS_PER_SERVICE_LIMIT);
-        let endpoints = endpoints.map(|(workload, locality)| Endpoint {
+        let endpoints = endpoints.map(|FoundPod { workload, place, further }| Endpoint {
             instance: workload.instance.clone(),
             address: workload.address,
-            locality,
+            locality: place,
             app: Some(workload.service.app.clone()),
+            port: further.map(|further| further.port),
         });
         Ok(ServiceState::Local {
             endpoints: endpoints.collect(),
@@ -368,8 +438,8 @@ mod tests {
                 ports: vec![80, 90],
                 groups: vec![PodGroup {
                     targets: vec![
-                        PortTarget { port: 80, target: 8080 },
-                        PortTarget { port: 90, target: 9090 },
+                        PortTarget { port: 80, target: 8080, protocol: AppProtocol::Tcp },
+                        PortTarget { port: 90, target: 9090, protocol: AppProtocol::Http },
                     ],
                     pods: pods.iter().map(pod).collect(),
                 }],
@@ -380,7 +450,7 @@ mod tests {
 
         /// A Service of `shop` with these pods behind port 80.
         fn pods(&mut self, name: &str, at: &[&str], pods: Vec<ServedPod>) {
-            let targets = vec![PortTarget { port: 80, target: 8080 }];
+            let targets = vec![PortTarget { port: 80, target: 8080, protocol: AppProtocol::Tcp }];
             let service = ClusterService {
                 namespace: label("shop"),
                 name: label(name),
@@ -403,7 +473,8 @@ mod tests {
                 ServiceState::Local { endpoints, .. } => {
                     let endpoint = |of: &Endpoint| {
                         let app = of.app.as_ref().map_or("-", |app| app.as_str());
-                        format!("{app}/{} at {}", of.instance, of.address)
+                        let port = of.port.map(|port| format!(" for {port}")).unwrap_or_default();
+                        format!("{app}/{} at {}{port}", of.instance, of.address)
                     };
                     endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", ")
                 }
@@ -422,6 +493,7 @@ mod tests {
             Subject::Service(name) => name.app.to_string(),
             Subject::Address(at) => at.to_string(),
             Subject::ClusterService((_, name)) => format!("ports of {name}"),
+            Subject::Ports((_, instance)) => format!("served by {instance}"),
             other @ (Subject::Network(_)
             | Subject::Gateways
             | Subject::Trust
@@ -453,7 +525,10 @@ mod tests {
         let both = "stock-v1/p1 at 10.1.0.1:50002, stock-v2/p2 at 10.1.0.2:50002";
         mesh.check("stock:80", both);
         mesh.check("Stock:80", both);
-        mesh.check("stock:90", "NoReadyEndpoint");
+        // It leads to a port beside that of the app.
+        let further =
+            "stock-v1/p1 at 10.1.0.1:50002 for 9090, stock-v2/p2 at 10.1.0.2:50002 for 9090";
+        mesh.check("stock:90", further);
         mesh.check("stock:91", "NoReadyEndpoint");
         mesh.check_from("bank", "stock:80", "UnknownService");
         // An app of the same name is another thing.
@@ -492,8 +567,8 @@ mod tests {
                 mesh.check_from(namespace, address, "address of stock:80.shop.west");
             }
         }
-        // Of another port, and of one that leads elsewhere in the pods.
-        for address in ["10.96.0.7:81", "10.96.0.7:90", "10.96.0.8:80"] {
+        mesh.check("10.96.0.7:90", "address of stock:90.shop.west");
+        for address in ["10.96.0.7:81", "10.96.0.8:80"] {
             mesh.check(address, "UnknownService");
         }
         // A pod without a sidecar has come, and is ready later.
@@ -518,7 +593,8 @@ mod tests {
         mesh.check("10.1.0.1:8080", "UnknownService");
         mesh.sidecar("db", "10.1.0.1", true);
         mesh.check("10.1.0.1:8080", "db/p1 at 10.1.0.1:50002");
-        mesh.check("10.1.0.1:9090", "UnknownService");
+        mesh.check("10.1.0.1:9090", "db/p1 at 10.1.0.1:50002 for 9090");
+        mesh.check("10.1.0.1:9091", "UnknownService");
         mesh.check_from("bank", "10.1.0.1:8080", "address of 10.1.0.1:8080.shop.west");
     }
 
@@ -527,7 +603,7 @@ mod tests {
         let mut mesh = Mesh::new();
         let pod = |at| (at, true, Some(8080));
         let put = mesh.service("shop", "stock", &["10.96.0.7"], &[pod("10.1.0.1")]);
-        assert_eq!(put, ["10.1.0.1", "10.96.0.7", "ports of stock"]);
+        assert_eq!(put, ["10.1.0.1", "10.96.0.7", "ports of stock", "served by p1"]);
         let same = mesh.service("shop", "stock", &["10.96.0.7"], &[pod("10.1.0.1")]);
         assert_eq!(same, [""; 0]);
         assert_eq!(
@@ -537,7 +613,7 @@ mod tests {
         assert_eq!(mesh.sidecar("stock", "10.1.0.2", true), ["stock"]);
         let more = [pod("10.1.0.1"), pod("10.1.0.2")];
         let put = mesh.service("shop", "stock", &["10.96.0.7"], &more);
-        assert_eq!(put, ["10.1.0.2", "ports of stock"]);
+        assert_eq!(put, ["10.1.0.2", "ports of stock", "served by p2"]);
         let unready = [pod("10.1.0.1"), ("10.1.0.2", false, Some(8080))];
         let put = mesh.service("shop", "stock", &["10.96.0.7"], &unready);
         assert_eq!(put, ["ports of stock"]);
@@ -546,10 +622,10 @@ mod tests {
         // It leaves the mesh.
         let mixed = [pod("10.1.0.1"), ("10.1.0.2", true, None)];
         let put = mesh.service("shop", "stock", &["10.96.0.8"], &mixed);
-        assert_eq!(put, ["10.1.0.2", "10.96.0.8", "ports of stock"]);
+        assert_eq!(put, ["10.1.0.2", "10.96.0.8", "ports of stock", "served by p2"]);
         let key = Key::ClusterService { namespace: label("shop"), name: label("stock") };
         let gone = shown(&mesh.catalogue.delete(&key, 9));
-        assert_eq!(gone, ["10.1.0.1", "ports of stock"]);
+        assert_eq!(gone, ["10.1.0.1", "ports of stock", "served by p1"]);
         assert_eq!(mesh.catalogue.delete(&key, 10), []);
         let cluster = &mesh.catalogue.cluster;
         assert!(cluster.by_name.is_empty() && cluster.by_address.is_empty());
@@ -564,6 +640,56 @@ mod tests {
         assert_eq!(shown(&mesh.catalogue.delete(&workload("10.1.0.2"), 12)), ["stock"]);
         assert!(mesh.catalogue.cluster.workloads.is_empty());
         assert!(mesh.catalogue.delete(&workload("10.1.0.2"), 13).is_empty());
+    }
+
+    /// The harm: a Service opens ports of pods of another namespace, or of the app that states none.
+    #[test]
+    fn a_pod_serves_the_ports_that_services_of_its_namespace_lead_to() {
+        let mut mesh = Mesh::new();
+        let pods = [("10.1.0.1", true, Some(8080)), ("10.1.0.2", true, None)];
+        mesh.service("shop", "stock", &[], &pods);
+        mesh.service("bank", "vault", &[], &[("10.1.0.3", true, Some(8080))]);
+        let served = |namespace: &str, at: &str| {
+            let pod = (label(namespace), instance(at));
+            let ports = mesh.catalogue.served_ports(&pod);
+            ports.into_iter().map(|of| (of.port, of.protocol)).collect::<Vec<_>>()
+        };
+        assert_eq!(served("shop", "10.1.0.1"), [(9090, AppProtocol::Http)]);
+        assert_eq!(served("shop", "10.1.0.2"), [], "it only makes calls");
+        assert_eq!(served("shop", "10.1.0.3"), [], "the Service is of another namespace");
+        assert_eq!(served("bank", "10.1.0.1"), []);
+    }
+
+    #[test]
+    fn a_pod_serves_so_many_ports_and_no_more() {
+        let mut mesh = Mesh::new();
+        let pod = ServedPod {
+            address: ip("10.1.0.1"),
+            instances: vec![instance("10.1.0.1")],
+            is_ready: true,
+            app_port: Some(8080),
+            zone: None,
+        };
+        for name in 0..3_u16 {
+            let target = |at: u16| PortTarget {
+                port: at,
+                target: 1_000 * (name + 1) + at,
+                protocol: AppProtocol::Tcp,
+            };
+            let targets: Vec<_> = (1..=60).map(target).collect();
+            let service = ClusterService {
+                namespace: label("shop"),
+                name: label(&format!("s{name}")),
+                addresses: Vec::new(),
+                ports: (1..=60).collect(),
+                groups: vec![PodGroup { targets, pods: vec![pod.clone()] }],
+            };
+            let (namespace, name) = (service.namespace.clone(), service.name.clone());
+            mesh.put(&Key::ClusterService { namespace, name }, &service.write());
+        }
+        let served = mesh.catalogue.served_ports(&(label("shop"), instance("10.1.0.1")));
+        assert_eq!(served.len(), PORTS_PER_APP_LIMIT);
+        assert_eq!((served[0].port, served[99].port), (1_001, 2_040));
     }
 
     /// A pod has addresses of both families, and its sidecar registers one of them.

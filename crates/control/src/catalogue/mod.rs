@@ -77,7 +77,9 @@ pub(crate) enum Subject {
     ClusterService((Label, Label)),
     /// What an address of that cluster stands for.
     Address(IpAddr),
-    /// All ports of Services and addresses of that cluster.
+    /// To which ports of a pod Services of that cluster lead; its namespace and instance.
+    Ports((Label, Instance)),
+    /// All ports of Services and of pods, and all addresses, of that cluster.
     Cluster,
 }
 

@@ -91,6 +91,7 @@ impl Catalogue {
                 address: w.address,
                 locality: w.locality.clone(),
                 app: None,
+                port: None,
             })
             .collect();
         if endpoints.is_empty() {

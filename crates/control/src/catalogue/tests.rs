@@ -140,7 +140,10 @@ impl Script {
             Subject::Gateways => "gateways".to_owned(),
             Subject::Trust => "trust".to_owned(),
             Subject::Objects(scope) => format!("{} for {scope}", scope.kind().plural()),
-            Subject::ClusterService(_) | Subject::Address(_) | Subject::Cluster => {
+            Subject::ClusterService(_)
+            | Subject::Address(_)
+            | Subject::Ports(_)
+            | Subject::Cluster => {
                 unreachable!("there is no note of it")
             }
         };

@@ -442,7 +442,11 @@ fn put_service(hub: &Hub, name: &str, address: [u8; 4], revision: u64) {
         addresses: vec![address.into()],
         ports: vec![80],
         groups: vec![crate::services::PodGroup {
-            targets: vec![crate::services::PortTarget { port: 80, target: 8080 }],
+            targets: vec![crate::services::PortTarget {
+                port: 80,
+                target: 8080,
+                protocol: AppProtocol::Tcp,
+            }],
             pods: vec![pod],
         }],
     };

@@ -212,6 +212,8 @@ fn name(service: &ClusterService) -> Name {
 mod tests {
     use std::net::IpAddr;
 
+    use tollway_model::AppProtocol;
+
     use super::super::{PodGroup, PortTarget, ServedPod};
     use super::*;
 
@@ -229,7 +231,7 @@ mod tests {
             zone: None,
         };
         let group = PodGroup {
-            targets: vec![PortTarget { port: 80, target: 8080 }],
+            targets: vec![PortTarget { port: 80, target: 8080, protocol: AppProtocol::Tcp }],
             pods: app_ports.iter().enumerate().map(pod).collect(),
         };
         ClusterService {

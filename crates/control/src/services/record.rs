@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use prost::Message as _;
 use tollway_model::{AreaName, Label};
-use tollway_wire::ConvertError;
+use tollway_wire::{ConvertError, v1};
 
 use super::{ClusterService, PodGroup, PortTarget, ServedPod};
 use crate::catalogue::RecordError;
@@ -27,6 +27,7 @@ impl ClusterService {
         let target = |of: &PortTarget| stored::PortTarget {
             port: u32::from(of.port),
             target: u32::from(of.target),
+            protocol: v1::AppProtocol::from(of.protocol).into(),
         };
         let group = |group: &PodGroup| stored::PodGroup {
             targets: group.targets.iter().map(target).collect(),
@@ -55,7 +56,12 @@ impl ClusterService {
 
 fn group(stored: &stored::PodGroup) -> Result<PodGroup, ConvertError> {
     let target = |of: &stored::PortTarget| {
-        Ok::<_, ConvertError>(PortTarget { port: port(of.port)?, target: port(of.target)? })
+        let protocol = tollway_wire::protocol(of.protocol)?;
+        Ok::<_, ConvertError>(PortTarget {
+            port: port(of.port)?,
+            target: port(of.target)?,
+            protocol,
+        })
     };
     let pod = |pod: &stored::ServedPod| {
         let zone = (!pod.zone.is_empty()).then(|| AreaName::new(&pod.zone)).transpose();
@@ -87,6 +93,8 @@ fn port(stated: u32) -> Result<u16, ConvertError> {
 
 #[cfg(test)]
 mod tests {
+    use tollway_model::AppProtocol;
+
     use super::*;
 
     #[test]
@@ -106,7 +114,11 @@ mod tests {
             ports: vec![80, 90],
             groups: vec![
                 PodGroup {
-                    targets: vec![PortTarget { port: 80, target: 8080 }],
+                    targets: vec![PortTarget {
+                        port: 80,
+                        target: 8080,
+                        protocol: AppProtocol::H2c,
+                    }],
                     pods: vec![
                         pod("10.1.0.1", Some(8080), Some("eu-1a")),
                         pod("fd01::1", None, None),
@@ -128,6 +140,7 @@ mod tests {
         broken(|stored| stored.groups[0].pods[0].instances[0] = "a.b".to_owned());
         broken(|stored| stored.groups[0].targets[0].port = 0);
         broken(|stored| stored.groups[0].targets[0].target = 65_536);
+        broken(|stored| stored.groups[0].targets[0].protocol = 0);
         broken(|stored| stored.groups[0].pods[0].app_port = 65_536);
         broken(|stored| stored.groups[0].pods[0].ip.clear());
         broken(|stored| stored.groups[0].pods[0].zone = "a b".to_owned());

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use tollway_control::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent};
 use tollway_inject::{INJECTED, NETWORK, PORT};
-use tollway_model::{AreaName, Label, NetworkName};
+use tollway_model::{AppProtocol, AreaName, Label, NetworkName};
 
 /// Namespace and name.
 type Name = (String, String);
@@ -100,7 +100,13 @@ impl<T: PartialEq> Listing<T> {
 struct Front {
     addresses: Vec<IpAddr>,
     /// Each with its name.
-    ports: Vec<(String, u16)>,
+    ports: Vec<(String, FrontPort)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct FrontPort {
+    number: u16,
+    protocol: AppProtocol,
 }
 
 /// Some of the pods behind a Service.
@@ -240,9 +246,10 @@ impl Merged {
             if slice.endpoints.iter().any(|of| !self.is_known(&name.0, of)) {
                 return None;
             }
-            let target = |(called, port): &(String, u16)| {
+            let target = |(called, port): &(String, FrontPort)| {
                 let found = slice.ports.iter().find(|(name, _)| name == called);
-                found.map(|(_, target)| PortTarget { port: *port, target: *target })
+                let FrontPort { number: port, protocol } = *port;
+                found.map(|(_, target)| PortTarget { port, target: *target, protocol })
             };
             let mut targets: Vec<_> = front.ports.iter().filter_map(target).collect();
             targets.sort();
@@ -257,7 +264,7 @@ impl Merged {
             namespace,
             name: service,
             addresses: front.addresses.clone(),
-            ports: front.ports.iter().map(|(_, port)| *port).collect(),
+            ports: front.ports.iter().map(|(_, port)| port.number).collect(),
             groups: groups.into_iter().map(group).collect(),
         }))
     }
@@ -310,8 +317,25 @@ fn front(service: &Service) -> Option<Front> {
     }
     let addresses = spec.cluster_ips.iter().flatten().filter_map(|ip| ip.parse().ok());
     let ports = spec.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
-    let ports = ports.filter_map(|of| Some((of.name.clone().unwrap_or_default(), port(of.port)?)));
+    let ports = ports.filter_map(|of| {
+        let front = FrontPort { number: port(of.port)?, protocol: protocol(of) };
+        Some((of.name.clone().unwrap_or_default(), front))
+    });
     Some(Front { addresses: addresses.collect(), ports: ports.collect() })
+}
+
+/// What a port of a Service states that pods speak there: its `appProtocol`, or else the word with which its
+/// name begins. Without a word that is known these are bytes, which carries everything.
+fn protocol(of: &ServicePort) -> AppProtocol {
+    let stated = of.app_protocol.as_deref();
+    let name = of.name.as_deref().unwrap_or_default();
+    let word = stated.unwrap_or_else(|| name.split('-').next().unwrap_or_default());
+    match word.to_ascii_lowercase().as_str() {
+        "http" | "kubernetes.io/ws" => AppProtocol::Http,
+        "http2" | "h2c" | "kubernetes.io/h2c" => AppProtocol::H2c,
+        "grpc" => AppProtocol::Grpc,
+        _ => AppProtocol::Tcp,
+    }
 }
 
 fn slice(slice: &EndpointSlice) -> Option<Slice> {
@@ -541,6 +565,30 @@ mod tests {
         by_hand.endpoints[0].conditions = None;
         let events = begun(&mut merged, vec![by_hand], vec![meshed("a")]);
         assert_eq!(shown(&events)[1], "stock at [10.96.0.7]: 80>8080 90>9090 [10.1.0.1=-]");
+    }
+
+    #[test]
+    fn what_pods_speak_at_a_port_is_what_its_service_states() {
+        for (name, stated, expected) in [
+            ("http", None, AppProtocol::Http),
+            ("http-web", None, AppProtocol::Http),
+            ("grpc-api", None, AppProtocol::Grpc),
+            ("http2", None, AppProtocol::H2c),
+            ("https", None, AppProtocol::Tcp),
+            ("httpd", None, AppProtocol::Tcp),
+            ("", None, AppProtocol::Tcp),
+            ("tcp", Some("kubernetes.io/h2c"), AppProtocol::H2c),
+            ("tcp", Some("HTTP"), AppProtocol::Http),
+            ("x", Some("kubernetes.io/ws"), AppProtocol::Http),
+            ("grpc", Some("example.com/mine"), AppProtocol::Tcp),
+        ] {
+            let port = ServicePort {
+                name: Some(name.to_owned()),
+                app_protocol: stated.map(str::to_owned),
+                ..ServicePort::default()
+            };
+            assert_eq!(protocol(&port), expected, "{name} {stated:?}");
+        }
     }
 
     #[test]

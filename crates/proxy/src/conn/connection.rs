@@ -94,6 +94,9 @@ pub(crate) struct Connection {
     /// Its address as text, once a request needed it.
     remote_text: Option<Box<str>>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// The port of the app that its caller has asked for, if that is not the one that this sidecar is set
+    /// to.
+    pub(crate) app_port: Option<u16>,
     /// The replica that it leads to, where traffic policies distinguish replicas.
     pub(crate) replica: Option<ReplicaRef>,
     /// What a front knows of its client.
@@ -138,6 +141,7 @@ impl Connection {
             remote: None,
             remote_text: None,
             peer: None,
+            app_port: None,
             replica: None,
             client: None,
             listed: Listed::default(),

@@ -70,7 +70,7 @@ impl<C: Composition> EventLoop<C> {
 
     /// Registers an accepted connection.
     fn register(&mut self, mut io: Conn, remote: Option<SocketAddr>, via: ListenerKind) {
-        let (tls, role) = match self.plane.first_role(&via) {
+        let (tls, role) = match self.plane.first_role(&self.cx, &via) {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::error!(%error, "an accepted connection cannot start TLS");

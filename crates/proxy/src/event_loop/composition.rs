@@ -22,7 +22,7 @@ pub(crate) trait Composition {
     ///
     /// # Errors
     /// The TLS library refuses to begin a handshake.
-    fn first_role(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError>;
+    fn first_role(&mut self, cx: &Cx, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError>;
 
     /// An accepted connection is registered.
     fn on_accepted(&mut self, _: &mut Cx, conns: &mut Connections, key: ConnKey) {

@@ -54,7 +54,7 @@ impl Variant for Front {
         cx.is_front = true;
     }
 
-    fn server_tls(&mut self) -> Result<Tls, TlsError> {
+    fn server_tls(&mut self, _: &Cx) -> Result<Tls, TlsError> {
         let config = Arc::clone(&self.served.config);
         Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
     }

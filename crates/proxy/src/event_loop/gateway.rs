@@ -24,7 +24,7 @@ const LEAVES_IN: Duration = Duration::from_secs(1);
 impl Composition for Gateway {
     const LEAVES_IN: Duration = LEAVES_IN;
 
-    fn first_role(&mut self, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
+    fn first_role(&mut self, _: &Cx, _: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok((None, Role::Hello(Box::default())))
     }
 

@@ -40,7 +40,7 @@ pub(crate) trait Variant: Sized {
     ///
     /// # Errors
     /// The TLS library refuses.
-    fn server_tls(&mut self) -> Result<Tls, TlsError>;
+    fn server_tls(&mut self, cx: &Cx) -> Result<Tls, TlsError>;
 
     /// Why an accepted connection broke in its handshake.
     fn why_refused(&self, error: &ConnError) -> Cause;
@@ -196,10 +196,10 @@ impl<V: Variant> Composition for Http<V> {
         self.variant.start(cx);
     }
 
-    fn first_role(&mut self, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
+    fn first_role(&mut self, cx: &Cx, via: &ListenerKind) -> Result<(Option<Tls>, Role), TlsError> {
         Ok(match via {
             ListenerKind::Inbound | ListenerKind::Front => {
-                (Some(self.variant.server_tls()?), Role::Accepting)
+                (Some(self.variant.server_tls(cx)?), Role::Accepting)
             }
             _ => (None, Role::Detect { input: Vec::new() }),
         })

@@ -1,6 +1,6 @@
 //! What a data thread and the rest of its process send to each other.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -27,6 +27,7 @@ use crate::limits::{Limits, Timeouts};
 use crate::mesh::{Applied, EgressUpdate, PolicyUpdate, RoutesUpdate, TrafficUpdate};
 use crate::observe::Observer;
 use crate::runtime_protocol::TurnLease;
+use crate::served_ports::ServedPorts;
 use crate::tls::alpn;
 use crate::tokens::Tokens;
 use crate::web_pages::WebPages;
@@ -79,6 +80,9 @@ impl AppTls {
     }
 }
 
+/// Where the app is of a process that nothing else reaches.
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// What carries requests to services whose apps speak HTTP/1.1. Others are always multiplexed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MeshProtocol {
@@ -100,6 +104,8 @@ pub(crate) struct LoopConfig {
     /// This process in words, as one hop of a request.
     pub(crate) hop: String,
     pub(crate) app: Option<AppTarget>,
+    /// Where the ports of the app are that Services of a cluster lead to.
+    pub(crate) app_ip: IpAddr,
     /// Set where the app of a sidecar speaks TLS.
     pub(crate) app_tls: Option<AppTls>,
     /// Most requests that the app has at a time.
@@ -142,6 +148,7 @@ impl LoopConfig {
             home,
             locality: Locality::default(),
             app: None,
+            app_ip: LOOPBACK,
             app_tls: None,
             app_concurrency: None,
             mesh_protocol: MeshProtocol::default(),
@@ -252,6 +259,8 @@ pub(crate) enum Command {
     Traffic(TrafficUpdate),
     /// The rules about hosts out of the mesh have changed; only for sidecars.
     Egress(EgressUpdate),
+    /// Ports of the app beside its own that Services of a cluster lead to; only for sidecars.
+    Ports(Arc<ServedPorts>),
     /// The addresses of a host out of the mesh, or why there are none.
     Addresses(HostName, Result<Vec<IpAddr>, String>),
     /// The lease under which turns of actors are sent to the app has a later end.

@@ -37,7 +37,7 @@ pub(crate) use http::Http;
 pub(crate) use interface::NoServices;
 pub use interface::{ApiKind, ApiStream, MeshProtocol};
 pub(crate) use interface::{
-    AppTarget, AppTls, Caller, Command, Commands, LoopConfig, NotServed, ProcessServices,
+    AppTarget, AppTls, Caller, Command, Commands, LOOPBACK, LoopConfig, NotServed, ProcessServices,
 };
 use listeners::{Listeners, slot_of};
 

@@ -19,7 +19,7 @@ use crate::exchange::Exchanges;
 use crate::inbound::{PolicyGate, policy, tcp};
 use crate::outbound::{ExternalQueue, external, intercepted, route, tunnel};
 use crate::protocol::{Arrival, actor_turns, trust};
-use crate::tls::{MeshTls, alpn};
+use crate::tls::{Carried, MeshTls, alpn};
 use crate::upstream::pools;
 
 /// What a sidecar has beside the parts that serve requests.
@@ -64,8 +64,8 @@ impl Variant for Sidecar {
         cx.identity = self.tls.credentials().spiffe_id().to_string();
     }
 
-    fn server_tls(&mut self) -> Result<Tls, TlsError> {
-        self.tls.server()
+    fn server_tls(&mut self, cx: &Cx) -> Result<Tls, TlsError> {
+        self.tls.server(&cx.ports)
     }
 
     fn why_refused(&self, error: &ConnError) -> Cause {
@@ -75,7 +75,7 @@ impl Variant for Sidecar {
     fn on_established(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey) -> bool {
         let Some(conn) = conns.get_mut(key) else { return false };
         let Some(peer) = conn.io.peer() else { return false };
-        let agreed = peer.alpn.map(<[u8]>::to_vec);
+        let agreed = peer.alpn.and_then(Carried::read);
         let identity = match proven_identity(&peer, (cx.clocks.wall)()) {
             Ok(identity) => identity,
             Err(reason) => {
@@ -97,10 +97,11 @@ impl Variant for Sidecar {
             return false;
         }
         conn.peer = Some(Arc::new(identity));
+        conn.app_port = agreed.and_then(|agreed| agreed.port);
         cx.metrics.tls_handshakes.add(1);
-        match agreed.as_deref() {
+        match agreed.map(|agreed| agreed.protocol) {
             Some(alpn::TCP) => return tcp::open_app_tcp(cx, conns, &mut self.policy, key),
-            agreed => accepted::begin_server(cx, conns, key, agreed == Some(alpn::H2)),
+            protocol => accepted::begin_server(cx, conns, key, protocol == Some(alpn::H2)),
         }
         true
     }
@@ -195,6 +196,12 @@ impl Variant for Sidecar {
             Command::Egress(update) => {
                 cx.config.egress.replace(Arc::clone(&update.present));
                 external::on_rules(cx, conns, &mut http.variant.external);
+            }
+            Command::Ports(ports) => {
+                if cx.ports != ports {
+                    cx.ports = ports;
+                    http.variant.tls.renew_server();
+                }
             }
             Command::Addresses(name, found) => {
                 external::on_addresses(cx, conns, &mut http.variant.external, &name, &found);

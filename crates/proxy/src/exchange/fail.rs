@@ -182,7 +182,7 @@ pub(crate) fn cancel_upstream(
             link.close(up.stream, cx.now);
             link.codec.reset(up.stream, code, conn.io.out());
             let worn_at = match link.destination {
-                Some(Destination::App) => cx.config.limits.app_resets,
+                Some(Destination::App | Destination::AppPort(_)) => cx.config.limits.app_resets,
                 // It bears any number; how many wait there is counted over all connections.
                 Some(Destination::Api | Destination::Callback | Destination::Actors) => usize::MAX,
                 // Its other end keeps to the same limits.

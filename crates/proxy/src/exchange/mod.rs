@@ -39,7 +39,8 @@ pub(crate) use network::ChosenNetwork;
 pub(crate) use outcome::FailedReplica;
 pub(crate) use pipe::Pipe;
 pub(crate) use state::{
-    BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName, describe,
+    AppPort, BodySize, Destination, Exchange, Side, StreamRef, UpstreamState, WorkloadName,
+    describe,
 };
 pub(crate) use steering::{Steering, ThreadRoutes};
 

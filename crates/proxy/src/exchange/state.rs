@@ -1,5 +1,6 @@
 //! One request and its response on their way through.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,8 +70,10 @@ pub(crate) enum Destination {
     Service(ServiceName),
     /// One workload of a service, and no other.
     Workload(Arc<WorkloadName>),
-    /// The app beside this sidecar.
+    /// The app beside this sidecar, at the port that it is set to.
     App,
+    /// The app beside this sidecar, at another port that Services of a cluster lead to.
+    AppPort(AppPort),
     /// The sidecar's own API, served in this process.
     Api,
     /// The app beside this sidecar, which speaks gRPC, for a call that came over HTTP: this process
@@ -78,6 +81,14 @@ pub(crate) enum Destination {
     Callback,
     /// The actors of this sidecar, which this process runs.
     Actors,
+}
+
+/// A port of an app beside the one that its sidecar is set to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct AppPort {
+    pub(crate) address: SocketAddr,
+    /// Whether it speaks HTTP/2, and not HTTP/1.1.
+    pub(crate) is_h2: bool,
 }
 
 /// One workload of a service.
@@ -97,13 +108,18 @@ impl Destination {
         match self {
             Self::Service(service) => Some(service),
             Self::Workload(workload) => Some(&workload.service),
-            Self::App | Self::Api | Self::Callback | Self::Actors => None,
+            Self::App | Self::AppPort(_) | Self::Api | Self::Callback | Self::Actors => None,
         }
     }
 
     /// Whether this process answers it over a connection that always speaks HTTP/2.
     pub(crate) fn is_served_here(&self) -> bool {
         matches!(self, Self::Api | Self::Callback | Self::Actors)
+    }
+
+    /// Whether it is the app beside this sidecar, which is asked directly.
+    pub(crate) fn is_app(&self) -> bool {
+        matches!(self, Self::App | Self::AppPort(_))
     }
 
     /// Whether other sidecars serve it.
@@ -303,6 +319,7 @@ pub(crate) fn describe(destination: &Destination) -> String {
         Destination::Service(name) => format!("service {name}"),
         Destination::Workload(of) => format!("workload {} of service {}", of.instance, of.service),
         Destination::App => "the app".to_owned(),
+        Destination::AppPort(port) => format!("the app at port {}", port.address.port()),
         Destination::Api => "the sidecar's API".to_owned(),
         Destination::Callback => "the sidecar's translation to gRPC".to_owned(),
         Destination::Actors => "the sidecar's actors".to_owned(),

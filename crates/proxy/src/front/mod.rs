@@ -21,7 +21,7 @@ use crate::actor_paths::ActorApp;
 use crate::bind::BoundListeners;
 use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::event_loop::{LoopConfig, MeshProtocol};
+use crate::event_loop::{LOOPBACK, LoopConfig, MeshProtocol};
 use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneKind, PlaneOptions};
@@ -77,6 +77,7 @@ pub async fn run_front(
         locality: Locality::default(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
+        app_ip: LOOPBACK,
         app_tls: None,
         app_concurrency: None,
         mesh_protocol: MeshProtocol::default(),

@@ -39,7 +39,7 @@ pub(crate) fn take_permit(
 ) -> bool {
     let Some(limit) = cx.config.app_concurrency else { return true };
     let Some(exchange) = exchanges.get_mut(key) else { return false };
-    let is_for_app = matches!(exchange.destination, Destination::App | Destination::Callback);
+    let is_for_app = exchange.destination.is_app() || exchange.destination == Destination::Callback;
     if !is_for_app || exchange.holds_permit || !exchange.needs_permit {
         return true;
     }

@@ -41,8 +41,9 @@ pub(crate) fn is_over_share(
     if exchanges.len() <= cx.config.limits.app_connections / 2 {
         return false;
     }
-    let down = exchanges.get(key).map(|exchange| exchange.down.conn);
-    down.is_some_and(|down| held_by(conns, exchanges, down) > free_connections(cx, upstreams))
+    let Some(exchange) = exchanges.get(key) else { return false };
+    let free = free_connections(cx, upstreams, &exchange.destination);
+    held_by(conns, exchanges, exchange.down.conn) > free
 }
 
 /// Requests of a caller's connection that have a connection to the app or are about to.
@@ -59,12 +60,26 @@ fn is_queued(exchanges: &Exchanges, exchange: Option<ExchangeKey>) -> bool {
     exchange.is_some_and(|exchange| exchange.up == UpstreamState::FairQueue)
 }
 
-/// Connections to the app that no request has or waits for.
-fn free_connections(cx: &Cx, upstreams: &Upstreams) -> usize {
-    if !pick::app_speaks_http1(cx) {
+/// Connections to the app, or to a port of it, that no request has or waits for.
+fn free_connections(cx: &Cx, upstreams: &Upstreams, of: &Destination) -> usize {
+    let is_h1 = match of {
+        Destination::AppPort(port) => !port.is_h2,
+        _ => pick::app_speaks_http1(cx),
+    };
+    if !is_h1 {
         return usize::MAX;
     }
-    upstreams.free_app_connections(cx.config.limits.app_connections)
+    upstreams.free_app_connections(of, cx.config.limits.app_connections)
+}
+
+/// Where the first request goes that waits at a caller's connection.
+fn awaited(conns: &Connections, exchanges: &Exchanges, down: ConnKey) -> Option<Destination> {
+    let key = match &conns.get(down)?.role {
+        Role::Http2Server(link) => link.over_share.front().copied(),
+        Role::Http1Server(server) => server.exchange,
+        _ => None,
+    };
+    Some(exchanges.get(key?)?.destination.clone())
 }
 
 /// A request waits until its caller's connection may have more. Of the places to wait in, too,
@@ -77,10 +92,12 @@ pub(crate) fn wait(
     app_queue: &mut AppQueue,
     key: ExchangeKey,
 ) {
-    trace_wait::note_wait(exchanges, upstreams, key, &Destination::App);
+    let Some(destination) = exchanges.get(key).map(|exchange| exchange.destination.clone()) else {
+        return;
+    };
+    trace_wait::note_wait(exchanges, upstreams, key, &destination);
     let limit = cx.config.limits.waiting_per_service;
-    let taken =
-        app_queue.fair_queue.count + pools::pool(cx, upstreams, &Destination::App).waiting.len();
+    let taken = app_queue.fair_queue.count + pools::pool(cx, upstreams, &destination).waiting.len();
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let down = exchange.down.conn;
     let Some(conn) = conns.get_mut(down) else { return };
@@ -134,11 +151,9 @@ pub(crate) fn next(
 ) -> Option<ExchangeKey> {
     app_queue.fair_queue.served = exchanges.ended();
     for _ in 0..app_queue.fair_queue.conns.len() {
-        let free = free_connections(cx, upstreams);
-        if free == 0 {
-            return None;
-        }
         let down = app_queue.fair_queue.conns.pop_front()?;
+        let destination = awaited(conns, exchanges, down).unwrap_or(Destination::App);
+        let free = free_connections(cx, upstreams, &destination);
         if held_by(conns, exchanges, down) >= free {
             app_queue.fair_queue.conns.push_back(down);
             continue;

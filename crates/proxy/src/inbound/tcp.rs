@@ -16,8 +16,14 @@ pub(crate) fn open_app_tcp(
     key: ConnKey,
 ) -> bool {
     access_log::begin_line(cx, conns, key, Kind::Tcp, None);
-    let app = cx.config.app.as_ref().filter(|app| app.protocol == AppProtocol::Tcp);
-    let Some(address) = app.map(|app| app.addresses.best()) else {
+    let address = match conns.get(key).and_then(|conn| conn.app_port) {
+        Some(port) => cx.ports.for_bytes(port, cx.config.app_ip),
+        None => {
+            let app = cx.config.app.as_ref().filter(|app| app.protocol == AppProtocol::Tcp);
+            app.map(|app| app.addresses.best())
+        }
+    };
+    let Some(address) = address else {
         cx.metrics.request_failures.add(1);
         access_log::fail_line(conns, key, ErrorCode::NotTcp);
         conns.close(cx, key);

@@ -36,6 +36,8 @@ use tonic::transport::Channel;
 
 use control_at::ControlAt;
 
+use crate::served_ports::ServedPorts;
+
 pub use check::{ControlCheck, check_control};
 pub use tollway_identity::RootPin;
 
@@ -70,6 +72,9 @@ pub struct MeshDelta {
     pub applied: Applied,
     /// What the app may call out of the mesh, when that changed; only for sidecars.
     pub egress: Option<EgressUpdate>,
+    /// Ports of the app beside its own that Services of a cluster lead to, when that changed; only for
+    /// sidecars.
+    pub(crate) ports: Option<Arc<ServedPorts>>,
 }
 
 /// How it stands with the control plane.

@@ -36,6 +36,7 @@ use super::{
     EgressUpdate, MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate,
 };
 use crate::egress::Present;
+use crate::served_ports::ServedPorts;
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -296,6 +297,10 @@ impl Watch {
                 );
             }
         }
+        if let Some(ports) = tollway_wire::served_ports(response)? {
+            info!(ports = ports.len(), "further ports of the app are served for Services");
+            delta.ports = Some(Arc::new(ServedPorts::new(&ports)));
+        }
         if self.subscribes {
             retain_asked(&mut delta, &self.asked, knowledge);
             let credentials = shared.credentials.borrow().clone();
@@ -316,7 +321,8 @@ impl Watch {
             || !delta.networks.is_empty()
             || delta.policies.is_some()
             || delta.traffic.is_some()
-            || delta.egress.is_some();
+            || delta.egress.is_some()
+            || delta.ports.is_some();
         if has_changes {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);

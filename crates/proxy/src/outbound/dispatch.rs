@@ -122,7 +122,7 @@ pub(crate) fn dispatch(
     if exchange.is_upgrade && !exchange.destination.is_served_here() {
         return cx.effects.push(Effect::DialUpgrade(key));
     }
-    if matches!(exchange.destination, Destination::App)
+    if exchange.destination.is_app()
         && fairness::is_over_share(cx, conns, exchanges, upstreams, key)
     {
         return fairness::wait(cx, conns, exchanges, upstreams, app_queue, key);
@@ -289,8 +289,8 @@ pub(crate) fn serve_waiting(
             None => {
                 upstreams.wait_first(pool, key);
                 // Its connections are full, of which it may have stated the limit just now.
-                if *destination == Destination::App {
-                    cx.effects.push(Effect::Scale(Destination::App));
+                if destination.is_app() {
+                    cx.effects.push(Effect::Scale(destination.clone()));
                 }
                 return;
             }

@@ -380,6 +380,12 @@ fn route_inbound(
         }
         exchange.is_of_actors = true;
         exchange.destination = Destination::Actors;
+    } else if let Some(port) = conns.get(exchange.down.conn).and_then(|conn| conn.app_port) {
+        let served = cx.ports.for_requests(port, cx.config.app_ip);
+        let served =
+            served.ok_or_else(|| RequestError::NoReadyEndpoint { service: home.clone() })?;
+        exchange.destination = Destination::AppPort(served);
+        cx.config.actor_app.admit(&exchange.head.path, home)?;
     } else {
         let AppTarget { protocol, host, names_host, .. } = http_app(&cx.config)?;
         let is_translated =

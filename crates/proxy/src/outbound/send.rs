@@ -35,7 +35,7 @@ pub(crate) fn send(
         }
     }
     if exchange.attempts == 0
-        && matches!(exchange.destination, Destination::App | Destination::Callback)
+        && (exchange.destination.is_app() || exchange.destination == Destination::Callback)
         && let Some(waited) = app_queue.sheds(exchange.started, now)
     {
         cx.metrics.requests_shed.add(1);

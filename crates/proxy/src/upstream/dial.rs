@@ -19,7 +19,7 @@ use crate::cx::{Cx, Effect};
 use crate::exchange::{Destination, describe};
 use crate::protocol::relay;
 use crate::request_error::RequestError;
-use crate::tls::MeshTls;
+use crate::tls::{Carried, MeshTls};
 use crate::upstream::{Candidates, Pool, PoolKey, Upstreams, pools, replicas, scale};
 
 /// Connections to one service that may each have as many bytes under way as is set. Further ones
@@ -131,9 +131,12 @@ pub(crate) fn dial(
     protocol: &'static [u8],
 ) -> Result<ConnKey, RequestError> {
     let Some(service) = destination.service() else {
-        let address = cx.config.app.as_ref().map(|app| app.addresses.best());
+        let address = match destination {
+            Destination::AppPort(port) => Some(port.address),
+            _ => cx.config.app.as_ref().map(|app| app.addresses.best()),
+        };
         return match address {
-            Some(address) => dial_app(cx, conns, address, purpose)
+            Some(address) => dial_app(cx, conns, destination, address, purpose)
                 .map_err(|cause| unreachable(cx, upstreams, destination, None, cause)),
             None => Err(RequestError::NoReadyEndpoint { service: cx.config.home.clone() }),
         };
@@ -154,8 +157,8 @@ pub(crate) fn dial(
     let address = next_address(cx, conns, upstreams, destination, &candidates, pooled);
     let address = address.ok_or_else(unready)?;
     let mesh = mesh.ok_or_else(unready)?;
-    let callee = holder(service, &state, address);
-    let tls = match mesh.client(&callee, instance, &trust_domain, protocol) {
+    let (callee, port) = holder(service, &state, address);
+    let tls = match mesh.client(&callee, instance, &trust_domain, Carried { protocol, port }) {
         Ok(tls) => tls,
         Err(error) => {
             let cause = Cause::coded(ErrorCode::TlsFailed, error.to_string());
@@ -199,21 +202,24 @@ pub(crate) fn dial(
     Ok(key)
 }
 
-/// The app whose identity a replica of a service has.
+/// The app whose identity a replica of a service has, and which port of it is called.
 fn holder<'s>(
     service: &'s ServiceName,
     state: &ServiceState,
     address: SocketAddr,
-) -> Cow<'s, ServiceName> {
-    let ServiceState::Local { endpoints, .. } = state else { return Cow::Borrowed(service) };
+) -> (Cow<'s, ServiceName>, Option<u16>) {
+    let ServiceState::Local { endpoints, .. } = state else {
+        return (Cow::Borrowed(service), None);
+    };
     // A service's replicas have its name, or each has one of its own.
     if endpoints.first().is_none_or(|endpoint| endpoint.app.is_none()) {
-        return Cow::Borrowed(service);
+        return (Cow::Borrowed(service), None);
     }
     let found = endpoints.iter().find(|endpoint| endpoint.address == address);
+    let port = found.and_then(|endpoint| endpoint.port);
     match found.and_then(|endpoint| endpoint.app.clone()) {
-        Some(app) => Cow::Owned(ServiceName { app, ..service.clone() }),
-        None => Cow::Borrowed(service),
+        Some(app) => (Cow::Owned(ServiceName { app, ..service.clone() }), port),
+        None => (Cow::Borrowed(service), port),
     }
 }
 
@@ -258,15 +264,17 @@ fn next_address(
     pick(&missing).or_else(|| pick(&candidates.addresses))
 }
 
-/// Dials the app, as it speaks.
+/// Dials the app, or a port of it, as it speaks.
 pub(crate) fn dial_app(
     cx: &mut Cx,
     conns: &mut Connections,
+    destination: &Destination,
     address: SocketAddr,
     purpose: Purpose,
 ) -> Result<ConnKey, Cause> {
     cx.metrics.app_dials.add(1);
-    let Some(tls) = &cx.config.app_tls else { return dial_plain(cx, conns, address, purpose) };
+    let tls = cx.config.app_tls.as_ref().filter(|_| *destination == Destination::App);
+    let Some(tls) = tls else { return dial_plain(cx, conns, address, purpose) };
     let tls = tls.client(address, &purpose);
     let tls = tls.map_err(|error| Cause::coded(ErrorCode::TlsFailed, error.to_string()))?;
     let io = connect(cx, conns, address, Some(tls))?;
@@ -354,7 +362,7 @@ pub(crate) fn join_pool_h2(
     {
         config.connection_window = config.connection_window.min(SHORT_WINDOW);
     }
-    if destination == Destination::App {
+    if destination.is_app() {
         // Many apps state a limit, and some answer what is above it with another reset than a refusal.
         config.streams_before_settings = 1;
     }
@@ -462,6 +470,10 @@ pub(crate) fn unreachable(
     cause: Cause,
 ) -> RequestError {
     let Cause { code, reason } = cause;
+    if let (Destination::AppPort(port), None) = (destination, code) {
+        tracing::warn!(address = %port.address, reason, "a port of the app cannot be connected to");
+        return RequestError::AppUnreachable { service: cx.config.home.clone(), reason };
+    }
     if let (Destination::App, Some(app), None) = (destination, &cx.config.app, code) {
         // Where the app is does not concern callers.
         let addresses: Vec<_> = app.addresses.all().map(|address| address.to_string()).collect();

@@ -90,9 +90,9 @@ impl Upstreams {
         }
     }
 
-    /// Connections to the app that no request has or waits for, of at most `limit`.
-    pub(crate) fn free_app_connections(&self, limit: usize) -> usize {
-        self.pools.get(&Destination::App).map_or(limit, |pool| {
+    /// Connections to the app, or to a port of it, that no request has or waits for, of at most `limit`.
+    pub(crate) fn free_app_connections(&self, of: &Destination, limit: usize) -> usize {
+        self.pools.get(of).map_or(limit, |pool| {
             let busy = pool.conns.len().saturating_sub(pool.idle.len());
             limit.saturating_sub(busy + pool.waiting.len())
         })

@@ -400,6 +400,7 @@ pub(crate) fn speaks_http1(cx: &Cx, pool: &Pool) -> bool {
         | Destination::Callback
         | Destination::Actors => false,
         Destination::App => app_speaks_http1(cx),
+        Destination::AppPort(port) => !port.is_h2,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The upstream connections of each destination and what waits for them: who joins, who leaves,
 //! what a change of the service or of the credentials does to them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, SpiffeId, TrustDomain,
-    UnavailableReason,
+    AppProtocol, Endpoint, Instance, ServiceName, ServiceState, ServiceUpdate, SpiffeId,
+    TrustDomain, UnavailableReason,
 };
 use tollway_net::{Key, Slab};
 use tollway_routing::Flight;
@@ -254,7 +254,11 @@ fn find_or_make(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destinatio
     match destination {
         Destination::Service(service) => upstreams.services.subscribe(service),
         Destination::Workload(workload) => pool.state = add_workload(cx, upstreams, workload),
-        Destination::App | Destination::Api | Destination::Callback | Destination::Actors => {}
+        Destination::App
+        | Destination::AppPort(_)
+        | Destination::Api
+        | Destination::Callback
+        | Destination::Actors => {}
     }
     upstreams.pools.insert(pool)
 }
@@ -484,6 +488,22 @@ pub(crate) fn on_routes(cx: &mut Cx, upstreams: &mut Upstreams, update: RoutesUp
     }
 }
 
+/// Addresses at which another port of the app is called than before.
+fn moved(before: &ServiceState, now: &ServiceState) -> HashSet<SocketAddr> {
+    let (ServiceState::Local { endpoints: before, .. }, ServiceState::Local { endpoints: now, .. }) =
+        (before, now)
+    else {
+        return HashSet::new();
+    };
+    // Of most services the port of the app is called.
+    if before.iter().chain(&**now).all(|endpoint| endpoint.port.is_none()) {
+        return HashSet::new();
+    }
+    let called: HashMap<_, _> = before.iter().map(|of| (of.address, of.port)).collect();
+    let is_moved = |of: &&Endpoint| called.get(&of.address).is_some_and(|port| *port != of.port);
+    now.iter().filter(is_moved).map(|of| of.address).collect()
+}
+
 /// Retires connections to what a service or a workload is not any more, and sends what waits.
 fn take_state(
     cx: &mut Cx,
@@ -495,6 +515,8 @@ fn take_state(
     let Some(of) = upstreams.pools.get_mut(destination) else { return };
     // What carries them depends on it.
     let other = of.state.as_ref().and_then(protocol_of) != protocol_of(&state);
+    let moved = of.state.as_ref().map(|before| moved(before, &state)).unwrap_or_default();
+    of.backoff.retain(|address, _| !moved.contains(address));
     of.state = Some(state);
     let members = of.conns.clone();
     let dialling = of.dialling.clone();
@@ -503,7 +525,7 @@ fn take_state(
     let listed = candidates.map(|c| c.addresses).unwrap_or_default();
     let is_listed = |conns: &Connections, key: ConnKey| {
         let remote = conns.get(key).and_then(|conn| conn.remote);
-        remote.is_some_and(|address| listed.contains(&address))
+        remote.is_some_and(|address| listed.contains(&address) && !moved.contains(&address))
     };
     for key in members {
         if other || !is_listed(conns, key) {

@@ -44,7 +44,14 @@ pub(crate) fn scale(
         Destination::Service(_) | Destination::Workload(_) => {
             scale_service(cx, conns, upstreams, mesh, destination);
         }
-        Destination::App => scale_app(cx, conns, upstreams),
+        Destination::App => {
+            let Some(app) = &cx.config.app else { return };
+            let (h1, addresses) = (app.protocol == AppProtocol::Http, app.addresses.clone());
+            scale_app(cx, conns, upstreams, destination, h1, &|| addresses.best());
+        }
+        Destination::AppPort(port) => {
+            scale_app(cx, conns, upstreams, destination, !port.is_h2, &|| port.address);
+        }
         Destination::Api => open_runtime_link(cx, conns, upstreams, destination, ApiKind::Own),
         Destination::Callback => {
             open_runtime_link(cx, conns, upstreams, destination, ApiKind::Callback)
@@ -427,11 +434,17 @@ fn some_of(
     usable
 }
 
-fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
-    let Some(app) = &cx.config.app else { return };
+/// Dials what the app, or a port of it, is short of; `address` is where.
+fn scale_app(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    h1: bool,
+    address: &dyn Fn() -> SocketAddr,
+) {
     let limit = cx.config.limits.app_connections;
-    let (h1, addresses) = (app.protocol == AppProtocol::Http, app.addresses.clone());
-    let Some(pool) = upstreams.pools.get(&Destination::App) else { return };
+    let Some(pool) = upstreams.pools.get(destination) else { return };
     let standing = pool.made();
     let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
     if !h1 && standing >= cx.config.limits.app_http2_connections {
@@ -443,16 +456,16 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
         wanted.saturating_sub(standing - full_app_connections(cx, conns, upstreams, pool))
     };
     for _ in 0..missing {
-        let purpose =
-            if h1 { Purpose::PoolH1(Destination::App) } else { Purpose::PoolH2(Destination::App) };
-        match dial::dial_app(cx, conns, addresses.best(), purpose) {
-            Ok(key) => pools::pool(cx, upstreams, &Destination::App).dialling.push(key),
+        let purpose = if h1 { Purpose::PoolH1 } else { Purpose::PoolH2 };
+        let purpose = purpose(destination.clone());
+        match dial::dial_app(cx, conns, destination, address(), purpose) {
+            Ok(key) => pools::pool(cx, upstreams, destination).dialling.push(key),
             Err(cause) => {
-                let error = dial::unreachable(cx, upstreams, &Destination::App, None, cause);
+                let error = dial::unreachable(cx, upstreams, destination, None, cause);
                 // Those who came first have the dials that are under way.
-                let first = pools::pool(cx, upstreams, &Destination::App).dialling.len();
+                let first = pools::pool(cx, upstreams, destination).dialling.len();
                 return cx.effects.push(Effect::FailWaiting {
-                    destination: Destination::App.clone(),
+                    destination: destination.clone(),
                     first,
                     error: Box::new(error),
                 });

@@ -3801,6 +3801,23 @@ pub struct WatchResponse {
     /// `policies` are.
     #[prost(message, optional, tag = "10")]
     pub egress: ::core::option::Option<EgressRules>,
+    /// Ports of the watcher's app beside its own that Services of a cluster lead to; they replace those
+    /// held. Present in the first response with SCOPE_SUBSCRIBED, and whenever they changed.
+    #[prost(message, optional, tag = "11")]
+    pub ports: ::core::option::Option<ServedPorts>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ServedPorts {
+    /// 100 at most.
+    #[prost(message, repeated, tag = "1")]
+    pub ports: ::prost::alloc::vec::Vec<ServedPort>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServedPort {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(enumeration = "AppProtocol", tag = "2")]
+    pub protocol: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceUpdate {
@@ -3863,6 +3880,9 @@ pub struct Endpoint {
     /// Whose identity it has; empty where that is the app of the service's name.
     #[prost(string, tag = "4")]
     pub app: ::prost::alloc::string::String,
+    /// Which port of its app is called; 0 where that is the one that its sidecar is set to.
+    #[prost(uint32, tag = "5")]
+    pub port: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnreadyReplicas {

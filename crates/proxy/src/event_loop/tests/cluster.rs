@@ -1,11 +1,12 @@
 //! Connections of an app in a Kubernetes cluster to addresses of that cluster.
 
-use tollway_model::UnavailableReason;
+use tollway_model::{ServedPort, UnavailableReason};
 
 use super::app_unreachable::tcp_echo;
 use super::intercepted::Site;
 use super::sim::{Stream, listen_at};
 use super::*;
+use crate::served_ports::ServedPorts;
 use crate::upstream::pools::ADDRESSES_LIMIT;
 
 const FRONT: &str = "10.96.0.7:9080";
@@ -75,6 +76,77 @@ fn a_service_is_called_by_its_address_and_its_pods_prove_their_own_app() {
     let answer = talk(&mut call(&site), b"GET /a HTTP/1.0\r\n\r\n", b"\r\n\r\n");
     assert!(answer.contains("x-host: reviews.default:9080\r\n"), "{answer}");
     assert_eq!(site.counts(), [2, 0, 0, 0, 0, 0]);
+}
+
+/// The pods serve this port beside that of their app, and the state of the Service leads there.
+fn further(site: &Site, protocol: AppProtocol, port_of_pod: u16) {
+    let served = [ServedPort { port: port_of_pod, protocol }];
+    site.callee.commands.send(Command::Ports(Arc::new(ServedPorts::new(&served))));
+    lead_further(site, protocol, port_of_pod);
+}
+
+fn lead_further(site: &Site, protocol: AppProtocol, port_of_pod: u16) {
+    let ServiceState::Local { endpoints, unready, protocol, trust_domain } =
+        pods(site, protocol, &["stock"])
+    else {
+        unreachable!("pods are in this network")
+    };
+    let endpoints = endpoints.iter().cloned();
+    let endpoints = endpoints.map(|of| Endpoint { port: Some(port_of_pod), ..of }).collect();
+    site.caller.send_state(&address(), ServiceState::AddressOf(port()));
+    let state = ServiceState::Local { endpoints, unready, protocol, trust_domain };
+    site.caller.send_state(&port(), state);
+}
+
+#[test]
+fn a_service_leads_to_another_port_of_the_app_with_the_identity_of_the_caller() {
+    // The port that the sidecar is set to takes bytes.
+    let site = Site::new(AppProtocol::Tcp, start_tcp_echo());
+    further(&site, AppProtocol::Http, start_app().port());
+    let mut stream = call(&site);
+    for _ in 0..2 {
+        let answer = talk(&mut stream, GET, b"\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("x-caller: spiffe://west.tollway/ns/default/web\r\n"), "{answer}");
+    }
+    let site = Site::new(AppProtocol::Http, start_app());
+    further(&site, AppProtocol::Tcp, start_tcp_echo().port());
+    assert_eq!(echo(call(&site)), "echo");
+    // The app itself is called beside it.
+    site.caller.send_state(&port(), pods(&site, AppProtocol::Http, &["stock"]));
+    let answer = talk(&mut call(&site), GET, b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// The harm: a caller names any port of the callee's machine and is led there.
+#[test]
+fn a_port_to_which_no_service_leads_is_called_by_none() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    let (served, other) = (start_app().port(), start_app().port());
+    further(&site, AppProtocol::Http, served);
+    assert!(talk(&mut call(&site), GET, b"\r\n\r\n").starts_with("HTTP/1.1 200"));
+    lead_further(&site, AppProtocol::Http, other);
+    let answer = talk(&mut call(&site), GET, b"}");
+    assert!(answer.contains("ERR_TLS_FAILED"), "{answer}");
+    // One that was served takes no requests more, on a connection that stands either.
+    lead_further(&site, AppProtocol::Http, served);
+    let mut stream = call(&site);
+    assert!(talk(&mut stream, GET, b"\r\n\r\n").starts_with("HTTP/1.1 200"));
+    site.callee.commands.send(Command::Ports(Arc::default()));
+    let answer = talk(&mut stream, GET, b"}");
+    assert!(answer.contains("ERR_NO_READY_ENDPOINT"), "{answer}");
+}
+
+#[test]
+fn a_further_port_that_takes_no_connections_is_named_and_the_app_goes_on() {
+    let site = Site::new(AppProtocol::Http, start_app());
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    further(&site, AppProtocol::Http, unused);
+    let answer = talk(&mut call(&site), GET, b"}");
+    assert!(answer.contains("ERR_APP_UNREACHABLE"), "{answer}");
+    site.caller.send_state(&port(), pods(&site, AppProtocol::Http, &["stock"]));
+    let answer = talk(&mut call(&site), GET, b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 /// The harm: one who holds the address of a pod reads what is meant for a Service.

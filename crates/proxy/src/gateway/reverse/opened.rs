@@ -17,7 +17,7 @@ use crate::conn::accepted::proven_identity;
 use crate::conn::{ConnKey, Connections, ListenerKind, Purpose, Reverse, ReverseSide, Role};
 use crate::cx::Cx;
 use crate::gateway::{Gateway, route};
-use crate::tls::alpn;
+use crate::tls::{Carried, alpn};
 use crate::upstream::dial::{self, DialFailure};
 
 /// Before a gateway is dialled again.
@@ -135,7 +135,8 @@ fn fill_pool(
     let wanted = if pool.failures > 0 { 1 } else { pool.demand.wanted() };
     let mut fresh = pool.fresh(conns, cx.now);
     while fresh < wanted && pool.conns.len() < WITH_DOUBTFUL * pool.demand.wanted() {
-        let tls = reverse.tls.client(&theirs, None, &known.trust_domain, alpn::REVERSE);
+        let tls =
+            reverse.tls.client(&theirs, None, &known.trust_domain, Carried::of(alpn::REVERSE));
         let purpose = Purpose::Reverse(network.clone());
         let dialled = tls.map_err(|error| error.to_string()).and_then(|tls| {
             let dialled = dial::dial_with(cx, conns, address, purpose, Some(tls));
