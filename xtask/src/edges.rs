@@ -88,8 +88,8 @@ pub(crate) const CRATES: &[Crate] = &[
     part(
         "tests",
         &[
-            "model", "record", "config", "net", "wire", "identity", "dial", "store", "state",
-            "proxy", "runtime", "settings", "control", "fabric", "echo", "lab",
+            "model", "routing", "record", "config", "net", "wire", "identity", "dial", "store",
+            "state", "proxy", "runtime", "settings", "control", "fabric", "echo", "lab",
         ],
     ),
     part(

@@ -8,6 +8,10 @@ use std::borrow::Cow;
 use thiserror::Error;
 use tollway_model::{NameError, ServiceName};
 
+/// The route of calls in the HTTP API, for every method: `{x}` is one part, `{*x}` the rest, which may be
+/// empty.
+pub const CALL_ROUTE: &str = "/v1.0/invoke/{id}/method/{*method}";
+
 /// Through which listener of the sidecar a request came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AppListener {
@@ -318,6 +322,12 @@ mod tests {
     const BAD_URL: &str = "refused: `https://a\r\n` holds the character ':'; a label has letters, digits, `-` and `_`";
     const NO_APP_ID: &str =
         "refused: no app id: call /v1.0/invoke/<app>/method/<path>, or set the header dapr-app-id";
+
+    #[test]
+    fn the_route_of_calls_leads_to_a_service() {
+        let path = CALL_ROUTE.replace("{id}", "stock").replace("{*method}", "a/b");
+        check_path(&path, "stock.default.west /a/b");
+    }
 
     #[test]
     fn invoke_paths_name_service_and_path() {

@@ -1,6 +1,7 @@
 //! What the repository has of settings, the schemas in `schema/` and the table in
 //! `docs/guide/configure.md`, is made of their list. `UPDATE_DOCS=1` writes both.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use tollway_settings::{Flags, PARTS, PartEntry, Setting, SettingsError, Sidecar, schema_text};
@@ -145,6 +146,49 @@ fn settings_are_serdes_types() {
     assert!(missing.unwrap_err().to_string().contains("`app_id` must be given"));
     let empty = tollway_settings::merge::<Sidecar>(&Flags::default(), None);
     assert!(matches!(empty, Err(SettingsError::Missing(_))));
+}
+
+/// Every port that a part opens has a row that states who may connect there.
+#[test]
+fn the_page_of_security_lists_every_port() {
+    let page = std::fs::read_to_string(in_repository("docs/security.md")).unwrap();
+    let rows = tollway_testkit::table(&page, "port", 2, ["process"]);
+    let is_of = |part: &str, process: &str| match process {
+        "sidecar" | "the app" => matches!(part, "run" | "sidecar"),
+        "control plane" => part == "control",
+        "all" => true,
+        other => part == other,
+    };
+    let mut written = BTreeSet::new();
+    for (keys, [process]) in &rows {
+        for flag in keys[1].split(", ").filter_map(|word| word.trim_matches('`').strip_prefix("--"))
+        {
+            let has_flag = |part: &&PartEntry| {
+                let settings = (part.settings)();
+                is_of(part.name, process) && settings.iter().any(|s| s.flag == flag)
+            };
+            let before = written.len();
+            written.extend(PARTS.iter().filter(has_flag).map(|part| (part.name, flag)));
+            assert!(
+                written.len() > before,
+                "{process}: --{flag} is no setting of it, or twice there"
+            );
+        }
+    }
+    let opens_port = |setting: &Setting| {
+        setting.key.contains("listen")
+            || setting.key.ends_with("_port")
+            || setting.key == "upstreams"
+    };
+    for PartEntry { name, settings, .. } in PARTS {
+        for setting in settings().iter().filter(|setting| opens_port(setting)) {
+            let flag = setting.flag;
+            assert!(
+                written.contains(&(name, flag)),
+                "docs/security.md has no row for {name} --{flag}"
+            );
+        }
+    }
 }
 
 /// One row a setting; parts that have the same share it.

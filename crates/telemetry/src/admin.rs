@@ -234,6 +234,8 @@ mod tests {
         let row = page.lines().find(|line| line.starts_with("| admin (")).expect("it has a row");
         for (path, _) in ROUTES {
             assert!(row.contains(path), "docs/security.md does not name {path}");
+            let own = format!("| `GET {path}` | no | yes |");
+            assert!(page.contains(&own), "docs/security.md has no row `{own}`");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Actors: apps that run them over HTTP, with real sidecars and a real control plane.
 
-mod access;
+pub(crate) mod access;
 mod app;
 mod as_daprd;
 mod belonging;

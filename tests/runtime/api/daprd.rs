@@ -147,7 +147,7 @@ impl Daprd {
     }
 }
 
-fn listens(address: SocketAddr) -> bool {
+pub(crate) fn listens(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }
 

@@ -179,7 +179,7 @@ mod tests {
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::{mpsc, watch};
     use tokio_rustls::TlsConnector;
@@ -239,6 +239,11 @@ mod tests {
 
         /// Sends bytes as the API server would, and returns the answer; none if the handshake fails.
         async fn send(&self, request: &[u8]) -> Option<String> {
+            self.send_as(false, request).await
+        }
+
+        /// The same, with a certificate of the caller's or without one.
+        async fn send_as(&self, is_shown: bool, request: &[u8]) -> Option<String> {
             let mut roots = rustls::RootCertStore::empty();
             let authority = CertificateDer::from_pem_slice(self.credentials.authorities.as_bytes());
             roots.add(authority.unwrap()).unwrap();
@@ -246,8 +251,14 @@ mod tests {
             let config = rustls::ClientConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()
                 .unwrap()
-                .with_root_certificates(roots)
-                .with_no_client_auth();
+                .with_root_certificates(roots);
+            let config = if is_shown {
+                let chain = CertificateDer::from_pem_slice(self.credentials.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(self.credentials.key.as_bytes());
+                config.with_client_auth_cert(vec![chain.unwrap()], key.unwrap()).unwrap()
+            } else {
+                config.with_no_client_auth()
+            };
             let stream = TcpStream::connect(self.address).await.unwrap();
             let name = ServerName::try_from(NAME).unwrap();
             let mut stream =
@@ -259,11 +270,15 @@ mod tests {
         }
 
         async fn post(&self, path: &str, body: &str) -> String {
+            self.post_as(false, path, body).await
+        }
+
+        async fn post_as(&self, is_shown: bool, path: &str, body: &str) -> String {
             let length = body.len();
             let head = format!(
                 "POST {path} HTTP/1.1\r\nhost: {NAME}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
             );
-            self.send((head + body).as_bytes()).await.unwrap()
+            self.send_as(is_shown, (head + body).as_bytes()).await.unwrap()
         }
     }
 
@@ -288,6 +303,32 @@ mod tests {
             .each_ref()
             .map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
         assert_eq!(counts, [1, 1, 0]);
+    }
+
+    /// The harm: who reaches the port learns what is added to pods, and the objects of their namespaces.
+    #[tokio::test]
+    async fn no_caller_is_answered_who_does_not_know_the_path_whatever_it_shows() {
+        let world = World::start().await;
+        let page = include_str!("../../../../docs/security.md");
+        let row = page.lines().find(|line| line.starts_with("| webhook (")).expect("it has a row");
+        for (route, _) in ROUTES {
+            assert!(
+                row.contains(&format!("`/…{route}`")),
+                "docs/security.md does not name {route}"
+            );
+            let guess = |secret: &str| format!("/{secret}{route}");
+            let guesses =
+                ["", "0124", "012", "01234", "/0123", "0123/", "0123/..", "%30123", "0123%2f"];
+            for is_shown in [false, true] {
+                for path in guesses.map(guess) {
+                    let answer = world.post_as(is_shown, &path, &review()).await;
+                    assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+                    assert!(!answer.contains("response") && !answer.contains("0123"), "{answer}");
+                }
+                let answer = world.post_as(is_shown, &guess("0123"), &review()).await;
+                assert!(answer.starts_with("HTTP/1.1 200"), "{route}: {answer}");
+            }
+        }
     }
 
     #[tokio::test]
