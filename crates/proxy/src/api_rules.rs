@@ -150,6 +150,8 @@ impl ApiRules {
     }
 
     fn admit_grpc(&self, method: &[u8]) -> bool {
+        // The server of the methods looks at no query.
+        let method = method.split(|byte| *byte == b'?').next().unwrap_or_default();
         let is_of = |part: &&(&str, &str, &[&str])| part.2.iter().any(|m| m.as_bytes() == method);
         let part = GRPC_PARTS.iter().find(is_of);
         self.decide(ApiProtocol::Grpc, |rule| {
@@ -237,7 +239,7 @@ mod tests {
 
     /// The harm: a path that the router reads as a part of the API, and a rule does not, gets round it.
     #[test]
-    fn several_slashes_and_methods_of_actors_do_not_get_round_a_rule() {
+    fn several_slashes_and_queries_and_methods_of_actors_do_not_get_round_a_rule() {
         let denied = ["http v1 state", "http v1 actors", "grpc v1 actors", "http v1alpha1 state"];
         let rules = ApiRules { allowed: Vec::new(), denied: rules(&denied) };
         for path in [
@@ -252,7 +254,13 @@ mod tests {
             let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
             assert!(!rules.admit(&ListenerKind::HttpApi, &head, false), "{path}");
         }
-        for method in ["InvokeActor", "GetActorState", "RegisterActorReminder"] {
+        for method in [
+            "InvokeActor",
+            "GetActorState",
+            "RegisterActorReminder",
+            "InvokeActor?",
+            "InvokeActor?a/b",
+        ] {
             let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
             let head = RequestHead { path: path.into(), ..Default::default() };
             assert!(!rules.admit(&ListenerKind::GrpcApi, &head, false), "{method}");

@@ -23,6 +23,7 @@ use tonic::Code;
 use super::app::GrpcApp;
 use super::sdk;
 use super::{call, client, invoke, message};
+use crate::actors::access::ask_rpc;
 use tollway_tests::foreign_program::printed;
 use tollway_tests::mesh::http::{get, runtime};
 use tollway_tests::names::Hosts;
@@ -345,6 +346,13 @@ fn a_configuration_limits_the_parts_of_the_api() {
         let reported = invoke(entrance, "nobody", message("x", "")).await.unwrap_err();
         assert_eq!(reported.code(), Code::Unimplemented, "{reported}");
         client(entrance).await.get_metadata(GetMetadataRequest {}).await.unwrap();
+        // A query is none of a method's name.
+        for (method, status) in [("InvokeService?a", "12"), ("GetMetadata?a", "0")] {
+            let rpc = format!("dapr.proto.runtime.v1.Dapr/{method}");
+            let stream = tokio::net::TcpStream::connect(entrance).await.unwrap();
+            let answer = ask_rpc(stream, "", &rpc).await.unwrap();
+            assert_eq!(answer["grpc-status"], status, "{method}: {answer:?}");
+        }
     });
     daprd.end();
 }
