@@ -713,9 +713,19 @@ mod tests {
 
     #[test]
     fn what_an_app_would_miss_is_refused() {
+        let of_api = |name: &str, version: &str| json!({ "name": name, "version": version, "protocol": "http" });
         for (spec, part) in [
             (json!({ "accessControl": { "policies": [{ "appId": "a" }] } }), "lacks `namespace`"),
             (json!({ "api": { "denied": [{ "name": "invoke" }] } }), "in api.denied is no rule"),
+            (
+                json!({ "api": { "denied": [of_api("stat", "v1")] } }),
+                "in api.denied would have no effect",
+            ),
+            (json!({ "api": { "denied": [of_api("state", "v7")] } }), "no version is `v7`"),
+            (
+                json!({ "api": { "allowed": [of_api("stat", "v1")] } }),
+                "no part of the API is `stat`",
+            ),
             (json!({ "api": { "allowed": ["invoke"] } }), "expected a mapping, found `invoke`"),
             (json!({ "httpPipeline": { "handlers": [{ "name": "a" }] } }), "`httpPipeline`"),
             (json!({ "appHttpPipeline": { "handlers": [{ "name": "a" }] } }), "`appHttpPipeline`"),

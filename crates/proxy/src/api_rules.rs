@@ -3,6 +3,7 @@
 //! health are always allowed, and services that are proxied over gRPC are no part of the API.
 
 use tollway_http::RequestHead;
+use tollway_routing::path_parts;
 
 use crate::conn::ListenerKind;
 use crate::tokens::asks_for_health;
@@ -122,7 +123,7 @@ impl ApiRules {
         match listener {
             ListenerKind::HttpApi if is_call => self.admit_http(Some(b"v1.0"), Some(b"invoke")),
             ListenerKind::HttpApi => {
-                let mut parts = parts(&head.path);
+                let mut parts = path_parts(&head.path);
                 asks_for_health(head) || self.admit_http(parts.next(), parts.next())
             }
             ListenerKind::GrpcApi => {
@@ -167,12 +168,6 @@ impl ApiRules {
         let mut allowed = self.allowed.iter().filter(of_protocol).peekable();
         allowed.peek().is_none() || allowed.any(is_meant)
     }
-}
-
-/// The parts of a path as the router reads it, for which several slashes are one.
-fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
-    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
 /// The version of a part as it stands in paths.

@@ -4,6 +4,7 @@
 
 use tollway_http::{Method, RequestHead};
 use tollway_identity::SharedToken;
+use tollway_routing::path_parts;
 
 use crate::conn::ListenerKind;
 use crate::headers::API_TOKEN;
@@ -55,14 +56,9 @@ pub(crate) fn asks_for_health(head: &RequestHead) -> bool {
     head.method == Method::Get && HEALTH.iter().any(|path| is_path(head, path))
 }
 
-/// Whether a request is for `path`. As for the router, several slashes are one, and one at the end is none.
+/// Whether a request is for `path`.
 fn is_path(head: &RequestHead, path: &[u8]) -> bool {
-    let asked = head.path.split(|byte| *byte == b'?').next().unwrap_or_default();
-    asked == path || parts(asked).eq(parts(path))
-}
-
-fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
+    path_parts(&head.path).eq(path_parts(path))
 }
 
 #[cfg(test)]

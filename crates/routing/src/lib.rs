@@ -60,5 +60,7 @@ pub use route::{
 };
 pub use shedding::LoadShedding;
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
-pub use target::{AppListener, CALL_ROUTE, RequestParts, Target, TargetError, decide_target};
+pub use target::{
+    AppListener, CALL_ROUTE, RequestParts, Target, TargetError, decide_target, path_parts,
+};
 pub use trace::{SamplingRatio, TraceDecision, TraceIds, decide_trace};

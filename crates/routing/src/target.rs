@@ -184,6 +184,13 @@ fn segments<'a>(mut path: &'a [u8], names: &[&[u8]]) -> Option<&'a [u8]> {
     Some(path)
 }
 
+/// The parts of a path of the API, without its query. Several slashes are one, and one at the end is
+/// none, as for the router of the API; no part has another spelling.
+pub fn path_parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
+}
+
 fn skip_slashes(path: &[u8]) -> &[u8] {
     let start = path.iter().position(|b| *b != b'/').unwrap_or(path.len());
     &path[start..]

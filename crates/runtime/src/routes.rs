@@ -144,6 +144,15 @@ pub(crate) fn find<'a>(
     method: &Method,
     path: &'a str,
 ) -> Option<(Endpoint, Vec<&'a str>)> {
+    let (route, parts) = route_of(from, method, path)?;
+    Some((route.endpoint, parts))
+}
+
+fn route_of<'a>(
+    from: From,
+    method: &Method,
+    path: &'a str,
+) -> Option<(&'static Route, Vec<&'a str>)> {
     let is_served = |route: &&Route| match from {
         From::App => route.to_app,
         From::Mesh => route.to_mesh,
@@ -152,7 +161,7 @@ pub(crate) fn find<'a>(
         .iter()
         .filter(is_served)
         .filter(|route| route.methods.contains(&method.as_str()))
-        .find_map(|route| Some((route.endpoint, parts(route.path, path)?)))
+        .find_map(|route| Some((route, parts(route.path, path)?)))
 }
 
 /// The parts of `path` that stand for those in braces. Several slashes before a part, or at the end, are
@@ -183,6 +192,8 @@ fn parts<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
 
 #[cfg(test)]
 mod tests {
+    use tollway_routing::path_parts;
+
     use super::*;
 
     fn of_app(method: &str, path: &str) -> Option<(Endpoint, Vec<String>)> {
@@ -228,6 +239,74 @@ mod tests {
         for path in ["/v1.0/state//k", "/v1.0/state/s/", "/v1.0/actors//7/method/m"] {
             assert_eq!(found("GET", path), None, "{path}");
         }
+    }
+
+    /// Other spellings of a path: of its parts, of what is between them, and of its ends. No parser of the
+    /// data loop lets a `#` in.
+    fn spellings(path: &str) -> Vec<String> {
+        const BETWEEN: [&str; 8] = ["/", "//", "///", "/./", "/../", "%2f", "\\", "/x/../"];
+        const ENDS: [&str; 9] = ["", "/", "//", "?", "?a=/v1.0/state", "/?a", ";a", "%00", "/."];
+        let encoded = |part: &str| format!("%{:02x}{}", part.as_bytes()[0], &part[1..]);
+        let of_part = |part: &str| {
+            let capitals =
+                [part.to_uppercase(), format!("{}{}", part[..1].to_uppercase(), &part[1..])];
+            let around =
+                [format!("{part};a"), format!(" {part}"), format!("{part}%20"), format!("{part}.")];
+            [&[part.to_owned(), encoded(part)][..], &capitals, &around].concat()
+        };
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        let mut spelled = Vec::new();
+        for between in BETWEEN {
+            spelled.push(between.to_owned() + &parts.join(between));
+            for at in 0..parts.len() {
+                let (before, behind) = parts.split_at(at);
+                let join = |parts: &[&str]| {
+                    parts.iter().map(|part| format!("/{part}")).collect::<String>()
+                };
+                spelled.push(format!("{}{between}{}", join(before), behind.join("/")));
+                spelled.extend(
+                    of_part(behind[0]).into_iter().map(|part| {
+                        format!("{}{between}{part}{}", join(before), join(&behind[1..]))
+                    }),
+                );
+            }
+        }
+        let with_ends = |path: &String| ENDS.map(|end| format!("{path}{end}"));
+        spelled.iter().flat_map(with_ends).collect()
+    }
+
+    /// The harm: rules, tokens and the public port judge the path of a request in the data loop; where
+    /// they read it as another part of the API than the router does, it gets round them.
+    #[test]
+    fn the_data_loop_reads_every_path_as_the_router_does() {
+        let as_read =
+            |path: &str| path_parts(path.as_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let mut found_otherwise = 0;
+        for route in ROUTES {
+            let example = route.path.replace(['{', '}', '*'], "");
+            for spelled in spellings(&example) {
+                // The server's parser is between the two.
+                let Ok(uri) = spelled.parse::<hyper::Uri>() else { continue };
+                let in_loop = as_read(&spelled);
+                for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+                    let method = Method::from_bytes(method.as_bytes()).unwrap();
+                    let found = route_of(From::App, &method, uri.path());
+                    if let Some((found, _)) = &found {
+                        // Rules judge the first two parts.
+                        assert_eq!(in_loop[..2], as_read(found.path)[..2], "{method} {spelled}");
+                        found_otherwise += usize::from(spelled != example);
+                    }
+                    // Health needs no token, and the public port serves it: these paths are read whole.
+                    for fixed in ["/v1.0/healthz", "/v1.0/healthz/outbound", "/v1.0/metadata"] {
+                        let is_read_as = method == Method::GET && in_loop == as_read(fixed);
+                        let is_routed_to =
+                            found.as_ref().is_some_and(|(found, _)| found.path == fixed);
+                        assert_eq!(is_read_as, is_routed_to, "{method} {spelled} for {fixed}");
+                    }
+                }
+            }
+        }
+        assert!(found_otherwise > 1000, "only {found_otherwise} other spellings lead anywhere");
     }
 
     #[test]

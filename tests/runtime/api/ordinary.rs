@@ -116,6 +116,10 @@ fn a_rule_that_is_not_understood_ends_the_start_and_what_is_not_served_is_noted(
     let rules = "kind: Configuration\nspec: {accessControl: {defaultAktion: deny}}\n";
     let rules = file(&user, "rules.yaml", rules);
     runs(&["--configuration", &rules], 1, "the field `defaultAktion` is not known");
+    let denied =
+        "kind: Configuration\nspec: {api: {denied: [{name: stat, version: v1, protocol: http}]}}\n";
+    let denied = file(&user, "denied.yaml", denied);
+    runs(&["--configuration", &denied], 1, "no part of the API is `stat`");
     let resiliency =
         "kind: Resiliency\nmetadata: {name: r}\nspec: {targets: {apps: {b: {retry: c}}}}\n";
     let head = "apiVersion: dapr.io/v1alpha1\n";
