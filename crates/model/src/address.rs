@@ -132,6 +132,15 @@ impl AddressRange {
         in_range(address) || in_range(plain_address(address))
     }
 
+    /// Whether a connection from an address is from the range. Unlike [`Self::contains`] it looks at no
+    /// IPv4 address that an IPv6 address leads to: its owner chooses the last bits of it, and so that
+    /// one. Only the form that the kernel gives IPv4 on a socket of IPv6 counts as IPv4.
+    #[must_use]
+    pub fn has_source(&self, address: IpAddr) -> bool {
+        let in_range = |address| masked(address, self.prefix) == Some(self.first);
+        in_range(address) || in_range(address.to_canonical())
+    }
+
     /// Its first address.
     #[must_use]
     pub fn first(&self) -> IpAddr {
@@ -252,6 +261,26 @@ mod tests {
         ] {
             assert_eq!(AddressKind::of(address.parse().unwrap()), kind, "{address}");
         }
+    }
+
+    /// The harm: a stranger takes an address that is free to take and stands for one of the range.
+    #[test]
+    fn a_source_is_of_a_range_by_its_own_address() {
+        let has = |range: &str, source: &str| {
+            range.parse::<AddressRange>().unwrap().has_source(source.parse().unwrap())
+        };
+        assert!(has("10.0.0.0/8", "10.255.0.1") && !has("10.0.0.0/8", "11.0.0.1"));
+        assert!(has("10.0.0.0/8", "::ffff:10.0.0.1") && !has("10.0.0.0/8", "::ffff:11.0.0.1"));
+        assert!(has("::ffff:10.0.0.0/104", "::ffff:10.0.0.1"));
+        assert!(has("fd00::/8", "fd00::1") && !has("fd00::/8", "2001:db8::1"));
+        for other in
+            ["2001:db8::5efe:10.0.0.1", "2002:a00:1::1", "64:ff9b::10.0.0.1", "::ffff:0:10.0.0.1"]
+        {
+            assert!(!has("10.0.0.0/8", other), "{other}");
+            assert!("10.0.0.0/8".parse::<AddressRange>().unwrap().contains(other.parse().unwrap()));
+        }
+        assert!(has("0.0.0.0/0", "203.0.113.7") && !has("0.0.0.0/0", "2001:db8::1"));
+        assert!(has("::/0", "2001:db8::1"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tollway_dial::{Targets, Unreached};
-use tollway_model::{AppProtocol, ErrorCode, NameError};
+use tollway_model::{AddressRange, AppProtocol, ErrorCode, NameError};
 use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{AdminFacts, DaprMetrics};
@@ -32,9 +32,9 @@ use crate::event_loop::{
 use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
-use crate::gateway::GatewayRoutes;
 use crate::gateway::reverse::ReverseOptions;
 use crate::gateway::reverse::board::{Board, BoardChanges};
+use crate::gateway::{GatewayRoutes, Insiders};
 use crate::interception::{Interception, listen};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
@@ -231,6 +231,8 @@ pub struct GatewayOptions {
     pub advertise: Option<Targets>,
     /// Where its own network calls other networks through it; without it, it does not.
     pub inside_listen: Option<SocketAddr>,
+    /// From which addresses it does; without any, those that networks use inside.
+    pub inside_allow: Vec<AddressRange>,
     /// Where its own network reaches that, if not where it listens.
     pub advertise_inside: Option<Targets>,
     /// It only dials out: nothing listens for other networks, and the gateways of joined ones are opened
@@ -513,7 +515,8 @@ pub async fn run_gateway(
     let targets = common.mesh.control.clone();
     let control = control_addresses(&targets).await?;
     let network = mesh.service().network.clone();
-    let routes = GatewayRoutes { network, control: control.clone() };
+    let insiders = Insiders::of(options.inside_allow);
+    let routes = GatewayRoutes { network, control: control.clone(), insiders };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
     let board = Board::default();
     let reverse = ReverseOptions {

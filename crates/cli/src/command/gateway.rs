@@ -20,6 +20,7 @@ pub(crate) fn run(given: Given<Gateway>, flags: Flags) -> Result<()> {
         listen: settings.listen,
         advertise: settings.advertise,
         inside_listen: settings.inside_listen,
+        inside_allow: settings.inside_allow,
         advertise_inside: settings.advertise_inside,
         dial_out: settings.dial_out,
     };

@@ -20,8 +20,8 @@ use tollway_identity::{
     TrustBundles,
 };
 use tollway_model::{
-    AppProtocol, Endpoint, HostName, Label, Remote, Revision, ServiceName, ServiceState,
-    ServiceUpdate, TrustDomain,
+    AppProtocol, Endpoint, HostName, Label, NetworkName, Remote, Revision, ServiceName,
+    ServiceState, ServiceUpdate, TrustDomain,
 };
 use tollway_net::Listener;
 use tollway_telemetry::DataPlaneMetrics;
@@ -62,7 +62,7 @@ use crate::egress::AppEgress;
 use crate::exchange::Destination;
 use crate::gateway::reverse::ReverseOptions;
 use crate::gateway::reverse::board::Board;
-use crate::gateway::{Gateway, GatewayRoutes};
+use crate::gateway::{Gateway, GatewayRoutes, Insiders};
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::{EgressUpdate, PolicyUpdate};
 use app_unreachable::start_tcp_echo;
@@ -77,6 +77,11 @@ fn label(text: &str) -> Label {
 
 fn service(name: &str) -> ServiceName {
     ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
+}
+
+/// What a gateway of a network knows, with its control plane at these addresses.
+fn routes_of(network: NetworkName, control: Vec<SocketAddr>) -> GatewayRoutes {
+    GatewayRoutes { network, control, insiders: Insiders::default() }
 }
 
 /// A network's authority.
@@ -481,8 +486,7 @@ impl World {
             Some(app.clone()),
             None,
         );
-        let routes =
-            GatewayRoutes { network: label("east"), control: vec!["127.0.0.1:1".parse().unwrap()] };
+        let routes = routes_of(label("east"), vec!["127.0.0.1:1".parse().unwrap()]);
         let gateway_name = service("gateway.tollway.east");
         let gateway = Running::start(
             gateway_name,

@@ -1,7 +1,8 @@
 //! A gateway's part: where a server name leads ([`route`]), the services of the own network
 //! ([`local_services`]), the gateways of joined networks ([`remote_gateways`]), reverse connections to and
-//! from those that only dial out ([`reverse`]), the own control plane ([`control_addresses`]), and the guard
-//! against connections that go round in a circle ([`loop_guard`]).
+//! from those that only dial out ([`reverse`]), the own control plane ([`control_addresses`]), the addresses
+//! of the own network ([`insiders`]), and the guard against connections that go round in a circle
+//! ([`loop_guard`]).
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -10,6 +11,7 @@
 
 mod control_addresses;
 pub(crate) mod greeting;
+mod insiders;
 mod local_services;
 pub(crate) mod loop_guard;
 mod remote_gateways;
@@ -27,6 +29,7 @@ use tollway_wire::{NetworkState, NetworkUpdate};
 
 use crate::conn::RelayedTo;
 use control_addresses::ControlAddresses;
+pub(crate) use insiders::Insiders;
 use local_services::LocalServices;
 use loop_guard::LoopGuard;
 use remote_gateways::RemoteGateways;

@@ -9,8 +9,8 @@ use tollway_identity::{
 };
 use tollway_model::{ErrorCode, NetworkName, ServiceName};
 
-use super::Gateway;
 use super::reverse::held;
+use super::{Gateway, Insiders};
 use crate::conn::{ConnKey, Connections, ListenerKind, Relay, RelayedTo, Role, Unproven};
 use crate::cx::Cx;
 use crate::protocol::relay;
@@ -22,6 +22,8 @@ pub(crate) struct GatewayRoutes {
     pub(crate) network: NetworkName,
     /// The control plane's addresses inside this network.
     pub(crate) control: Vec<SocketAddr>,
+    /// The connections that it leads to other networks.
+    pub(crate) insiders: Insiders,
 }
 
 /// A gateway's connection: the server name decides, nothing is decrypted.
@@ -87,10 +89,12 @@ pub(crate) fn route(cx: &mut Cx, conns: &mut Connections, gateway: &mut Gateway,
     if !is_inside && gateway.reverse.is_meant(&name) {
         return held::accept(cx, conns, gateway, key);
     }
-    let way = match way(gateway, &name, is_inside, cx.now) {
+    let source = conn.remote;
+    let may_leave = is_inside && gateway.routes.insiders.have(source);
+    let way = match way(gateway, &name, may_leave, cx.now) {
         Ok(way) => way,
         Err(refusal) => {
-            log_refusal(cx, refusal, &name);
+            log_refusal(cx, refusal, &name, source);
             return refuse(cx, conns, key);
         }
     };
@@ -191,11 +195,11 @@ enum Onward {
 enum Refusal {
     /// There is no ready workload of that name.
     NotHere,
-    /// It is of another network, and the connection does not come from within this one.
+    /// It is of another network, and the connection is not from within this one.
     OtherNetwork,
 }
 
-fn log_refusal(cx: &mut Cx, refusal: Refusal, name: &str) {
+fn log_refusal(cx: &mut Cx, refusal: Refusal, name: &str, source: Option<SocketAddr>) {
     let Some(left_out) = cx.log.admit("name", name, cx.now) else { return };
     match refusal {
         Refusal::NotHere => {
@@ -205,19 +209,20 @@ fn log_refusal(cx: &mut Cx, refusal: Refusal, name: &str) {
         Refusal::OtherNetwork => {
             let code = ErrorCode::GatewayOtherNetwork;
             let hint = code.entry().remedy;
-            tracing::info!(%code, name, left_out, hint, "a server name was refused: it is of another network");
+            let from = source.map(tracing::field::display);
+            tracing::info!(%code, name, from, left_out, hint, "a server name was refused: it is of another network");
         }
     }
 }
 
 /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
-/// a service here, one instance, or (for those inside, who may not dial out) another network's
-/// gateway, for its services and its control plane. A gateway knows every service, so what
+/// a service here, one instance, or (for those inside, who may not dial out, if `may_leave`) another
+/// network's gateway, for its services and its control plane. A gateway knows every service, so what
 /// it does not know is not there.
 fn way(
     gateway: &mut Gateway,
     name: &str,
-    is_inside: bool,
+    may_leave: bool,
     now: Instant,
 ) -> Result<Onward, Refusal> {
     let routes = &gateway.routes;
@@ -227,7 +232,7 @@ fn way(
     }
     let network = ServiceName::network_of_server_name(name).ok_or(Refusal::NotHere)?;
     let target = if network != routes.network {
-        if !is_inside {
+        if !may_leave {
             return Err(Refusal::OtherNetwork);
         }
         if gateway.reverse.lead_to(&network) {

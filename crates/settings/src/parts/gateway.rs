@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use tollway_model::AddressRange;
 use tollway_proxy::mesh::Targets;
 
 use super::Member;
@@ -22,6 +23,10 @@ pub struct Gateway {
     /// --remote-calls gateway`); only they should reach it [default: none].
     #[setting(form = "IP:PORT")]
     pub inside_listen: Option<SocketAddr>,
+    /// A range of addresses from which connections at `--inside-listen` are led to other networks, such as
+    /// 10.2.0.0/16 [default: private, shared, unique local, link-local and loopback ones].
+    #[setting(form = "RANGE", needs(&["inside_listen"]))]
+    pub inside_allow: Vec<AddressRange>,
     /// Address at which they reach it, if not the one it listens on; or several, as with `--advertise`.
     #[setting(form = "HOST:PORT", needs(&["inside_listen"]))]
     pub advertise_inside: Option<Targets>,

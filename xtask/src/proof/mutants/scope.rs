@@ -74,6 +74,7 @@ pub(super) const GROUPS: &[Group] = &[
             "proxy/src/actor_paths.rs",
             "proxy/src/api_rules.rs",
             "proxy/src/tokens.rs",
+            "proxy/src/gateway/insiders.rs",
             "proxy/src/gateway/route.rs",
             "proxy/src/gateway/greeting.rs",
             "proxy/src/gateway/loop_guard.rs",

@@ -91,7 +91,7 @@ impl Fleet {
         endpoints: &[SocketAddr],
     ) -> Running {
         let name = service("gateway");
-        let routes = GatewayRoutes { network: label("west"), control: vec![unused_address()] };
+        let routes = routes_of(label("west"), vec![unused_address()]);
         let credentials = self.network.credentials(&name, "g-1", &[]);
         let gateway = Running::start_at(
             address,

@@ -32,8 +32,11 @@ impl Site {
 
     /// The same, with a control plane of west at these addresses.
     fn start_with(control: Vec<SocketAddr>) -> Self {
+        Self::start_as(routes_of(label("west"), control))
+    }
+
+    fn start_as(routes: GatewayRoutes) -> Self {
         let west = Network::new("west");
-        let routes = GatewayRoutes { network: label("west"), control };
         let name = service("gateway");
         let credentials = west.credentials(&name, "g-1", &[]);
         let kinds = [ListenerKind::Gateway, ListenerKind::GatewayInside];
@@ -181,6 +184,26 @@ fn a_stranger_gets_no_way_through_a_gateway_into_other_networks() {
     let refused = site.gateway.metrics.gateway_connections_refused.value();
     assert_eq!(refused, NAMES_OF_EAST.len() as u64);
     assert_eq!(site.gateway.metrics.gateway_connections.value(), 0);
+}
+
+/// The harm: an inside listener that strangers reach is their way into every joined network.
+#[test]
+fn a_stranger_at_the_inside_listener_gets_no_further_than_one_outside() {
+    let routes = routes_of(label("west"), Vec::new());
+    let insiders = Insiders::of(vec!["10.0.0.0/8".parse().unwrap()]);
+    let site = Site::start_as(GatewayRoutes { insiders, ..routes });
+    // Connections here are from loopback.
+    for server_name in NAMES_OF_EAST {
+        let (client, _) = site.dial(true, server_name, LINES);
+        assert_eq!(rest_of(client), UNRECOGNIZED_NAME_RECORD, "{server_name}");
+    }
+    assert_eq!(site.east.waiting(), 0, "east's gateway was dialled");
+    let metrics = &site.gateway.metrics;
+    assert_eq!(metrics.gateway_connections_refused.value(), NAMES_OF_EAST.len() as u64);
+    assert_eq!(metrics.gateway_connections.value(), 0);
+    // Strangers outside reach the services of this network, too.
+    let (_client, hello) = site.dial(true, "stock.default.west.mesh", b"");
+    Site::arrived(&site.stock, &hello);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn gateway(
 ) -> Running {
     let name = label(network.authority.network().as_str());
     let own = service(&format!("gateway.tollway.{name}"));
-    let routes = GatewayRoutes { network: name, control: vec![unused_address()] };
+    let routes = routes_of(name, vec![unused_address()]);
     let reverse = ReverseOptions {
         credentials: network.gateway_credentials_of(instance, peers),
         own: own.clone(),

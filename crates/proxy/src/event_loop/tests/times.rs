@@ -149,7 +149,7 @@ fn a_service_without_calls_is_let_go() {
 fn a_gateway_keeps_services_without_calls() {
     let (network, stock) = (Network::new("west"), service("stock"));
     let endpoint = listen();
-    let routes = GatewayRoutes { network: label("west"), control: vec![unused_address()] };
+    let routes = routes_of(label("west"), vec![unused_address()]);
     let name = service("gateway");
     let credentials = network.credentials(&name, "g-1", &[]);
     let gateway = Running::start(name, credentials, &[ListenerKind::Gateway], None, Some(routes));
