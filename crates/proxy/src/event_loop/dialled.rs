@@ -114,9 +114,6 @@ impl<V: Variant> Http<V> {
         cx.metrics.dial_failures.add(1);
         let until = cx.now + cx.config.timeouts.dial_backoff;
         let upstreams = &mut self.upstreams;
-        if failure.refuses_certificate() {
-            upstreams.report_certificate_refused();
-        }
         match purpose {
             Purpose::PoolH2(destination) | Purpose::PoolH1(destination) => {
                 let cause = failure.cause(dial::is_behind_gateway(upstreams, &destination));

@@ -17,7 +17,7 @@ use crate::outbound::{dispatch, failover, mirror, retry};
 use crate::protocol::http1::{self, Next};
 use crate::protocol::{Arrival, actor_turns, http1_client, http1_server, http2, relay};
 use crate::tls::MeshTls;
-use crate::upstream::dial::DialFailure;
+use crate::upstream::dial::{self, DialFailure};
 use crate::upstream::{Keepalive, Upstreams, keepalive, pools, replicas, runtime_backlog, scale};
 
 /// The parts that serve requests, and what a sidecar and a front do apart.
@@ -247,15 +247,22 @@ impl<V: Variant> Composition for Http<V> {
     }
 
     fn on_failed(&mut self, cx: &mut Cx, conns: &mut Connections, key: ConnKey, error: &ConnError) {
-        match conns.get(key).map(|conn| &conn.role) {
+        let failure = DialFailure::Broken(error);
+        let role = conns.get(key).map(|conn| &conn.role);
+        // Any stranger that connects here may claim it; a peer that was dialled has proven who it is.
+        if failure.refuses_certificate() && !matches!(role, Some(Role::Accepting)) {
+            self.upstreams.report_certificate_refused();
+        }
+        match role {
             Some(Role::Relay(_)) => relay::on_failed(cx, conns, key),
-            Some(Role::Dialling(_)) => {
-                self.on_dial_failed(cx, conns, key, &DialFailure::Broken(error));
-            }
+            Some(Role::Dialling(_)) => self.on_dial_failed(cx, conns, key, &failure),
             Some(Role::Accepting) => {
                 accepted::refuse_peer(cx, conns, key, &self.variant.why_refused(error));
             }
-            _ => self.on_broken(cx, conns, key, Closed::Truncated, Cause::from(error)),
+            _ => {
+                dial::note_refused(cx, conns, &mut self.upstreams, key);
+                self.on_broken(cx, conns, key, Closed::Truncated, Cause::from(error));
+            }
         }
     }
 

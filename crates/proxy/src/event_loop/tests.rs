@@ -167,6 +167,8 @@ struct Around {
     runtime: Arc<Mutex<Option<Runtime>>>,
     /// Names whose addresses are wanted.
     wanted: Arc<Mutex<Vec<HostName>>>,
+    /// How often a peer refused the own certificate as one that has ended.
+    certificate_refused: Arc<AtomicUsize>,
 }
 
 type Runtime = Box<dyn FnMut(ApiStream) + Send>;
@@ -198,7 +200,9 @@ impl ProcessServices for Around {
         Ok(())
     }
     fn app_unreachable(&self) {}
-    fn certificate_refused(&self) {}
+    fn certificate_refused(&self) {
+        self.certificate_refused.fetch_add(1, Ordering::SeqCst);
+    }
     fn find_addresses(&self, name: &HostName) {
         self.wanted.lock().unwrap().push(name.clone());
     }

@@ -376,8 +376,10 @@ pub(crate) fn on_over(
     let Some(link) = link(conns, key) else { return };
     let mut ended: Vec<(u32, ExchangeKey)> = link.streams.drain().collect();
     ended.sort_unstable();
-    // Out of its pool, which dials again: the peer may have been restarted.
-    conns.leave_pool(cx, key, true);
+    let has_spoken = link.codec.is_settled();
+    // Out of its pool, which dials again: the peer may have been restarted. One that has not spoken may
+    // refuse every connection, so another request is waited for.
+    conns.leave_pool(cx, key, has_spoken);
     if server {
         for (_, exchange) in ended {
             fail::on_caller_gone(cx, conns, exchanges, exchange);

@@ -119,6 +119,26 @@ pub(crate) fn note_failed(
     }
 }
 
+/// A connection of a pool failed. Where its peer has not spoken, its address is passed over as after a
+/// failed dial: with TLS 1.3 a peer looks at the certificate of this side after this side's part of the
+/// handshake.
+pub(crate) fn note_refused(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    key: ConnKey,
+) {
+    let Some(Role::Http2Client(link)) = conns.get(key).map(|conn| &conn.role) else { return };
+    if link.codec.is_settled() {
+        return;
+    }
+    cx.metrics.dial_failures.add(1);
+    if let Some(destination) = &link.destination {
+        let until = cx.now + cx.config.timeouts.dial_backoff;
+        pools::back_off(cx, upstreams, destination, link.address, until);
+    }
+}
+
 /// Dials one of the destination's addresses, those that failed lately last, and none whose replica is
 /// ejected.
 pub(crate) fn dial(

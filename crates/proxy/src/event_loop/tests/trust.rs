@@ -139,40 +139,97 @@ fn a_stolen_key_whose_handshake_is_under_way_is_refused_once_its_identity_is_rev
     assert!(!is_answered(&mut mesh), "a handshake under an older trust is enough");
 }
 
-#[test]
-fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
-    let west = Network::new("west");
-    let (stock, web) = (service("stock"), service("web"));
-    let app = AppTarget::at(start_app(), AppProtocol::Http);
-    let of_stock = west.credentials(&stock, "s-1", &[]);
-    let callee = Running::start(stock.clone(), of_stock, &[ListenerKind::Inbound], Some(app), None);
-    let own = west.credentials(&web, "w-1", &[]);
-    let caller = Running::start(web, own.clone(), &[ListenerKind::HttpApi], None, None);
-    let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
-    let trust_domain = west.trust_domain;
-    let protocol = AppProtocol::Http;
-    caller.send_state(
-        &stock,
-        ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
-    );
-    let call = || {
-        let mut api = connect(caller.addresses[0]);
+/// stock and web, whose sidecars are both in west.
+struct Neighbours {
+    callee: Running,
+    caller: Running,
+    of_web: Arc<Credentials>,
+}
+
+impl Neighbours {
+    /// web calls through this listener, with a certificate that is valid for [`LIFE`]; stock's app speaks
+    /// `protocol`.
+    fn new(listener: ListenerKind, app: SocketAddr, protocol: AppProtocol) -> Self {
+        let west = Network::new("west");
+        let (stock, web) = (service("stock"), service("web"));
+        let app = AppTarget::at(app, protocol);
+        let of_stock = west.credentials(&stock, "s-1", &[]);
+        let callee =
+            Running::start(stock.clone(), of_stock, &[ListenerKind::Inbound], Some(app), None);
+        let of_web = west.credentials_for(LIFE, &web, "w-1", &[]);
+        let caller = Running::start(web, of_web.clone(), &[listener], None, None);
+        let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
+        let trust_domain = west.trust_domain;
+        caller.send_state(
+            &stock,
+            ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
+        );
+        Self { callee, caller, of_web }
+    }
+
+    fn over_http() -> Self {
+        Self::new(ListenerKind::HttpApi, start_app(), AppProtocol::Http)
+    }
+
+    /// The answer to a call by the HTTP API.
+    fn call(&self) -> String {
+        let mut api = connect(self.caller.addresses[0]);
         let request =
             b"GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
         api.write_all(request).unwrap();
         let mut answer = Vec::new();
         let _ = api.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
-    };
-    let before = call();
+    }
+
+    /// One dial of web has failed, and without a request it makes no other one.
+    #[track_caller]
+    fn check_at_rest(&self) {
+        let metrics = &self.caller.metrics;
+        let dials = metrics.dials.value();
+        advance(Duration::from_secs(5));
+        assert_eq!((metrics.dials.value(), metrics.dial_failures.value()), (dials, 1));
+    }
+
+    fn times_refused(&self) -> usize {
+        self.caller.around.certificate_refused.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_stolen_key_serves_no_caller_once_its_identity_is_revoked() {
+    let pair = Neighbours::over_http();
+    let before = pair.call();
     assert!(before.starts_with("HTTP/1.1 200"), "{before}");
-    caller.commands.send(Command::Credentials(revoking(&own, "stock", Some("s-1"))));
-    let after = call();
+    let revoked = revoking(&pair.of_web, "stock", Some("s-1"));
+    pair.caller.commands.send(Command::Credentials(revoked));
+    let after = pair.call();
     assert!(after.starts_with("HTTP/1.1 503") && after.contains("ERR_IDENTITY_REVOKED"), "{after}");
-    caller.commands.send(Command::Credentials(own));
+    pair.caller.commands.send(Command::Credentials(pair.of_web.clone()));
     advance(Duration::from_secs(10));
-    let restored = call();
+    let restored = pair.call();
     assert!(restored.starts_with("HTTP/1.1 200"), "{restored}");
+}
+
+/// The harm: a sidecar whose clock is behind calls no service until it would renew its certificate anyway.
+#[test]
+fn a_certificate_that_a_peer_refuses_as_ended_is_to_be_renewed_and_another_is_not() {
+    let pair = Neighbours::over_http();
+    let before = pair.call();
+    assert!(before.starts_with("HTTP/1.1 200") && pair.times_refused() == 0, "{before}");
+    advance(LIFE + LAST);
+    advance(SWEEP);
+    let ended = pair.call();
+    assert!(ended.starts_with("HTTP/1.1 503"), "{ended}");
+    assert_eq!(pair.times_refused(), 1, "{ended}");
+    pair.check_at_rest();
+    // A peer that does not trust its authority refuses it in the same place, and would refuse the next.
+    let pair = Neighbours::over_http();
+    let of_stock = Network::new("west").credentials(&service("stock"), "s-1", &[]);
+    pair.callee.commands.send(Command::Credentials(of_stock));
+    let refused = pair.call();
+    assert!(refused.starts_with("HTTP/1.1 503") && pair.times_refused() == 0, "{refused}");
+    pair.check_at_rest();
 }
 
 #[test]
