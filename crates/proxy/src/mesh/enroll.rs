@@ -51,6 +51,27 @@ pub(super) struct Enrolment {
     key_exchange: KeyExchange,
 }
 
+impl Enrolment {
+    /// What a sidecar with these credentials enrolled as, at a control plane that is not dialled again.
+    #[cfg(test)]
+    pub(super) fn of_test(credentials: &Credentials) -> Self {
+        let service = credentials.service().clone();
+        let (app, namespace) = (service.app.clone(), service.namespace.clone());
+        Self {
+            control: ControlAt::fixed("127.0.0.1:1".parse().unwrap()),
+            token: TokenSource::Environment,
+            role: Role::Sidecar { app, namespace },
+            service,
+            instance: credentials.instance().unwrap().clone(),
+            locality: Locality::default(),
+            token_key: Arc::new(KeyPair::generate().unwrap()),
+            certificate_ttl_s: 0,
+            state: None,
+            key_exchange: KeyExchange::default(),
+        }
+    }
+}
+
 /// Obtains the first identity: the one that was kept, or one by token. Tries again while that may
 /// help, until the start timeout.
 pub(super) async fn first(

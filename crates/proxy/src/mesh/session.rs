@@ -562,3 +562,6 @@ fn ticks() -> tokio::time::Interval {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick
 }
+
+#[cfg(test)]
+mod tests;
