@@ -5,6 +5,7 @@ use tollway_http::h2;
 use tollway_identity::{Expected, Revocations, TrustBundles, client_config};
 use tollway_model::Revocation;
 
+use super::sim::Peer;
 use super::*;
 
 type Mesh = StreamOwned<rustls::ClientConnection, Stream>;
@@ -311,33 +312,49 @@ fn is_served(stream: u32, mesh: &mut Mesh, frames: &mut Vec<u8>) -> bool {
 /// The harm: bytes pass long after the right to send them has ended.
 #[test]
 fn a_relayed_connection_ends_with_the_certificate_of_its_peer() {
-    let network = Network::new("west");
-    let (web, stock) = (service("web"), service("stock"));
-    let target = AppTarget::at(start_tcp_echo(), AppProtocol::Tcp);
-    let callee = Running::start(
-        stock.clone(),
-        network.credentials(&stock, "s-1", &[]),
-        &[ListenerKind::Inbound],
-        Some(target),
-        None,
-    );
-    let credentials = network.credentials_for(LIFE, &web, "w-1", &[]);
-    let listeners = [ListenerKind::Tcp(stock.clone())];
-    let caller = Running::start(web, credentials, &listeners, None, None);
-    let endpoints = [Endpoint::new(label("s-1"), callee.addresses[0])].into();
-    let trust_domain = network.trust_domain;
-    let protocol = AppProtocol::Tcp;
-    caller.send_state(
-        &stock,
-        ServiceState::Local { unready: [].into(), endpoints, protocol, trust_domain },
-    );
-    let mut stream = connect(caller.addresses[0]);
-    let begun = now();
-    while stream.write_all(b"still here").is_ok() && !stream.has_arrived() {
-        advance(LAST * 3 / 4);
+    const CONNECT: &str = "CONNECT stock.mesh:80 HTTP/1.1\r\nhost: stock.mesh:80\r\n\r\n";
+    // As a WebSocket begins.
+    const UPGRADE: &str = "GET /upgrade HTTP/1.1\r\nhost: stock.mesh\r\nconnection: upgrade\r\n\
+                           upgrade: echo\r\n\r\n";
+    let port = ListenerKind::Tcp(service("stock"));
+    for (listener, protocol, opening, status) in [
+        (port, AppProtocol::Tcp, "", ""),
+        (ListenerKind::Outbound, AppProtocol::Tcp, CONNECT, "HTTP/1.1 200"),
+        (ListenerKind::Outbound, AppProtocol::Http, UPGRADE, "HTTP/1.1 101"),
+    ] {
+        let app = if protocol == AppProtocol::Tcp { listen_with(echo) } else { start_app() };
+        let pair = Neighbours::new(listener, app, protocol);
+        let mut stream = connect(pair.caller.addresses[0]);
+        let begun = now();
+        if !opening.is_empty() {
+            let head = talk(&mut stream, opening.as_bytes(), b"\r\n\r\n");
+            assert!(head.starts_with(status), "{head}");
+        }
+        let mut last = begun;
+        while is_echoed(&mut stream) {
+            last = now();
+            advance(LAST * 3 / 4);
+        }
+        assert!(last > begun, "{opening}: nothing passed at all");
+        assert_ends(now() - begun);
+        assert_eq!(pair.callee.metrics.request_failures.value(), 1, "{opening}: it is counted");
     }
-    assert_ends(now() - begun);
-    assert_eq!(callee.metrics.request_failures.value(), 1, "it is counted");
+}
+
+/// Whether bytes come back; false if the connection is gone.
+fn is_echoed(stream: &mut Stream) -> bool {
+    const BYTES: &[u8] = b"still here";
+    let mut back = [0; BYTES.len()];
+    stream.write_all(BYTES).is_ok() && stream.read_exact(&mut back).is_ok() && back == BYTES
+}
+
+/// An app that sends back what it gets as it comes.
+fn echo(peer: Peer) {
+    spawn(async move {
+        let (mut read, mut write) = tokio::io::split(peer);
+        // It ends with the connection.
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+    });
 }
 
 /// The harm: who has the key of a gateway calls every app without policies.
