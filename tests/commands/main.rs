@@ -12,4 +12,5 @@ mod newcomer;
 mod run;
 mod run_file;
 mod settings;
+mod state;
 mod terminal;

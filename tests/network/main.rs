@@ -13,6 +13,7 @@ mod failover;
 mod failures;
 mod foreign_tls;
 mod ipv6;
+mod key_exchange;
 mod lifecycle;
 mod mesh_client;
 mod names;

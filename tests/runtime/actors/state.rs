@@ -33,6 +33,56 @@ async fn state_is_kept_from_turn_to_turn() {
     assert!(api("POST /state {}").await.1.contains("ERR_MALFORMED_REQUEST"));
 }
 
+/// The harm: an app, or who chooses the ids of its actors, writes what fences the state of every actor, so
+/// that no host may write any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_look_like_the_fence_of_actors_stop_no_actor() {
+    // As many as there are shards.
+    const SHARDS: usize = 1024;
+    let mesh = tokio::task::block_in_place(Mesh::start);
+    let log = Log::default();
+    let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
+    let listener = host.api();
+    until_hosted(listener, "Cart/anna").await;
+    let api = async |actor: &str, what: String| invoke(listener, actor, "api", &what).await.1;
+    let save = |key: &str, value: u64| {
+        format!(r#"{{"operation":"upsert","request":{{"key":"{key}","value":{value}}}}}"#)
+    };
+    let count = async |actor: &str, value: u64| {
+        let saved = api(actor, format!("POST /state [{}]", save("count", value))).await;
+        assert_eq!(saved, "204 No Content ", "{actor}");
+        assert_eq!(api(actor, "GET /state/count ".to_owned()).await, format!("200 OK {value}"));
+    };
+    count("Cart/anna", 1).await;
+    // Larger than every epoch.
+    const MOST: u64 = (1 << 53) - 1;
+    let shards: Vec<usize> = (0..SHARDS).collect();
+    for id in ["%7C%7Ctollway-fence", "tollway-fence"] {
+        for shards in shards.chunks(500) {
+            let saves: Vec<String> = shards.iter().map(|at| save(&at.to_string(), MOST)).collect();
+            let what = format!("POST /state [{}]", saves.join(","));
+            assert_eq!(api(&format!("Cart/{id}"), what).await, "204 No Content ");
+        }
+    }
+    // The same by the state API, which takes no such keys.
+    for at in [0, SHARDS - 1] {
+        let body = format!(r#"[{{"key":"Cart||||tollway-fence||{at}","value":{MOST}}}]"#);
+        let (status, _, text) = call(listener, "POST", "/v1.0/state/statestore", &[], body).await;
+        assert!(status == 400 && text.contains("can't contain '||'"), "{status} {text}");
+    }
+    for actor in ["Cart/anna", "Cart/bob", "Cart/carol"] {
+        count(actor, 2).await;
+    }
+    // Another host writes under a later epoch.
+    drop(host);
+    let next = Replica::start(&mesh.west, "cart", "two", CONFIG, &log).await;
+    until_hosted(next.api(), "Cart/anna").await;
+    let kept = invoke(next.api(), "Cart/anna", "api", "GET /state/count ").await.1;
+    assert_eq!(kept, "200 OK 2");
+    let what = format!("POST /state [{}]", save("count", 3));
+    assert_eq!(invoke(next.api(), "Cart/anna", "api", &what).await.1, "204 No Content ");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a7_state_is_written_at_the_host_of_an_active_actor_and_read_anywhere() {
     let mesh = tokio::task::block_in_place(Mesh::start);

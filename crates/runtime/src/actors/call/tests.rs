@@ -432,6 +432,14 @@ async fn a_sidecar_looks_up_no_actors_but_those_of_its_own_app() {
     other.actor.actor_type = "Till".into();
     let (_, text) = read(answer_of(&actors, ActorLookup::ByCallee, other).await).await;
     assert!(text.contains("ERR_ACTOR_NO_ADDRESS"), "{text}");
+    // No lookup has types followed that a stranger has made up.
+    for lookup in [ActorLookup::ByCallee, ActorLookup::Done] {
+        for number in 0..20 {
+            let mut other = looked_up(method());
+            other.actor.actor_type = format!("Till{number}").into();
+            assert!(actors.admit_call(lookup, &other).await.is_err());
+        }
+    }
     for work in [
         Work::PutReminder("r".to_owned()),
         Work::GetReminder("r".to_owned()),
@@ -444,6 +452,7 @@ async fn a_sidecar_looks_up_no_actors_but_those_of_its_own_app() {
         assert!(status == 403 && text.contains("ERR_ACTOR_REMINDER_NON_HOSTED"), "{text}");
     }
     assert!(loopback.received().is_empty(), "nothing is passed on");
+    assert_eq!(actors.directory.followed(), 1, "Cart alone, which was followed before");
 }
 
 /// The harm: a caller has bodies held for actors that this host does not run.
