@@ -631,6 +631,18 @@ mod tests {
     }
 
     #[test]
+    fn a_service_is_called_by_as_few_labels_as_name_it() {
+        let home = ServiceName::parse("web.shop.west", &home()).unwrap();
+        for (text, short) in [
+            ("stock.shop.west", "stock"),
+            ("stock.bank.west", "stock.bank"),
+            ("stock.shop.east", "stock.shop.east"),
+        ] {
+            assert_eq!(ServiceName::parse(text, &home).unwrap().short(&home), short);
+        }
+    }
+
+    #[test]
     fn no_network_is_called_any() {
         for text in ["any", "ANY", "Any"] {
             assert!(label(text).is_any_network());
@@ -643,9 +655,11 @@ mod tests {
             assert_eq!(ServiceName::parse_dns_san(&host), Err(NameError::AnyNetwork));
             assert_eq!(ServiceName::network_of_server_name(&host), None);
         }
-        for text in ["anyone", "an", "west"] {
+        for text in ["anyone", "an", "sea", "west"] {
             assert_eq!(Label::of_network(text).unwrap().as_str(), text);
+            assert!(!label(text).is_any_network());
         }
+        assert!(!home().is_in_any_network());
         assert_eq!(Label::of_network(""), Err(NameError::EmptyLabel(String::new())));
     }
 
