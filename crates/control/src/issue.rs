@@ -3,6 +3,7 @@
 //! certificates; the service executes, and stores the last certificate of each instance (`issued.rs`).
 
 mod decide;
+mod paces;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,8 +17,10 @@ use tracing::{info, warn};
 
 pub(crate) use self::decide::{Claim, Refusal, agents_group};
 use self::decide::{decide_renewal, decide_ttl};
+pub(crate) use self::paces::IssuePaces;
+use self::paces::Proven;
 use crate::clock::unix_now_ms;
-use crate::connections::{Caller, revoked_status};
+use crate::connections::{Caller, Holder, revoked_status};
 use crate::hub::Hub;
 use crate::instance_keys::{InstanceKeys, Remembered};
 use crate::issued::{IssuedLog, record_of};
@@ -36,6 +39,7 @@ pub(crate) struct IdentityService {
     pub(crate) keys: Arc<InstanceKeys>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) issued: IssuedLog,
+    pub(crate) paces: Arc<IssuePaces>,
     /// The pods that may have identities.
     pub(crate) cluster: Option<Cluster>,
     /// Lifetime of a certificate unless a shorter one is requested.
@@ -115,10 +119,13 @@ impl Identity for IdentityService {
         let v1::CheckRequest { token, pod_token } = request.into_inner();
         let checked = async {
             if token.is_empty() && !pod_token.is_empty() {
-                self.cluster()?.prove(&pod_token).await?;
+                let pod = self.cluster()?.prove(&pod_token).await?;
+                self.paces.count(&Proven::Pod(pod.uid))?;
                 return Ok(0);
             }
-            Ok(self.tokens.check(&token).await?.expires_at_unix_ms)
+            let (id, token) = self.tokens.check(&token).await?;
+            self.paces.count(&Proven::Token(id))?;
+            Ok(token.expires_at_unix_ms)
         };
         let checked: Result<_, Status> = checked.await;
         let expires_at_unix_ms = checked.map_err(tollway_wire::with_clock(unix_now_ms()))?;
@@ -149,11 +156,14 @@ impl IdentityService {
     ) -> Result<Allowed, Status> {
         let Claim { service, instance } = claim;
         let proof = if !token.is_empty() {
-            Some(Proof::Token(self.tokens.find(token, service).await?))
+            let token = self.tokens.find(token, service).await?;
+            self.paces.count(&Proven::Token(token.id()))?;
+            Some(Proof::Token(token))
         } else if !pod_token.is_empty() {
             let cluster = self.cluster()?;
             let pod = cluster.prove(pod_token).await?;
             cluster.allows(&pod, claim)?;
+            self.paces.count(&Proven::Pod(pod.uid.clone()))?;
             Some(Proof::Pod(pod))
         } else {
             None
@@ -176,6 +186,9 @@ impl IdentityService {
         let grace = self.keys.grace();
         let who = self.hub.read(|catalogue| caller.renewing(catalogue, grace))?;
         decide_renewal(&(who.service.clone(), who.instance.clone()), claim)?;
+        let holder =
+            Holder::new(service.namespace.as_str(), service.app.as_str(), instance.as_str());
+        self.paces.count(&Proven::Certificate(holder))?;
         let remembered = self.keys.renewing(&who).await?;
         Ok(Allowed { proof: Proof::Certificate, remembered, ended: who.ended })
     }

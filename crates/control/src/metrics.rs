@@ -16,6 +16,7 @@ use crate::commits::CommitMetrics;
 use crate::connections::{ConnectionLimits, ShareLimit, StreamLimits};
 use crate::hub::Hub;
 use crate::instance_keys::InstanceKeys;
+use crate::issue::IssuePaces;
 use crate::neighbours::Neighbours;
 use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
@@ -69,6 +70,7 @@ pub(crate) struct ControlFacts {
     pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) streams: Arc<StreamLimits>,
     pub(crate) followed: Arc<ShareLimit>,
+    pub(crate) issue_paces: Arc<IssuePaces>,
     pub(crate) app_state: Arc<AppState>,
     pub(crate) reminders: Arc<Reminders>,
     pub(crate) neighbours: Arc<Neighbours>,
@@ -118,7 +120,7 @@ impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
         let followed = self.hub.followed();
         self.limits.add_to(page);
-        self.streams.add_to(page, &self.followed);
+        self.streams.add_to(page, &self.followed, self.issue_paces.refused());
         self.keys.add_to(page);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);

@@ -23,6 +23,8 @@ const CONNECTIONS_PER_INSTANCE_LIMIT: usize = 16;
 const JOINED_CONNECTIONS_LIMIT: usize = 2_048;
 /// Changes of one instance's registration that are stored at once.
 const CHANGES_BURST: u32 = 50;
+/// Certificates of one instance by its certificate, or of one pod, that are issued at once.
+const CERTIFICATES_BURST: u32 = 10;
 /// Bytes of names that one instance follows, its services and actor types together.
 const FOLLOWED_BYTES_PER_INSTANCE: u64 = 8 << 20;
 /// The same of all instances.
@@ -224,6 +226,9 @@ pub struct Timing {
     /// Changes of one instance's registration that are stored at once; later ones at their pace.
     /// Default 50.
     pub registration_burst: u32,
+    /// Certificates of one instance, or of one pod, that are issued at once; later ones at their pace.
+    /// Default 10.
+    pub certificates_burst: u32,
     /// From one change of a joined network's roots to the next. Default 60 s.
     pub peer_roots: Duration,
 }
@@ -304,6 +309,7 @@ impl Default for Timing {
             late_renewal: Duration::from_secs(600),
             unreachable_after: Duration::from_secs(5),
             registration_burst: CHANGES_BURST,
+            certificates_burst: CERTIFICATES_BURST,
             peer_roots: PEER_ROOTS_WITHIN,
         }
     }

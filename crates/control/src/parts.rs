@@ -38,7 +38,7 @@ use crate::error::StartError;
 use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::instance_keys::InstanceKeys;
-use crate::issue::IdentityService;
+use crate::issue::{IdentityService, IssuePaces};
 use crate::issued::IssuedLog;
 use crate::linger::Use;
 use crate::metrics::ControlFacts;
@@ -122,6 +122,7 @@ pub(crate) struct Parts {
     connected: Arc<Connected>,
     open_connections: Arc<OpenConnections>,
     issued: IssuedLog,
+    issue_paces: Arc<IssuePaces>,
     spending: Arc<Mutex<()>>,
     standstill: Arc<Standstill>,
     pub(crate) noted: Arc<Use>,
@@ -216,6 +217,7 @@ impl Parts {
             connected: Arc::default(),
             open_connections: Arc::default(),
             issued: IssuedLog::new(store.clone()),
+            issue_paces: Arc::new(IssuePaces::new(options.timing.certificates_burst)),
             spending: Arc::default(),
             noted: Arc::default(),
             store,
@@ -391,6 +393,7 @@ impl Parts {
             limits: self.limits.clone(),
             streams: self.streams.clone(),
             followed: self.followed.clone(),
+            issue_paces: self.issue_paces.clone(),
             app_state: self.app_state.clone(),
             reminders: self.reminders.clone(),
             neighbours: self.neighbours.clone(),
@@ -415,6 +418,7 @@ impl Parts {
             keys: self.keys.clone(),
             hub: self.hub.clone(),
             issued: self.issued.clone(),
+            paces: self.issue_paces.clone(),
             cluster: self.cluster.clone(),
             certificate_ttl: self.certificate_ttl,
         }

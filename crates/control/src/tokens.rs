@@ -52,6 +52,12 @@ pub(crate) struct Redeemable {
     service: ServiceName,
 }
 
+impl Redeemable {
+    pub(crate) fn id(&self) -> String {
+        self.token.id()
+    }
+}
+
 impl Tokens {
     /// Makes a token for `uses` instances, 0 for any number, and stores its hash.
     pub(crate) async fn create(
@@ -103,15 +109,15 @@ impl Tokens {
         Ok(Redeemable { token, service: service.clone() })
     }
 
-    /// The record of a token that would be taken now, for whatever its scope is.
-    pub(crate) async fn check(&self, token: &str) -> Result<Token, Status> {
+    /// The id and the record of a token that would be taken now, for whatever its scope is.
+    pub(crate) async fn check(&self, token: &str) -> Result<(String, Token), Status> {
         let token = self.read(token)?;
         let stored = self.stored(&token.id()).await?.map(|(_, stored)| stored);
         let now = unix_now_ms();
         let usable = decide_usable(stored.as_ref(), token.secret(), now)?;
         let (_, used) = self.used(&token.id()).await?;
         decide_left(usable, &used, now)?;
-        Ok(usable.clone())
+        Ok((token.id(), usable.clone()))
     }
 
     /// Spends a use of the token, if the certificate that is `issued` needs one, and stores both. A

@@ -6,7 +6,9 @@
 mod support;
 
 use support::host::{Answer, Host, Step, enter};
-use support::{Joined, Member, Network, PATIENCE, Registration, Watch, issue, name, subscribed};
+use support::{
+    Joined, Member, Network, PATIENCE, Registration, Watch, enroll, issue, name, subscribed,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -15,10 +17,11 @@ use tokio::time::{Duration, Instant};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_control::ConnectionOptions;
+use tollway_control::{ConnectionOptions, Timing};
 use tollway_identity::{Expected, client_config};
 use tollway_model::{Label, TrustDomain};
 use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tollway_wire::v1::watch_request::Request as Ask;
 use tonic::transport::Channel;
@@ -275,6 +278,55 @@ async fn empty_steps_of_a_host_wake_no_watcher_and_delay_no_certificate() {
     assert!(silence.is_err(), "a watcher was woken: {silence:?}");
     assert!(!flood.is_finished());
     flood.abort();
+}
+
+/// The harm: a signature and two transactions for each request of one certificate, for as long as its
+/// holder likes.
+#[tokio::test]
+async fn renewals_without_end_are_refused_and_delay_no_certificate_of_others() {
+    const ASKED: usize = 60;
+    let burst = Timing::default().certificates_burst;
+    let mut west =
+        Network::start_with_metrics("west", |it| it.timing.certificates_burst = burst).await;
+    let evil = west.member("evil.lowly", "w1").await;
+    let channel = evil.channel().await;
+    let service = name("evil.lowly");
+    let renew = || issue(channel.clone(), &service, "w1", String::new());
+    let (began, mut issued) = (Instant::now(), 0);
+    for _ in 0..ASKED {
+        match renew().await {
+            Ok(_) => issued += 1,
+            Err(status) => {
+                let code = tollway_wire::code_of(&status).map(|code| code.word());
+                assert_eq!((status.code(), code), (Code::Unavailable, Some(CODE)), "{status:?}");
+            }
+        }
+    }
+    let most = u64::from(burst) + began.elapsed().as_secs() + 1;
+    assert!(issued >= u64::from(burst) && issued <= most, "{issued} of {ASKED}");
+    let refused = "tollway_control_shares_refused_total{kind=\"certificates\",reason=\"refused\"}";
+    assert_eq!(west.metric(refused).await, ASKED as u64 - issued);
+    // Replicas that share a token start together, and each renews.
+    let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
+    let mut replicas = JoinSet::new();
+    for replica in 0..4 * burst {
+        let (address, token, instance) = (west.address, token.clone(), format!("r{replica}"));
+        replicas.spawn(async move {
+            let service = name("web.honest");
+            let credentials = enroll(address, &token, &service, &instance).await?;
+            let channel = Member { address, credentials }.channel().await;
+            issue(channel, &service, &instance, String::new()).await
+        });
+    }
+    for replica in replicas.join_all().await {
+        replica.expect("it is issued");
+    }
+    // Its own certificate is renewed again, too.
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(status) = renew().await {
+        assert!(Instant::now() < deadline, "{status:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]

@@ -25,10 +25,8 @@ pub(crate) use backlog_layer::TrackSendBacklog;
 pub(crate) use caller::{Caller, Renewing, expired_status, is_system, origin_of, revoked_status};
 pub(crate) use limits::ConnectionLimits;
 pub(crate) use open_connections::OpenConnections;
-#[cfg(test)]
-pub(crate) use shares::Holder;
 pub(crate) use shares::{
-    Limits, NAME_OVERHEAD_BYTES, Own, Refused, Share, ShareLimit, evicted_status,
+    Holder, Limits, NAME_OVERHEAD_BYTES, Own, Refused, Share, ShareLimit, evicted_status,
 };
 pub(crate) use stream_limits::{LimitStreams, StreamLimits};
 pub(crate) use tls::ALPN;

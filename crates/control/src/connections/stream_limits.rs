@@ -94,7 +94,7 @@ impl StreamLimits {
         self.calls.iter().find(|(of, _, _)| *of == path).map(|(_, _, limit)| limit)
     }
 
-    pub(crate) fn add_to(&self, page: &mut Page, followed: &ShareLimit) {
+    pub(crate) fn add_to(&self, page: &mut Page, followed: &ShareLimit, certificates: u64) {
         let of_calls = self.calls.iter().map(|(_, kind, limit)| (*kind, &**limit));
         let of_bytes = [("followed_bytes", followed), ("request_bytes", &*self.request_bytes)];
         let all: Vec<_> = of_calls.chain(of_bytes).collect();
@@ -107,6 +107,7 @@ impl StreamLimits {
             refused.sample(&[("kind", *kind), ("reason", "refused")], limit.refused());
             refused.sample(&[("kind", *kind), ("reason", "evicted")], limit.evicted());
         }
+        refused.sample(&[("kind", "certificates"), ("reason", "refused")], certificates);
     }
 
     /// What a call counts for, if it does.

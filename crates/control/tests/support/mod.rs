@@ -75,6 +75,7 @@ pub fn timing() -> Timing {
         late_renewal: Duration::ZERO,
         unreachable_after: Duration::from_millis(800),
         registration_burst: 10_000,
+        certificates_burst: 10_000,
         peer_roots: Duration::from_secs(2),
     }
 }

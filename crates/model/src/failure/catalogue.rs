@@ -298,8 +298,8 @@ catalogue! {
         "Raise the limit where the process is started (`ulimit -n`, or `LimitNOFILE=` in systemd); the message has the present value.";
     ShareExceeded, "ERR_SHARE_EXCEEDED", Limit, NONE,
         [ControlPlane],
-        "An identity has as many connections, streams or followed names at the control plane as it may, or more than all others when a limit of all was reached. Its oldest gave way, or its newest was refused. The message has the limit and whose it is.",
-        "Find out why the identity needs so many: the log of the control plane names it. If it is honest, raise the limit there (`--max-connections`, `--max-instance-connections`, `--max-followed-bytes`).";
+        "An identity has as many connections, streams or followed names at the control plane as it may, or more than all others when a limit of all was reached. Its oldest gave way, or its newest was refused. Or certificates are asked for in close succession with one certificate, pod or join token. The message has the limit and whose it is.",
+        "Find out why the identity needs so many: the log of the control plane names it. If it is honest, raise the limit there (`--max-connections`, `--max-instance-connections`, `--max-followed-bytes`); certificates are issued again after a pause.";
     HealthNotReady, "ERR_HEALTH_NOT_READY", Health, http(500, Internal),
         [CallersSidecar],
         "The sidecar is not ready: the app takes no connections, or the control plane has not answered yet. The message names it. The admin port answers 503.",
