@@ -41,7 +41,9 @@ use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
 use log::{Log, Opened};
 use medium::{LogLocation, compaction_path};
-pub use repair::{Damage, Inspection, Repaired, inspect, inspect_entry, repair};
+pub use repair::{
+    Damage, Inspection, Repaired, inspect, inspect_entry, repair, skip_lost_revisions,
+};
 use state::State;
 pub(crate) use watch::EmbeddedWatch;
 pub use watch::PROGRESS_EVERY_REVISIONS;

@@ -78,6 +78,15 @@ pub enum RepairError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
+/// Why a store does not skip revisions. It is as it was.
+#[derive(Debug, Error)]
+pub enum SkipError {
+    #[error("the store was not changed")]
+    Read(#[from] OpenError),
+    #[error("cannot write next to the store {}; nothing was changed", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
 /// Why a transaction did not happen.
 #[derive(Debug, Error)]
 pub enum TransactError {

@@ -15,8 +15,11 @@ mod store;
 
 pub use embedded::{
     Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, inspect_entry, repair,
+    skip_lost_revisions,
 };
-pub use error::{LeaseError, OpenError, ReadError, RepairError, TransactError, WatchError};
+pub use error::{
+    LeaseError, OpenError, ReadError, RepairError, SkipError, TransactError, WatchError,
+};
 pub use etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
 pub use model::{
     Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Scanned,

@@ -1,4 +1,5 @@
-//! Reads a store that no process has open, and makes a damaged one usable again.
+//! Reads a store that no process has open, makes a damaged one usable again, and has the revisions of
+//! one that was put back from a copy go on above those that are lost.
 //!
 //! What can be saved was written before the damage: a transaction may build on any
 //! earlier one, so none is taken that follows a hole.
@@ -17,13 +18,17 @@ use super::log::{Log, Whole};
 use super::medium::{LogLocation, sync_directory};
 use super::state::State;
 use super::{Core, replay};
-use crate::error::{OpenError, RepairError};
+use crate::error::{OpenError, RepairError, SkipError};
 use crate::model::Limits;
 
 /// Groups of keys that are counted apart.
 const GROUPS: usize = 64;
 /// Damaged files that are left next to a store.
 const KEPT_FILES: u32 = 100;
+
+/// Revisions that a store skips once it was put back from a copy: more than it can have used since the
+/// copy was made.
+const SKIPPED_REVISIONS: u64 = 1 << 40;
 
 /// What is in a store's file.
 #[derive(Debug)]
@@ -94,6 +99,24 @@ pub fn repair(path: &Path) -> Result<Repaired, RepairError> {
     rewrite(path, state).map_err(failed)?;
     let remaining = Inspection { revision, damage: None, ..found };
     Ok(Repaired { remaining, damaged_file })
+}
+
+/// Has the revisions of a store that was put back from a copy go on above all that may have been used
+/// since the copy was made, so that no reader that saw what is lost takes the new for the old. No process
+/// may have the store open. Returns the revision from which they go on.
+///
+/// # Errors
+/// [`SkipError`]; the store is then as it was.
+pub fn skip_lost_revisions(path: &Path) -> Result<u64, SkipError> {
+    let (mut state, found) = read(path)?;
+    if let Some(Damage { offset, what, .. }) = found.damage {
+        return Err(OpenError::Corrupt { path: path.to_owned(), offset, what }.into());
+    }
+    state.revision = state.revision.saturating_add(SKIPPED_REVISIONS);
+    state.next_lease = state.next_lease.saturating_add(SKIPPED_REVISIONS);
+    let revision = state.revision;
+    rewrite(path, state).map_err(|source| SkipError::Write { path: path.to_owned(), source })?;
+    Ok(revision)
 }
 
 fn read(path: &Path) -> Result<(State, Inspection), OpenError> {

@@ -363,6 +363,40 @@ async fn a_repair_keeps_what_was_written_before_the_damage() {
     assert!(store.transact(Transaction::new().put("c", "")).await.unwrap() > 3);
 }
 
+/// The harm: a follower that saw what a copy lacks takes later changes for those that it knows.
+#[tokio::test]
+async fn a_store_that_was_put_back_uses_no_revision_again() {
+    let home = Home::new();
+    let store = home.open().await;
+    store.transact(Transaction::new().put("a", "1")).await.unwrap();
+    assert!(matches!(crate::skip_lost_revisions(&home.file), Err(crate::SkipError::Read(_))));
+    drop(store);
+    let copy = fs::read(&home.file).unwrap();
+    let store = home.open().await;
+    let mut seen = 0;
+    for value in ["2", "3", "4"] {
+        seen = store.transact(Transaction::new().put("a", value)).await.unwrap();
+    }
+    drop(store);
+    fs::write(&home.file, &copy).unwrap();
+    let from = crate::skip_lost_revisions(&home.file).unwrap();
+    let store = home.open().await;
+    assert_eq!(store.get(b"a").await.unwrap().unwrap().value, "1");
+    assert_eq!(store.revision(), from);
+    let watch = store.watch(KeyRange::all(), seen).await;
+    assert!(matches!(watch, Err(WatchError::Compacted { .. })), "{watch:?}");
+    assert_eq!(store.transact(Transaction::new().put("b", "")).await.unwrap(), from + 1);
+    drop(store);
+
+    let mut bytes = fs::read(&home.file).unwrap();
+    bytes[80] ^= 0xff;
+    fs::write(&home.file, &bytes).unwrap();
+    let refused = crate::skip_lost_revisions(&home.file);
+    let damaged = matches!(refused, Err(crate::SkipError::Read(OpenError::Corrupt { .. })));
+    assert!(damaged, "{refused:?}");
+    assert_eq!(fs::read(&home.file).unwrap(), bytes);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_ends_with_its_keys_in_one_transaction() {
     let _real_time = NoAutoAdvance::new();
