@@ -21,11 +21,13 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
 use crate::background::Background;
+use crate::catalogue::Catalogue;
 use crate::connected::{Connected, DataPlane, Stay};
 use crate::connections::{Caller, ShareLimit, evicted_status, expired_status, is_system};
 use crate::delta::{self, Delta};
 use crate::hub::{Hub, NotFollowed, Watcher};
 use crate::objects::policies_message;
+use crate::restored::SeenAhead;
 use crate::status::stopping;
 
 /// Responses waiting for a client that does not read.
@@ -48,6 +50,7 @@ pub(crate) struct Streams {
     /// Bytes of the names that streams follow.
     pub(crate) followed: Arc<ShareLimit>,
     pub(crate) connected: Arc<Connected>,
+    pub(crate) seen_ahead: Arc<SeenAhead>,
     /// How often a stream without changes sends a message.
     pub(crate) heartbeat: Duration,
     pub(crate) background: Background,
@@ -102,6 +105,8 @@ async fn open(
         return Err(Status::invalid_argument("the first request must be `open`"));
     };
     let known = Revision(open.revision);
+    let present = shared.hub.read(Catalogue::revision);
+    shared.seen_ahead.note((service, &instance), known, present);
     let follow = match open.scope() {
         Scope::Subscribed => {
             let share = caller.follow(&shared.followed)?;

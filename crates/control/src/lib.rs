@@ -42,6 +42,7 @@ mod quota;
 mod registry;
 mod reminders;
 mod resources;
+mod restored;
 mod revoke;
 mod services;
 mod standstill;
@@ -71,4 +72,5 @@ pub use resources::{
     RefusalReason, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources,
     Verdict,
 };
+pub use restored::{Restored, RestoredError, confirm_restored};
 pub use services::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent, Services};

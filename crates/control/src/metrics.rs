@@ -21,6 +21,7 @@ use crate::neighbours::Neighbours;
 use crate::peering::PeerCounts;
 use crate::reminders::Reminders;
 use crate::resources::ResourceCounts;
+use crate::restored::SeenAhead;
 use crate::services::ClusterService;
 
 /// What is read from the catalogue at once.
@@ -71,6 +72,7 @@ pub(crate) struct ControlFacts {
     pub(crate) streams: Arc<StreamLimits>,
     pub(crate) followed: Arc<ShareLimit>,
     pub(crate) issue_paces: Arc<IssuePaces>,
+    pub(crate) seen_ahead: Arc<SeenAhead>,
     pub(crate) app_state: Arc<AppState>,
     pub(crate) reminders: Arc<Reminders>,
     pub(crate) neighbours: Arc<Neighbours>,
@@ -124,6 +126,7 @@ impl AdminFacts for ControlFacts {
         self.keys.add_to(page);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
+        page.single(&names::WATCHERS_AHEAD, self.seen_ahead.count());
         self.hub.read(Census::of).add_to(page);
         self.peers.add_to(page);
         self.add_store(page);

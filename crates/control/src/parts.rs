@@ -52,6 +52,7 @@ use crate::pods::{Cluster, Lifetimes};
 use crate::registry::{Registrations, RegistryService};
 use crate::reminders::{Reminders, RemindersService};
 use crate::resources::{ResourceCounts, ResourceObjects, Resources};
+use crate::restored::SeenAhead;
 use crate::services::{FollowedServices, Services};
 use crate::standstill::Standstill;
 use crate::stores::Stores;
@@ -120,6 +121,7 @@ pub(crate) struct Parts {
     /// Bytes of the names that streams follow.
     followed: Arc<ShareLimit>,
     connected: Arc<Connected>,
+    seen_ahead: Arc<SeenAhead>,
     open_connections: Arc<OpenConnections>,
     issued: IssuedLog,
     issue_paces: Arc<IssuePaces>,
@@ -215,6 +217,7 @@ impl Parts {
             streams: StreamLimits::new(connections.authenticated),
             followed: followed_limit(options.followed),
             connected: Arc::default(),
+            seen_ahead: Arc::default(),
             open_connections: Arc::default(),
             issued: IssuedLog::new(store.clone()),
             issue_paces: Arc::new(IssuePaces::new(options.timing.certificates_burst)),
@@ -394,6 +397,7 @@ impl Parts {
             streams: self.streams.clone(),
             followed: self.followed.clone(),
             issue_paces: self.issue_paces.clone(),
+            seen_ahead: self.seen_ahead.clone(),
             app_state: self.app_state.clone(),
             reminders: self.reminders.clone(),
             neighbours: self.neighbours.clone(),
@@ -445,6 +449,7 @@ impl Parts {
             authority: self.authority.clone(),
             followed: self.followed.clone(),
             connected: self.connected.clone(),
+            seen_ahead: self.seen_ahead.clone(),
             // Data planes are many, and each has other signs of life than this.
             heartbeat: self.timing.heartbeat * 2,
             background: self.background.clone(),

@@ -55,6 +55,7 @@ fn a_store_that_is_not_there_is_said_not_to_be_there() {
     };
     check("check", "");
     check("repair", "the store was not repaired: ");
+    check("restored", "the store was not changed: ");
     assert!(!nowhere.exists(), "looking made it");
 }
 

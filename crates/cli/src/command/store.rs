@@ -1,12 +1,15 @@
-//! `tollway store`: inspects and repairs the store of a control plane that does not run.
+//! `tollway store`: inspects and repairs the store of a control plane that does not run, and makes one good
+//! that was put back from a copy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tollway_control::{AUTHORITY_KEY, store_file};
+use tollway_control::{AUTHORITY_KEY, Restored, confirm_restored, store_file};
 use tollway_store::{Damage, Inspection, inspect, repair};
+
+use crate::async_runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct StoreArgs {
@@ -22,6 +25,13 @@ enum StoreCommand {
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
+    /// Confirm that a store was put back from a copy, before a control plane runs over it: join tokens
+    /// and bundles that were made before are void, and what to look at is printed.
+    Restored {
+        /// Directory of the control plane's store; no control plane may run over it.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
     /// Keep what was written before the damage; the damaged file stays next to the new one.
     Repair {
         /// Directory of the control plane's store; no control plane may run over it.
@@ -33,6 +43,10 @@ enum StoreCommand {
 pub(crate) fn run(args: StoreArgs) -> Result<ExitCode> {
     match args.command {
         StoreCommand::Check { store } => check(&store),
+        StoreCommand::Restored { store } => {
+            print_restored(&block_on(confirm_restored(&store))??);
+            Ok(ExitCode::SUCCESS)
+        }
         StoreCommand::Repair { store } => mend(&store),
     }
 }
@@ -49,8 +63,10 @@ fn check(store: &Path) -> Result<ExitCode> {
     if !has_authority(&found) {
         println!("          the network's authority: it cannot be kept");
     }
-    eprintln!("hint: put a copy in its place, or keep what is above with");
+    eprintln!("hint: keep what is above with");
     eprintln!("hint: tollway store repair --store {}", store.display());
+    eprintln!("hint: or put a copy in its place, and confirm that with");
+    eprintln!("hint: tollway store restored --store {}", store.display());
     Ok(ExitCode::FAILURE)
 }
 
@@ -64,6 +80,27 @@ fn mend(store: &Path) -> Result<ExitCode> {
         eprintln!("hint: every workload and joined network must join again");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_restored(restored: &Restored) {
+    let Restored { revision, tokens, bundles, instances, joined, revoked } = restored;
+    println!("revision  {revision}, from which the network goes on");
+    println!("void      {tokens:>7} join tokens");
+    println!("void      {bundles:>7} join bundles");
+    println!("forgotten {instances:>7} instances' keys; each renews with the one that it has");
+    for (label, of) in [("joined", joined), ("revoked", revoked)] {
+        for (index, one) in of.iter().enumerate() {
+            println!("{:<9} {one}", if index == 0 { label } else { "" });
+        }
+    }
+    eprintln!(
+        "hint: remove networks that were removed since the copy was made (`tollway join remove`),"
+    );
+    eprintln!("hint: revoke identities that were revoked since (`tollway identity revoke`), apply");
+    eprintln!(
+        "hint: policies that have changed (`tollway apply`), and make new tokens for workloads that"
+    );
+    eprintln!("hint: start again (`tollway token create`)");
 }
 
 fn print(found: &Inspection) {

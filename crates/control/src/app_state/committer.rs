@@ -23,7 +23,7 @@ use crate::quota::{Delta, Full};
 use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
-const FILE_NAME: &str = "tollway.state";
+pub(crate) const FILE_NAME: &str = "tollway.state";
 /// How often entries that are over are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Entries that are read in one step of counting, listing or sweeping.

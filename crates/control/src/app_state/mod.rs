@@ -25,6 +25,7 @@ use tollway_wire::v1::{
 };
 use tonic::{Request, Response, Status};
 
+pub(crate) use self::committer::FILE_NAME;
 use self::committer::{Committer, Refused, StateError, Usage, Write, stored_key};
 use self::record::Record;
 use crate::background::Background;

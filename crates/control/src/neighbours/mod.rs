@@ -18,5 +18,5 @@ mod tombstones;
 mod walk;
 mod watch;
 
-pub(crate) use open::Neighbours;
+pub(crate) use open::{FILE_NAME, Neighbours};
 pub(crate) use service::{Access, NEIGHBOURS_REQUEST_BYTES, NeighboursService};

@@ -28,7 +28,7 @@ use crate::status::{stopping, store_status};
 use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
-const FILE_NAME: &str = "tollway.neighbours";
+pub(crate) const FILE_NAME: &str = "tollway.neighbours";
 /// Requests that wait for the committer; further ones wait to be queued.
 const WRITES: usize = 64;
 /// Groups that are read at once.

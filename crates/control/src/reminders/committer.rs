@@ -28,7 +28,7 @@ use crate::quota::{self, Delta, Full, Limit, Quotas};
 use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
-const FILE_NAME: &str = "tollway.reminders";
+pub(crate) const FILE_NAME: &str = "tollway.reminders";
 /// Bytes of one page of a list.
 pub(super) const PAGE_BYTES: usize = 256 << 10;
 /// Most reminders of a namespace.

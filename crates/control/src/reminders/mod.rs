@@ -22,6 +22,7 @@ use tollway_wire::v1::reminders_server;
 use tollway_wire::{REMINDER_CHANGES_LIMIT, v1};
 use tonic::{Request, Response, Status};
 
+pub(crate) use self::committer::FILE_NAME;
 use self::committer::{Committer, RemindersError, Request as Decided, Write};
 use self::counts::Counts;
 use crate::background::Background;

@@ -158,6 +158,14 @@ impl Network {
         Self::run(dir, options).await
     }
 
+    /// As [`Network::restart`], with the files of its store changed meanwhile.
+    pub async fn restart_over(self, change: impl AsyncFnOnce(&Path)) -> Self {
+        let (dir, mut options, address) = self.stop().await;
+        options.listen = address;
+        change(&options.store).await;
+        Self::run(dir, options).await
+    }
+
     pub async fn stop(mut self) -> (TempDir, Options, SocketAddr) {
         drop(self.stop.take());
         tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();

@@ -559,7 +559,11 @@ catalogue! {
     StoreCorrupt, "ERR_STORE_CORRUPT", Store, NONE,
         [Terminal],
         "The store is damaged at the place that the message names. It was not changed.",
-        "Restore a copy, or keep what was written before the damage: `tollway store repair --store DIR`.";
+        "Keep what was written before the damage: `tollway store repair --store DIR`. Or put a copy in its place, and run `tollway store restored --store DIR`.";
+    StoreBehind, "ERR_STORE_BEHIND", Store, NONE,
+        [ControlPlane],
+        "A data plane has seen a later state of the network than the store has. The store was put back from a copy, or the data plane that the message names states what is not so.",
+        "If it was put back, stop the control plane, run `tollway store restored --store DIR`, and start it again. If not, look at what runs at that data plane.";
     StoreForeign, "ERR_STORE_FOREIGN", Store, NONE,
         [Terminal],
         "The file or store is another's: not a Tollway store, of a newer version, or of another network.",

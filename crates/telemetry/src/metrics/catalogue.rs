@@ -203,6 +203,8 @@ metrics! {
             "Open watches of data planes and joined control planes.";
         WATCHER_LAG: Gauge "tollway_watcher_lag_revisions" [],
             "Revisions that the slowest watcher has not acknowledged yet.";
+        WATCHERS_AHEAD: Counter "tollway_watchers_ahead_total" [],
+            "Watches of data planes that had seen a later state than the store has: it is an old copy, or they state what is not so.";
         SERVICES: Gauge "tollway_services" ["scope"],
             "Known services, by scope: local, or of joined networks.";
         WORKLOADS: Gauge "tollway_workloads" [],
