@@ -80,9 +80,34 @@ pub(crate) fn check_host(stated: SocketAddr) -> Result<(), AddressRefusal> {
     Ok(())
 }
 
-/// Checks a gateway that the operator of this network has named, by the bundle that was accepted.
-/// `own`: where the own gateways and the own control plane listen.
+/// Checks a gateway that the operator of this network has named, by the bundle that was accepted. It may
+/// be in a private network. A bundle is a file that others have written, so it leads to this machine only
+/// where the control plane listens there alone, and to no other process on its link, such as a metadata
+/// server, unless `allowed` has the address.
+///
+/// `own`: where the own gateways and the own control plane listen; `listen`: the latter alone.
 pub(crate) fn check_named_gateway(
+    stated: SocketAddr,
+    own: impl Iterator<Item = SocketAddr>,
+    listen: SocketAddr,
+    allowed: &[AddressRange],
+) -> Result<(), AddressRefusal> {
+    check_other_network(stated, own)?;
+    let ip = plain_address(stated.ip());
+    let kind = AddressKind::of(ip);
+    let may_be_named = match kind {
+        AddressKind::Public | AddressKind::Private => true,
+        AddressKind::Loopback => AddressKind::of(listen.ip()) == AddressKind::Loopback,
+        AddressKind::LinkLocal | AddressKind::NoHost => false,
+    };
+    if may_be_named || allowed.iter().any(|range| range.contains(stated.ip())) {
+        return Ok(());
+    }
+    Err(AddressRefusal::Kind { address: stated, kind, range: range_of(ip, kind) })
+}
+
+/// Checks that an address is one host's, and none of `own`.
+fn check_other_network(
     stated: SocketAddr,
     mut own: impl Iterator<Item = SocketAddr>,
 ) -> Result<(), AddressRefusal> {
@@ -101,7 +126,7 @@ pub(crate) fn check_peer_gateway(
     own: impl Iterator<Item = SocketAddr> + Clone,
     allowed: &[AddressRange],
 ) -> Result<(), AddressRefusal> {
-    check_named_gateway(stated, own.clone())?;
+    check_other_network(stated, own.clone())?;
     let ip = plain_address(stated.ip());
     if allowed.iter().any(|range| range.contains(stated.ip())) {
         return Ok(());
@@ -225,16 +250,33 @@ mod tests {
     #[test]
     fn what_the_operator_has_named_may_be_inside_but_not_the_own_gateway() {
         let own = ["127.0.0.1:15443".parse().unwrap()];
-        for (stated, expected) in [
-            ("127.0.0.1:16443", "taken"),
-            ("10.0.0.5:15443", "taken"),
-            ("127.0.0.1:15443", "own"),
-            ("[::ffff:127.0.0.1]:15443", "own"),
-            ("0.0.0.0:15443", "no host"),
-            ("[ff02::1]:15443", "no host"),
+        let (here, elsewhere) = ("127.0.0.1:15010", "10.0.0.1:15010");
+        for (stated, listen, allowed, expected) in [
+            ("10.0.0.5:15443", elsewhere, &[][..], "taken"),
+            ("[fd00::5]:15443", elsewhere, &[], "taken"),
+            ("203.0.113.7:15443", elsewhere, &[], "taken"),
+            ("127.0.0.1:16443", here, &[], "taken"),
+            ("127.0.0.1:16443", "[::1]:15010", &[], "taken"),
+            ("[::1]:16443", here, &[], "taken"),
+            ("127.0.0.1:16443", elsewhere, &[], "kind"),
+            ("127.0.0.1:16443", "0.0.0.0:15010", &[], "kind"),
+            ("127.0.0.1:16443", "[::]:15010", &[], "kind"),
+            ("[::ffff:127.0.0.1]:16443", elsewhere, &[], "kind"),
+            ("[64:ff9b::127.0.0.1]:16443", elsewhere, &[], "kind"),
+            ("[::1]:16443", elsewhere, &[], "kind"),
+            ("127.0.0.1:16443", elsewhere, &["127.0.0.0/8"], "taken"),
+            ("169.254.169.254:80", here, &[], "kind"),
+            ("[::ffff:169.254.169.254]:80", elsewhere, &[], "kind"),
+            ("169.254.7.7:80", elsewhere, &["169.254.7.0/24"], "taken"),
+            ("[fe80::1]:80", elsewhere, &["fe80::/10"], "zone"),
+            ("127.0.0.1:15443", here, &["127.0.0.0/8"], "own"),
+            ("[::ffff:127.0.0.1]:15443", here, &[], "own"),
+            ("0.0.0.0:15443", here, &["0.0.0.0/0"], "no host"),
+            ("[ff02::1]:15443", here, &[], "no host"),
         ] {
-            let stated = stated.parse().unwrap();
-            assert_eq!(outcome(check_named_gateway(stated, own.into_iter())), expected, "{stated}");
+            let (at, listen) = (stated.parse().unwrap(), listen.parse().unwrap());
+            let checked = check_named_gateway(at, own.into_iter(), listen, &ranges(allowed));
+            assert_eq!(outcome(checked), expected, "{stated} at {listen} with {allowed:?}");
         }
     }
 

@@ -199,19 +199,52 @@ async fn a_network_that_presents_its_bundle_does_not_lead_inside() {
     assert!(west.admin.joins().await.unwrap().is_empty());
 }
 
+/// A bundle that names this address as the gateway of east.
+async fn bundle_with(east: &mut Network, address: SocketAddr) -> Vec<u8> {
+    let member = east.gateway("gateway-1").await;
+    let mut registration = Registration::open(&member).await.unwrap();
+    let outside = vec![address.into()];
+    let gateway = v1::Gateway { instance: "gateway-1".into(), outside, ..Default::default() };
+    registration.send(Announce::Gateway(gateway)).await;
+    registration.registered().await.unwrap();
+    let _gateway = registration.keep_alive();
+    east.admin.export_join(0).await.unwrap()
+}
+
 #[tokio::test]
 async fn a_bundle_does_not_name_the_own_gateway() {
     let mut east = Network::start("east").await;
     let mut west = Network::start("west").await;
     let (west_relay, _west_gateway) = west.open_gateway().await;
-    let member = east.gateway("gateway-1").await;
-    let mut registration = Registration::open(&member).await.unwrap();
-    let outside = vec![west_relay.address.into()];
-    let gateway = v1::Gateway { instance: "gateway-1".into(), outside, ..Default::default() };
-    registration.send(Announce::Gateway(gateway)).await;
-    registration.registered().await.unwrap();
-    let _gateway = registration.keep_alive();
-    let bundle = east.admin.export_join(0).await.unwrap();
+    let bundle = bundle_with(&mut east, west_relay.address).await;
     let refused = west.admin.accept_join(bundle).await.unwrap_err().to_string();
     assert!(refused.contains("is an address of this network itself"), "{refused}");
+}
+
+/// The harm: who makes the bundle has this network's gateways and sidecars connect to what only this
+/// machine reaches, or to the metadata server of its cloud.
+#[tokio::test]
+async fn a_bundle_leads_neither_to_the_own_machine_nor_to_its_link() {
+    let mut east = Network::start("east").await;
+    let elsewhere = |options: &mut Options| {
+        options.listen = "0.0.0.0:0".parse().unwrap();
+        options.peer_addresses = Vec::new();
+    };
+    let mut west = Network::start_with("west", elsewhere).await;
+    let (_relay, _gateway) = west.open_gateway().await;
+    for (address, kind, range) in [
+        ("127.0.0.1:6379", "a loopback address", "127.0.0.0/8"),
+        ("[::1]:6379", "a loopback address", "::1/128"),
+        ("169.254.169.254:80", "a link-local address", "169.254.169.254/32"),
+    ] {
+        let bundle = bundle_with(&mut east, address.parse().unwrap()).await;
+        let refused = west.admin.accept_join(bundle).await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "a gateway of the network east is refused: {address} is {kind}; if that is meant, start the control plane that refuses it with --peer-addresses {range}"
+            )
+        );
+        assert!(west.admin.joins().await.unwrap().is_empty());
+    }
 }

@@ -214,18 +214,23 @@ impl Catalogue {
         trust: Option<&PinnedTrust>,
         address: SocketAddr,
     ) -> Result<(), AddressRefusal> {
-        let own = self.own_addresses();
         let is_named =
             |trust: &PinnedTrust| trust.is_accepted && trust.bundle_gateways.contains(&address);
         if trust.is_some_and(is_named) {
-            check_named_gateway(address, own)
+            self.check_named_gateway(address)
         } else {
-            check_peer_gateway(address, own, &self.home.peer_addresses)
+            check_peer_gateway(address, self.own_addresses(), &self.home.peer_addresses)
         }
     }
 
+    /// Whether a gateway may be used that a bundle names which the operator accepts.
+    pub(crate) fn check_named_gateway(&self, address: SocketAddr) -> Result<(), AddressRefusal> {
+        let (listen, allowed) = (self.home.listen, &self.home.peer_addresses);
+        check_named_gateway(address, self.own_addresses(), listen, allowed)
+    }
+
     /// Where the own gateways and the own control plane listen.
-    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone {
+    fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> + Clone {
         let gateways =
             self.gateways.values().flat_map(|g| g.outside.iter().chain(&g.inside)).copied();
         gateways.chain([self.home.listen])

@@ -19,7 +19,6 @@ use super::admission::{Admission, JoinError, decide_admission, decide_secret};
 use super::dial::dial;
 use super::joined::encode_gateways;
 use super::link::gateways_to;
-use crate::addresses::check_named_gateway;
 use crate::bundle::JoinBundle;
 use crate::catalogue::PinnedTrust;
 use crate::clock::{later, unix_now_ms, unix_now_s};
@@ -262,7 +261,8 @@ async fn put_network(
 
 /// The accepting side: pins the network of the bundle and presents this one to it.
 ///
-/// The bundle's gateways are the operator's word, wherever they lead but to this network itself.
+/// The bundle's gateways are the operator's word, but where they lead to this network itself, or to its
+/// machine or link.
 pub(crate) async fn accept(
     peering: &Arc<Peering>,
     file: &[u8],
@@ -275,9 +275,8 @@ pub(crate) async fn accept(
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let refused = |refusal| JoinError::Gateway { network: bundle.network.clone(), refusal };
     peering.hub.read(|catalogue| {
-        let own = catalogue.own_addresses();
         let mut gateways = bundle.gateways.iter();
-        gateways.try_for_each(|gateway| check_named_gateway(*gateway, own.clone()).map_err(refused))
+        gateways.try_for_each(|gateway| catalogue.check_named_gateway(*gateway).map_err(refused))
     })?;
     let entrant = Entrant::accepted(&bundle, follow_gateways);
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
