@@ -156,12 +156,17 @@ impl<'a> Intake<'a> {
         }
         if let Some(stated) = response.trust {
             // What cannot be used ends the stream, whenever it would be stored.
-            changed_trust(&self.trust, &stated)?;
+            if let Some(changed) = changed_trust(&self.trust, &stated)? {
+                self.note_held_roots(&changed);
+            }
             self.pending.trust = Some(stated);
         }
         if let Some(stated) = response.gateways {
             let limit = GATEWAYS_PER_NETWORK_LIMIT;
             let read = tollway_wire::addresses(&stated.addresses, "gateways", limit)?;
+            if self.joined.holds_gateways(&read) {
+                self.joined.peering.counts.gateways_held.add(1);
+            }
             self.pending.gateways = Some(read);
         }
         for stated in response.services {
@@ -179,6 +184,15 @@ impl<'a> Intake<'a> {
             self.probe_secret = Some(secret);
         }
         Ok(())
+    }
+
+    /// Counts roots that came too soon, and warns of them once until they are settled.
+    fn note_held_roots(&mut self, changed: &PinnedTrust) {
+        let (may_change, _) = self.pending.may_take(&self.trust, changed);
+        if !may_change && !std::mem::replace(&mut self.pending.warned_of_roots, true) {
+            self.joined.peering.counts.roots_held.add(1);
+            warn!(network = %self.joined.network, "a joined network changed its roots again too soon; the last change is taken in time");
+        }
     }
 
     fn take_service(&mut self, stated: v1::Aggregate) -> Result<(), LinkError> {
@@ -280,10 +294,6 @@ impl<'a> Intake<'a> {
         let (roots, revoked) = self.pending.may_take(&self.trust, &changed);
         if !roots {
             changed.roots.clone_from(&self.trust.roots);
-            if !std::mem::replace(&mut self.pending.warned_of_roots, true) {
-                self.joined.peering.counts.roots_held.add(1);
-                warn!(%network, "a joined network changed its roots again too soon; the last change is taken in time");
-            }
         }
         if !revoked {
             changed.revoked.clone_from(&self.trust.revoked);

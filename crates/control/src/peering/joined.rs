@@ -153,12 +153,17 @@ impl JoinedNetwork {
         let interval =
             moves.entry(network.clone()).or_insert_with(|| Interval::new(PEER_GATEWAYS_WITHIN));
         if !interval.may_change() {
-            counts.gateways_held.add(1);
             return Gateways::Later;
         }
         interval.changed();
         info!(%network, gateways = taken.len(), "the gateways of a joined network moved");
         Gateways::Move(taken)
+    }
+
+    /// Whether these gateways, which it states, have to wait.
+    pub(super) fn holds_gateways(&self, stated: &[SocketAddr]) -> bool {
+        let is_same = self.ask(|peer| *peer.gateways == *stated).unwrap_or(true);
+        !is_same && self.next_move_at() > Instant::now()
     }
 
     /// When its gateways may move again.
