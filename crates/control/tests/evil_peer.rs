@@ -1,21 +1,23 @@
-//! A joined network whose control plane sends what it likes, hundreds of times a second.
+//! A joined network whose control plane sends what it likes, hundreds of times a second, or as much as it
+//! likes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use prost::Message;
-use support::{ALPN, Joined, PATIENCE, Watch, label};
+use support::{ALPN, Joined, PATIENCE, Registration, Watch, label};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_control::{AUTHORITY_KEY, JoinBundle, store_file};
+use tollway_control::{AUTHORITY_KEY, JoinBundle, Options, store_file};
 use tollway_identity::{
     Authority, AuthorityPem, Credentials, KeyPair, SystemRequest, TrustBundle, TrustBundles,
     control_server_config,
@@ -36,6 +38,8 @@ type Script = Arc<dyn Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync
 struct Evil {
     root: Vec<u8>,
     other_root: Vec<u8>,
+    /// The gateway that leads here.
+    gateway: SocketAddr,
     /// Streams that were opened.
     opened: AtomicU64,
     /// Messages of the script that the network took.
@@ -151,7 +155,26 @@ struct StoredAuthority {
 async fn west_and_evil_east(
     script: impl Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync + 'static,
 ) -> (support::Network, Arc<Evil>, impl Sized) {
-    let Joined { east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    with_evil_east(false, script).await
+}
+
+/// The same; west lets east's gateways move.
+async fn west_and_moving_east(
+    script: impl Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync + 'static,
+) -> (support::Network, Arc<Evil>, impl Sized) {
+    with_evil_east(true, script).await
+}
+
+async fn with_evil_east(
+    follow_gateways: bool,
+    script: impl Fn(u64, &Evil) -> Option<v1::FollowResponse> + Send + Sync + 'static,
+) -> (support::Network, Arc<Evil>, impl Sized) {
+    let with_metrics = |options: &mut Options| {
+        options.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+        options.ports_file = Some(options.store.join("ports.json"));
+    };
+    let joined = Joined::join(with_metrics, follow_gateways).await;
+    let Joined { east, mut west, east_relay, west_relay, gateways } = joined;
     // The gateway of east goes on to answer probes with the secret that it has by then.
     let begun = Instant::now();
     while !west.admin.joins().await.unwrap()[0].reachable {
@@ -183,6 +206,7 @@ async fn west_and_evil_east(
     let evil = Arc::new(Evil {
         root: authority.root_der().to_vec(),
         other_root: other.root_der().to_vec(),
+        gateway: east_relay.address,
         opened: AtomicU64::new(0),
         sent: AtomicU64::new(0),
         ends: AtomicBool::new(false),
@@ -241,6 +265,7 @@ async fn a_joined_network_that_flips_its_roots_changes_trust_rarely() {
     assert!((changes as f64) < spent + 2.5, "{changes} in {spent} intervals");
     let sent = evil.sent.load(Ordering::SeqCst);
     assert!(sent > 10, "only {sent} were sent, which is no attack");
+    assert!(west.metric(&changes_refused("roots_held")).await > 0);
     // Nothing that is valid is lost: the last state arrives.
     evil.end();
     let stopped = Instant::now();
@@ -301,4 +326,137 @@ async fn a_joined_network_that_sends_what_is_not_taken_is_asked_less_and_less() 
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(begun.elapsed() >= Duration::from_millis(6_500), "{:?}", begun.elapsed());
+}
+
+fn changes_refused(reason: &str) -> String {
+    format!("tollway_peer_changes_refused_total{{reason=\"{reason}\"}}")
+}
+
+/// Where west dials east.
+async fn gateways_of_east(west: &mut support::Network) -> Vec<SocketAddr> {
+    let joins = west.admin.joins().await.unwrap();
+    let read = |address| tollway_wire::address(Some(address), "gateways").unwrap();
+    joins[0].gateways.iter().map(read).collect()
+}
+
+/// The harm: each move of the gateways is stored, sent to every caller, and has all of them probed.
+#[tokio::test]
+async fn a_joined_network_whose_gateways_flap_moves_them_rarely() {
+    const LAST: &str = "127.9.9.9:9";
+    let script = |number: u64, evil: &Evil| {
+        let phase = evil.next_phase();
+        let port = |nth: u64| u16::try_from(1 + (number * 7 + nth) % 60_000).unwrap();
+        let elsewhere = |nth: u64| SocketAddr::from(([127, 1, 1, 1], port(nth)));
+        let moved = match phase {
+            Phase::Last => vec![LAST.parse().unwrap()],
+            Phase::Attack | Phase::Over => (0..8).map(elsewhere).collect(),
+        };
+        // It stays where it can be followed.
+        let addresses = [evil.gateway].into_iter().chain(moved).map(Into::into).collect();
+        let gateways = Some(v1::Gateways { addresses });
+        let message = v1::FollowResponse { revision: number + 2, gateways, ..Default::default() };
+        (phase != Phase::Over).then_some(message)
+    };
+    let (mut west, evil, _rest) = Box::pin(west_and_moving_east(script)).await;
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    let (begun, mut seen) = (Instant::now(), std::collections::BTreeSet::new());
+    // Less than the time from one move to the next.
+    while begun.elapsed() < Duration::from_secs(2) {
+        seen.insert(gateways_of_east(&mut west).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let moves = seen.len();
+    assert!(moves <= 3, "{moves} places in {:?}", begun.elapsed());
+    let sent = evil.sent.load(Ordering::SeqCst);
+    assert!(sent > 100, "only {sent} were sent, which is no attack");
+    assert!(west.metric(&changes_refused("gateways_held")).await > 0);
+    // The last place is taken in time, and nothing else is lost.
+    evil.end();
+    let last: SocketAddr = LAST.parse().unwrap();
+    let stopped = Instant::now();
+    while !gateways_of_east(&mut west).await.contains(&last) {
+        assert!(stopped.elapsed() < PATIENCE, "the last place is not taken");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    watch.until("stock.default.east", "remote x1 via 2").await;
+    let joins = west.admin.joins().await.unwrap();
+    assert!(joins[0].reachable, "{}", joins[0].last_error);
+}
+
+/// The harm: a joined network fills the store and the memory of this one.
+#[tokio::test]
+async fn a_joined_network_that_states_services_without_end_has_a_bounded_number_of_them() {
+    /// As docs/limits.md has it.
+    const LIMIT: usize = 100_000;
+    const EACH: usize = 2_000;
+    let script = |number: u64, _: &Evil| {
+        let name = |nth| format!("app-{number}-{nth}");
+        let services = (0..EACH).map(|nth| aggregate(&name(nth), 1)).collect();
+        Some(v1::FollowResponse { revision: number + 2, services, ..Default::default() })
+    };
+    let (mut west, evil, _rest) = Box::pin(west_and_evil_east(script)).await;
+    let orders = west.member("orders", "a").await;
+    let _registration = Registration::workload(&orders, 1000).await.keep_alive();
+    let begun = Instant::now();
+    let joins = loop {
+        let joins = west.admin.joins().await.unwrap();
+        if joins[0].last_error.contains("more than 100000 services") {
+            break joins;
+        }
+        assert!(begun.elapsed() < 6 * PATIENCE, "it states {} services", joins[0].services);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(west.metric(&changes_refused("stream_ended")).await > 0);
+    let known = usize::try_from(joins[0].services).unwrap();
+    assert!(known <= LIMIT && known + EACH >= LIMIT, "{known}");
+    assert!(evil.sent.load(Ordering::SeqCst) >= u64::try_from(LIMIT / EACH).unwrap());
+    // What was known stays, and so does what is west's own.
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east", "orders"]).await;
+    watch.until("orders", "local [1000]").await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+}
+
+/// The harm: a revision that another network makes up gets into this one's own, or ends what follows.
+#[tokio::test]
+async fn revisions_that_a_joined_network_makes_up_have_no_effect_on_others() {
+    const LAST: u32 = 77;
+    let script = |number: u64, evil: &Evil| {
+        let phase = evil.next_phase();
+        if phase == Phase::Over {
+            let beat = v1::FollowResponse { heartbeat: true, ..Default::default() };
+            return Some(v1::FollowResponse { revision: u64::MAX, ..beat });
+        }
+        let is_last = phase == Phase::Last;
+        let revision = if number.is_multiple_of(2) && !is_last { 0 } else { u64::MAX };
+        let ready = if is_last { LAST } else { u32::MAX };
+        let services = vec![aggregate("stock", ready)];
+        let version = "9".repeat(200);
+        Some(v1::FollowResponse { revision, services, version, ..Default::default() })
+    };
+    let (mut west, evil, _rest) = Box::pin(west_and_evil_east(script)).await;
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east", "orders"]).await;
+    watch.until("stock.default.east", &format!("remote x{} via 1", u32::MAX)).await;
+    let before = west.admin.services().await.unwrap().revision;
+    while evil.sent.load(Ordering::SeqCst) < 100 {
+        watch.next().await.unwrap();
+    }
+    let after = west.admin.services().await.unwrap().revision;
+    assert!(after - before < 20, "{before} to {after}: what is the same is not stored again");
+    // What is stated later is taken, here and after a restart.
+    evil.end();
+    watch.until("stock.default.east", &format!("remote x{LAST} via 1")).await;
+    assert_eq!(west.admin.joins().await.unwrap()[0].revision, u64::MAX);
+    let mut west = west.restart().await;
+    let opened = evil.opened.load(Ordering::SeqCst);
+    let orders = west.member("orders", "a").await;
+    let _registration = Registration::workload(&orders, 1000).await.keep_alive();
+    let mut watch = Watch::services(&orders, &["stock.default.east", "orders"]).await;
+    watch.until("orders", "local [1000]").await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    assert!(evil.opened.load(Ordering::SeqCst) >= opened);
+    assert!(west.admin.services().await.unwrap().revision < 10_000);
+    assert_eq!(west.metric(&changes_refused("stream_ended")).await, 0);
 }

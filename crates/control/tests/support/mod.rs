@@ -245,7 +245,8 @@ impl Joined {
         Self::join(|_| {}, true).await
     }
 
-    async fn join(adjust: fn(&mut Options), follow_gateways: bool) -> Self {
+    /// Of networks with these options; each side lets the other's gateways move, or not.
+    pub async fn join(adjust: fn(&mut Options), follow_gateways: bool) -> Self {
         let mut east = Network::start_with("east", adjust).await;
         let mut west = Network::start_with("west", adjust).await;
         let (east_relay, east_gateway) = east.open_gateway().await;
