@@ -17,7 +17,7 @@ use tokio::time::{Duration, Instant};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_control::{ConnectionOptions, Timing};
+use tollway_control::{ConnectionOptions, FollowOptions, Timing};
 use tollway_identity::{Expected, client_config};
 use tollway_model::{Label, TrustDomain};
 use tollway_wire::v1;
@@ -243,6 +243,39 @@ async fn names_that_many_instances_of_an_app_follow_are_bounded() {
     assert_eq!(lost, 12, "eight of 20 streams fit");
     check_served(&mut west, "stock").await;
     drop(watches);
+    until(&west, FOLLOWED, |bytes| bytes == 0).await;
+}
+
+/// The harm: many identities fill the memory with names together, each within its share.
+#[tokio::test]
+async fn names_that_all_follow_together_are_bounded_and_an_honest_stream_is_let_in() {
+    /// Of 512 MiB by default, so that a small crowd reaches it.
+    const ALL: u64 = 1_000_000;
+    let few = FollowOptions { bytes_per_instance: 200_000, bytes: ALL };
+    let mut west = Network::start_with_metrics("west", |options| options.followed = few).await;
+    let mut held = Vec::new();
+    let mut reading = JoinSet::new();
+    for namespace in ["evil", "lowly"] {
+        for app in ["one", "two", "three", "four"] {
+            let evil = west.member(&format!("{app}.{namespace}"), "a").await;
+            // 157,000 bytes of names.
+            let (requests, opened) = follow(evil.channel().await, 0, 500).await;
+            held.push(requests);
+            reading.spawn(end_of(opened.unwrap()));
+            assert!(west.metric(FOLLOWED).await <= ALL);
+        }
+    }
+    until(&west, FOLLOWED, |bytes| bytes > ALL / 4 * 3).await;
+    let honest = west.member("web.honest", "a").await;
+    let (_requests, opened) = follow(honest.channel().await, 0, 500).await;
+    let mut owners = opened.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, owners.message()).await;
+    assert!(answer.expect("it is answered").unwrap().is_some());
+    assert!(west.metric(FOLLOWED).await <= ALL);
+    // Those that gave way, or were refused, have the reason.
+    let ended = tokio::time::timeout(PATIENCE, reading.join_next()).await;
+    check_code(&ended.expect("one ends").unwrap().unwrap());
+    drop((owners, _requests, held, reading));
     until(&west, FOLLOWED, |bytes| bytes == 0).await;
 }
 

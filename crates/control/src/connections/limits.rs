@@ -423,6 +423,36 @@ mod tests {
         assert!(limits.authenticated(&three).await.is_ok());
     }
 
+    /// The harm: one joined network, or many together, take the connections of others.
+    #[test]
+    fn connections_of_joined_networks_are_bounded_for_each_and_for_all() {
+        let options = ConnectionOptions::default();
+        let limits = ConnectionLimits::new(options);
+        let of = |network: usize| Holder::new(&format!("n{network}.tollway"), "control", "");
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(limits.joined.acquire(&of(0), 1).expect("its oldest gives way"));
+            assert!(limits.joined.held() <= CONNECTIONS_PER_JOINED_LIMIT);
+        }
+        let is_evicted = |share: &&Share| share.evicted().is_cancelled();
+        let most = usize::try_from(CONNECTIONS_PER_JOINED_LIMIT).unwrap();
+        assert_eq!(held.iter().filter(is_evicted).count(), 100 - most);
+        for network in 1..options.joined {
+            held.extend((0..2 * most).filter_map(|_| limits.joined.acquire(&of(network), 1).ok()));
+            assert!(limits.joined.held() <= options.joined as u64);
+            if limits.joined.held() == options.joined as u64 {
+                break;
+            }
+        }
+        let evicted = limits.joined.evicted();
+        let _newcomer = limits.joined.acquire(&of(options.joined), 1).expect("it has none");
+        assert_eq!(limits.joined.evicted(), evicted + 1, "one of a network with most gives way");
+        assert_eq!(limits.joined.held(), options.joined as u64);
+        let page = page(&limits);
+        assert!(page.contains("tollway_control_connections{state=\"joined\"} 2048"), "{page}");
+        assert!(page.contains("tollway_control_connections{state=\"authenticated\"} 0"), "{page}");
+    }
+
     #[test]
     fn few_descriptors_lower_the_limits_and_some_are_held_back() {
         let open = ConnectionOptions::default();

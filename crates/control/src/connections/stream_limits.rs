@@ -235,10 +235,17 @@ impl Stream for Guarded {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use bytes::Bytes;
     use http_body_util::Full;
+    use tollway_identity::PeerIdentity;
+    use tollway_model::{Label, ServiceName, TrustDomain};
 
+    use super::super::send_backlog::SendBacklog;
     use super::*;
+    use crate::addresses::Origin;
 
     fn who(instance: &str, service: &str) -> Holder {
         Holder::new("shop", service, instance)
@@ -275,6 +282,103 @@ mod tests {
         drop(calls);
         assert_eq!(read(&enter(&evil), MOST).await, (MOST, None));
         assert_eq!(limits.request_bytes.held(), 0);
+    }
+
+    /// The harm: one sidecar that asks for lists without reading them holds one of each in memory.
+    #[test]
+    fn lists_of_reminders_of_one_identity_are_bounded() {
+        let limits = StreamLimits::new(1_000);
+        let evil = who("a", "evil");
+        let enter = |who: &Holder| limits.enter(LIST, who);
+        let mut lists: Vec<_> =
+            (0..LISTS_PER_INSTANCE_LIMIT).map(|_| enter(&evil).ok().unwrap().unwrap()).collect();
+        let refused = enter(&evil).err().expect("it has as many lists as it may");
+        assert_eq!(tollway_wire::code_of(&refused).unwrap().word(), "ERR_SHARE_EXCEEDED");
+        assert!(enter(&who("b", "web")).is_ok(), "another one has its own");
+        assert!(!lists[0].call.evicted().is_cancelled(), "those that are sent go on");
+        lists.pop();
+        assert!(enter(&evil).is_ok(), "one has ended");
+    }
+
+    /// The harm: many identities fill the memory together, each within its share.
+    #[tokio::test]
+    async fn requests_of_all_identities_hold_a_bounded_number_of_bytes() {
+        let limits = StreamLimits::new(1_000);
+        let take = |namespace: &str, service: &str, instance: usize| {
+            let who = Holder::new(namespace, service, &instance.to_string());
+            let counted = limits.enter(WRITE, &who).ok().unwrap().unwrap();
+            let taken = counted.bytes.as_ref().unwrap().grow(REQUEST_BYTES_PER_INSTANCE);
+            taken.is_ok().then(|| Arc::new(counted))
+        };
+        let mut held = Vec::new();
+        for namespace in ["evil", "lowly"] {
+            for service in ["one", "two", "three"] {
+                held.extend((0..10).filter_map(|instance| take(namespace, service, instance)));
+                assert!(limits.request_bytes.held() <= REQUEST_BYTES_LIMIT);
+            }
+        }
+        // Of the namespace with most one gives way, and its request ends with the reason.
+        let honest: Vec<_> = (0..3).map(|instance| take("shop", "web", instance)).collect();
+        assert!(honest.iter().all(Option::is_some));
+        assert_eq!(limits.request_bytes.held(), REQUEST_BYTES_LIMIT);
+        let is_evicted = |counted: &&Arc<Counted>| {
+            counted.bytes.as_ref().is_some_and(|bytes| bytes.evicted().is_cancelled())
+        };
+        let evicted = held.iter().rfind(is_evicted).expect("one gives way");
+        let Some(Err(status)) = guarded(Body::empty(), evicted.clone()).frame().await else {
+            panic!("its request goes on");
+        };
+        assert_eq!(tollway_wire::code_of(&status).unwrap().word(), "ERR_SHARE_EXCEEDED");
+        drop((held, honest));
+        assert_eq!(limits.request_bytes.held(), 0);
+    }
+
+    /// A request of the workload `a` of the app evil.
+    fn request(path: &str) -> http::Request<Body> {
+        let [app, namespace, network] =
+            ["evil", "shop", "west"].map(|text| Label::new(text).unwrap());
+        let service = ServiceName { app, namespace, network };
+        let identity = PeerIdentity {
+            spiffe: service.spiffe_id(&TrustDomain::default_for(&service.network)),
+            dns_names: vec![service.dns_san()],
+            service,
+            instance: Some(Label::new("a").unwrap()),
+            not_before: UNIX_EPOCH,
+            not_after: SystemTime::now() + Duration::from_secs(3_600),
+            key_hash: [7; 32],
+            serial: vec![1],
+        };
+        let from = IpAddr::from([10, 0, 0, 7]);
+        let peer = Peer {
+            caller: Caller::Authenticated(Arc::new(identity)),
+            origin: Origin::Direct(from),
+            from,
+            backlog: SendBacklog::new(Arc::default()),
+        };
+        http::Request::builder().uri(path).extension(peer).body(Body::empty()).unwrap()
+    }
+
+    /// The harm: requests whose bodies do not end hold their shares for good.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_not_carried_out_in_time_ends_and_gives_back_its_share() {
+        let limits = StreamLimits::new(100);
+        let never = tower::service_fn(|request: http::Request<Body>| async move {
+            // Until its body ends, which it does not.
+            let _held = request;
+            std::future::pending::<Result<http::Response<Body>, Status>>().await
+        });
+        let mut service = LimitStreams(limits.clone()).layer(never);
+        let began = tokio::time::Instant::now();
+        let answer = tokio::time::timeout(2 * REQUEST_TIMEOUT, service.call(request(WRITE))).await;
+        let answer = answer.expect("it ends").unwrap();
+        assert_eq!(began.elapsed(), REQUEST_TIMEOUT);
+        let status = Status::from_header_map(answer.headers()).unwrap();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        drop(answer);
+        assert_eq!(limits.of_call(WRITE).unwrap().held(), 0);
+        // A stream has no such end.
+        let watching = service.call(request("/tollway.v1.Discovery/Watch"));
+        assert!(tokio::time::timeout(2 * REQUEST_TIMEOUT, watching).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

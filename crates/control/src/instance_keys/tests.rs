@@ -120,3 +120,33 @@ async fn a_store_that_takes_no_writes_ends_no_identity() {
     let (known, _) = keys.read(&name).await.unwrap().unwrap();
     assert!(known.is_barred, "no former keys come back over it");
 }
+
+/// The harm: while the disk is full, renewals of many instances fill the memory.
+#[tokio::test]
+async fn no_more_instances_renew_than_are_kept_while_the_store_takes_no_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { value_bytes: enrolled().encode_to_vec().len(), ..Limits::default() };
+    let store = Store::open_embedded(&dir.path().join("store"), limits).await.unwrap();
+    let put = Transaction::new().put(name_of("a"), enrolled().encode_to_vec());
+    store.transact(put).await.unwrap();
+    let keys = load(&store, Duration::from_secs(1_000)).await;
+    let others = || (1..UNSAVED_INSTANCES_LIMIT).map(|number| name_of(&format!("other-{number}")));
+    assert!(others().all(|name| keys.keep(name, enrolled())));
+    let renew = async |from, to| {
+        let entry = keys.read(&name_of("a")).await.unwrap();
+        let (key, shown) = (name_of("a"), Some(key(from)));
+        let remembered = Remembered { key, entry, shown, pod: None };
+        keys.issued(remembered, &identity([to; 32]), None).await
+    };
+    assert!(!keys.unsaved().contains_key(&name_of("a")));
+    // The last place is its own, and one that has a place goes on.
+    renew(0, 1).await.unwrap();
+    renew(1, 2).await.unwrap();
+    assert_eq!(keys.unsaved().len(), UNSAVED_INSTANCES_LIMIT);
+    assert!(!keys.keep(name_of("late"), enrolled()), "no place is left");
+    keys.unsaved().remove(&name_of("a"));
+    assert!(keys.keep(name_of("late"), enrolled()));
+    let refused = renew(0, 1).await.unwrap_err();
+    assert!(refused.message().contains("store refused"), "{refused:?}");
+    assert_eq!(keys.unsaved().len(), UNSAVED_INSTANCES_LIMIT);
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 use tollway_actors::placement::{Held, SHARDS, TYPE_RETENTION, TypeApps};
 use tollway_store::Limits;
 
@@ -40,8 +41,16 @@ async fn placements(store: &Store) -> (Arc<Placements>, CancellationToken) {
 }
 
 fn enter(placements: &Placements, host: &Host) -> mpsc::Receiver<Result<Order, Status>> {
+    enter_for(placements, host, "cart")
+}
+
+fn enter_for(
+    placements: &Placements,
+    host: &Host,
+    actor_type: &str,
+) -> mpsc::Receiver<Result<Order, Status>> {
     let (orders, receiver) = mpsc::channel(ORDERS_LIMIT);
-    let held = Held::from([("cart".to_owned(), BTreeMap::new())]);
+    let held = Held::from([(actor_type.to_owned(), BTreeMap::new())]);
     let entering = Entry { held: &held, attempt: 0, shares: false };
     placements.enter(&label("shop"), host, entering, orders).unwrap();
     receiver
@@ -92,6 +101,42 @@ async fn while_the_store_refuses_a_host_is_granted_nothing() {
     let allowed = placements.allow(&label("shop"), "cart", [label(&"x".repeat(63))].into()).await;
     assert!(allowed.is_err(), "the operator learns of it");
     assert!(record::read(&store).await.unwrap().types.is_empty());
+}
+
+/// The harm: hosts that enter again and again fill the memory while the store is slow.
+#[tokio::test]
+async fn orders_that_wait_for_the_store_are_bounded_and_their_hosts_enter_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir, Limits::default()).await;
+    // Nothing is written yet.
+    let placements = Arc::new(Placements::load(&store, LEASE, false).await.unwrap());
+    let (stream, _others) = mpsc::channel(1);
+    {
+        let waiting = |number| {
+            let (actor_type, shards) = ("cart".to_owned(), ShardSet::default());
+            let order = Order::GiveBack { actor_type, shards };
+            (label("other"), Outgoing { number, stream: stream.clone(), order })
+        };
+        let mut state = placements.state();
+        state.outbox.orders.extend((1..u32::try_from(UNSENT_ORDERS_LIMIT).unwrap()).map(waiting));
+    }
+    let mut first = enter(&placements, &host("cart", 1));
+    assert_eq!(placements.state().outbox.orders.len(), UNSENT_ORDERS_LIMIT);
+    assert!(first.try_recv().is_err_and(|error| error == TryRecvError::Empty), "it waits");
+    for app in ["web", "stock", "orders"] {
+        let mut further = enter_for(&placements, &host(app, 1), app);
+        let ended = further.try_recv();
+        assert_eq!(ended.err(), Some(TryRecvError::Disconnected), "it has to enter again");
+        assert_eq!(placements.state().outbox.orders.len(), UNSENT_ORDERS_LIMIT);
+    }
+    // Once the store has taken what waits, there is room.
+    let (writing, stop) = (placements.clone(), CancellationToken::new());
+    let stopped = stop.clone();
+    tokio::spawn(async move { writing.write(stopped).await });
+    assert!(matches!(first.recv().await, Some(Ok(Order::Grant { .. }))));
+    let mut again = enter_for(&placements, &host("web", 1), "web");
+    assert!(matches!(again.recv().await, Some(Ok(Order::Grant { .. }))));
+    stop.cancel();
 }
 
 #[tokio::test]
