@@ -100,6 +100,25 @@ fn an_identity_that_is_not_written_exactly_is_refused() {
 }
 
 #[test]
+fn a_certificate_without_the_name_of_its_service_is_refused() {
+    let dns = vec!["i-1.stock.default.west.mesh".to_owned()];
+    let instance_only = Forge { dns, ..Forge::workload("stock") };
+    check(&instance_only, "does not carry its service's DNS name");
+}
+
+/// The harm: another key passes for the one that an instance was enrolled with.
+#[test]
+fn a_key_is_known_by_its_hash() {
+    let world = World::new();
+    let forge = Forge::workload("stock");
+    let identity = |forge: &Forge| peer_identity(&forge.sign(&world, &world.west).0).unwrap();
+    let spki = rcgen::PublicKeyData::subject_public_key_info(&forge.key);
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &spki);
+    assert_eq!(identity(&forge).key_hash, hash.as_ref());
+    assert_ne!(identity(&Forge::workload("stock")).key_hash, hash.as_ref());
+}
+
+#[test]
 fn dns_names_must_belong_to_the_identity() {
     for name in [
         "*.default.west.mesh",
@@ -107,6 +126,8 @@ fn dns_names_must_belong_to_the_identity() {
         "payments.default.west.mesh",
         "stock.shop.west.mesh",
         "a.b.stock.default.west.mesh",
+        "i-1.payments.default.west.mesh",
+        "i-1.stock.shop.west.mesh",
         "control.west.mesh",
         "stock.default.west.example",
     ] {
