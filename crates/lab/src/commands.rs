@@ -147,6 +147,8 @@ impl Commands {
         self.spec(network, "control", ["control", "--network", &network.name])
             .args(storage)
             .args(NETWORKS.iter().flat_map(|range| ["--peer-addresses", range]))
+            // A former sidecar does not show that it reaches the control plane directly.
+            .args(NETWORKS.iter().flat_map(|range| ["--workload-addresses", range]))
             // A load comes as many agents or workloads, and all with one certificate.
             .args(["--max-instance-connections", "1000"])
             .args(["--listen", &any_port(network.address)])

@@ -33,11 +33,13 @@ const HISTORY: &str = "perf-history/history.jsonl";
 
 pub(super) fn run(workspace: &Workspace, wanted: &Wanted<'_>) -> Result<()> {
     let extent = wanted.extent;
-    tools::install_for_proof(workspace);
-    process::run(process::cargo().args(["build", "--release", "-p", "tollway"]))?;
+    let build = || process::run(process::cargo().args(["build", "--release", "-p", "tollway"]));
     if let Some(before) = wanted.before {
+        build()?;
         return former::run(workspace, before, extent);
     }
+    tools::install_for_proof(workspace);
+    build()?;
     let root = &workspace.root;
     let records = Records::run(root, &workspace.target, extent)?;
     let answers = answers(&records);
