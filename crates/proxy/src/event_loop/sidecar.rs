@@ -198,10 +198,8 @@ impl Variant for Sidecar {
                 external::on_rules(cx, conns, &mut http.variant.external);
             }
             Command::Ports(ports) => {
-                if cx.ports != ports {
-                    cx.ports = ports;
-                    http.variant.tls.renew_server();
-                }
+                cx.ports = ports;
+                http.variant.tls.renew_server();
             }
             Command::Addresses(name, found) => {
                 external::on_addresses(cx, conns, &mut http.variant.external, &name, &found);

@@ -13,6 +13,7 @@ use tollway_routing::EgressRules;
 use tollway_wire::{ConvertError, NetworkState, NetworkUpdate, v1};
 
 use super::MeshDelta;
+use crate::served_ports::ServedPorts;
 
 /// The states that were passed on.
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub(super) struct Knowledge {
     own_traffic: Arc<TrafficParts>,
     /// What the own app may call out of the mesh.
     egress: Option<EgressRules>,
+    /// Ports of the own app beside the one that it is set to; none before they are stated.
+    ports: ServedPorts,
     /// The routes that were passed on, of services that have any.
     routes: HashMap<ServiceName, Arc<[Arc<Route>]>>,
     /// Counts the policies, routes and traffic policies that were passed on.
@@ -140,6 +143,19 @@ impl Knowledge {
         };
         self.change_number += 1;
         Ok(Some((self.change_number, self.egress.insert(rules).clone())))
+    }
+
+    /// The ports of the own app that Services of a cluster lead to, if a response has others than before.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when a port cannot be read: those of before are served then.
+    pub(super) fn take_ports(
+        &mut self,
+        response: &v1::WatchResponse,
+    ) -> Result<Option<ServedPorts>, ConvertError> {
+        let stated = tollway_wire::served_ports(response)?.map(|ports| ServedPorts::new(&ports));
+        let changed = stated.filter(|ports| self.ports != *ports);
+        Ok(changed.inspect(|ports| self.ports.clone_from(ports)))
     }
 
     /// The number of the policies, routes or traffic policies passed on last; 0 when there were none.

@@ -36,7 +36,6 @@ use super::{
     EgressUpdate, MeshDelta, MeshError, PolicyUpdate, RoutesUpdate, Shared, TrafficUpdate,
 };
 use crate::egress::Present;
-use crate::served_ports::ServedPorts;
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -297,9 +296,19 @@ impl Watch {
                 );
             }
         }
-        if let Some(ports) = tollway_wire::served_ports(response)? {
-            info!(ports = ports.len(), "further ports of the app are served for Services");
-            delta.ports = Some(Arc::new(ServedPorts::new(&ports)));
+        match knowledge.take_ports(response) {
+            Ok(Some(ports)) => {
+                info!(?ports, "ports beside that of the app are served, to which Services lead");
+                delta.ports = Some(Arc::new(ports));
+            }
+            Ok(None) => {}
+            Err(why) => {
+                let reason = chain(&why);
+                error!(
+                    reason,
+                    "ports to which Services lead cannot be read, of a later version perhaps; those of before are served"
+                );
+            }
         }
         if self.subscribes {
             retain_asked(&mut delta, &self.asked, knowledge);
