@@ -145,7 +145,7 @@ fn every_port_of_a_pod_to_which_a_service_leads_is_called_by_the_mesh() {
         let line = CALLER.replace("http://stock/", &format!("http://stock:{port}/"));
         shop.shell_until("till", &line, &seen);
     }
-    // What the Service calls nothing of HTTP are bytes: nobody adds the caller to them.
+    // What the Service does not call HTTP are bytes: the caller is not added to them.
     let line = "curl -sS -o /dev/null -w '%{http_code}' http://stock:82/echo";
     shop.shell_until("till", line, "200");
     assert_eq!(shop.shell("till", &CALLER.replace("http://stock/", "http://stock:82/")), "");

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_takes_what_its_protocol_says() {
+    fn a_port_takes_what_its_protocol_stands_for() {
         let port = |port, protocol| ServedPort { port, protocol };
         let ports = ServedPorts::new(&[
             port(80, AppProtocol::Http),

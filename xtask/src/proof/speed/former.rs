@@ -1,6 +1,6 @@
 //! The data plane beside a former build of it: `cargo xtask proof speed --before PROGRAM`.
 //!
-//! Each round starts sidecars of both anew and runs them in turns: one program takes a tenth more or less
+//! Each round starts new sidecars of both and runs them in turns: one program takes a tenth more or less
 //! from one start to the next. The round is what is repeated, so each gives one pair for a case.
 
 use std::path::Path;
