@@ -93,7 +93,7 @@ impl Interception {
 }
 
 /// Whether an address is of the ranges that networks use inside, as clusters do for pods and Services.
-fn is_private(ip: IpAddr) -> bool {
+pub(crate) fn is_private(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             let is_shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;

@@ -9,7 +9,7 @@ use tollway_model::{AppProtocol, ServedPort};
 use crate::exchange::AppPort;
 use crate::tls::Carried;
 
-/// Which there are, and where they are dialled.
+/// The ports, and what the app speaks at each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ServedPorts(BTreeMap<u16, AppProtocol>);
 

@@ -369,6 +369,17 @@ mod tests {
         label(&format!("p{}", at.rsplit('.').next().unwrap()))
     }
 
+    /// The pod at 10.1.0.1, whose app takes calls at 8080.
+    fn p1() -> ServedPod {
+        ServedPod {
+            address: ip("10.1.0.1"),
+            instances: vec![instance("10.1.0.1")],
+            is_ready: true,
+            app_port: Some(8080),
+            zone: None,
+        }
+    }
+
     fn called(text: &str, namespace: &str) -> ServiceName {
         let app = ServiceName::read_called(text).unwrap();
         ServiceName { app, namespace: label(namespace), network: label("west") }
@@ -663,13 +674,7 @@ mod tests {
     #[test]
     fn a_pod_serves_so_many_ports_and_no_more() {
         let mut mesh = Mesh::new();
-        let pod = ServedPod {
-            address: ip("10.1.0.1"),
-            instances: vec![instance("10.1.0.1")],
-            is_ready: true,
-            app_port: Some(8080),
-            zone: None,
-        };
+        let pod = p1();
         for name in 0..3_u16 {
             let target = |at: u16| PortTarget {
                 port: at,
@@ -697,13 +702,7 @@ mod tests {
     fn a_service_of_another_family_leads_to_the_sidecars_of_its_pods() {
         let mut mesh = Mesh::new();
         mesh.sidecar("stock", "10.1.0.1", true);
-        let pod = ServedPod {
-            address: ip("fd01::1"),
-            instances: vec![instance("10.1.0.1")],
-            is_ready: true,
-            app_port: Some(8080),
-            zone: None,
-        };
+        let pod = ServedPod { address: ip("fd01::1"), ..p1() };
         mesh.pods("stock", &["fd00::7"], vec![pod]);
         mesh.check("[fd00::7]:80", "address of stock:80.shop.west");
         mesh.check("stock:80", "stock/p1 at 10.1.0.1:50002");
@@ -729,13 +728,7 @@ mod tests {
         let mut mesh = Mesh::new();
         mesh.sidecar("stock", "10.1.0.1", true);
         let zone = |text: &str| Some(tollway_model::AreaName::new(text).unwrap());
-        let pod = ServedPod {
-            address: ip("10.1.0.1"),
-            instances: vec![instance("10.1.0.1")],
-            is_ready: true,
-            app_port: Some(8080),
-            zone: zone("eu-1a"),
-        };
+        let pod = ServedPod { zone: zone("eu-1a"), ..p1() };
         mesh.pods("stock", &[], vec![pod]);
         let state = mesh.catalogue.state(&called("stock:80", "shop"));
         let ServiceState::Local { endpoints, .. } = state else { panic!("{state:?}") };

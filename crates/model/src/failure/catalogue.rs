@@ -182,7 +182,7 @@ catalogue! {
     GatewayOtherNetwork, "ERR_GATEWAY_OTHER_NETWORK", Connectivity, NONE,
         [Gateway],
         "A connection from outside has the server name of another network. A gateway leads to other networks only from within its own: by `--inside-listen`, from the addresses of `--inside-allow`.",
-        "If a workload of this network calls another network by this gateway, give the gateway `--inside-listen`, with `--inside-allow` for public addresses, and the control plane `--remote-calls gateway`. Else a stranger looks for a way in.";
+        "If a workload of this network calls another network through this gateway, give the gateway `--inside-listen`, with `--inside-allow` for public addresses, and the control plane `--remote-calls gateway`. Else a stranger looks for a way in.";
     GatewayNoTls, "ERR_GATEWAY_NO_TLS", Connectivity, NONE,
         [Gateway],
         "What answers at an address that the gateway relays to does not speak TLS, so it is no sidecar, gateway or control plane. The message has the address.",

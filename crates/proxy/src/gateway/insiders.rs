@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use tollway_model::AddressRange;
 
+use crate::interception::is_private;
+
 /// The addresses of a gateway's own network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Insiders(Vec<AddressRange>);
@@ -19,7 +21,7 @@ impl Insiders {
     pub(crate) fn have(&self, source: Option<SocketAddr>) -> bool {
         let Some(ip) = source.map(|source| source.ip()) else { return false };
         match self.0.is_empty() {
-            true => is_used_inside(ip.to_canonical()),
+            true => is_used_inside(ip),
             false => self.0.iter().any(|range| range.has_source(ip)),
         }
     }
@@ -28,13 +30,11 @@ impl Insiders {
 /// Whether an address is private (RFC 1918), shared (RFC 6598), unique local, link-local or loopback. The
 /// internet leads no packets back to it.
 fn is_used_inside(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            let is_shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
-            ip.is_private() || is_shared || ip.is_link_local() || ip.is_loopback()
-        }
-        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local() || ip.is_loopback(),
-    }
+    let is_link_local = match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    is_private(ip) || is_link_local || ip.to_canonical().is_loopback()
 }
 
 #[cfg(test)]

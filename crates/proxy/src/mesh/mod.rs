@@ -136,18 +136,7 @@ impl MeshClient {
         let control_at = ControlAt::new(control.subscribe());
         let (who, credentials) = enroll::first(&config, control_at.clone()).await?;
         let (service, instance) = (who.service.clone(), who.instance.clone());
-        let shared = Arc::new(Shared {
-            desired: Mutex::new(HashSet::new()),
-            subscriptions: Notify::new(),
-            control,
-            control_at,
-            announcement: watch::Sender::new(None),
-            announced: watch::Sender::new(false),
-            credentials: watch::Sender::new(Arc::new(credentials)),
-            refused: Notify::new(),
-            status: watch::Sender::new(MeshStatus::default()),
-            changes_applied: watch::Sender::new(0),
-        });
+        let shared = Arc::new(Shared::new(control, control_at, credentials));
         let stop = CancellationToken::new();
         let run = supervise::run(who, shared.clone(), Box::new(on_delta));
         tokio::spawn(stop.clone().run_until_cancelled_owned(run));
@@ -311,6 +300,26 @@ impl MeshClient {
 }
 
 impl Shared {
+    /// Nothing is asked for or announced yet.
+    fn new(
+        control: watch::Sender<Targets>,
+        control_at: ControlAt,
+        credentials: Credentials,
+    ) -> Self {
+        Self {
+            desired: Mutex::new(HashSet::new()),
+            subscriptions: Notify::new(),
+            control,
+            control_at,
+            announcement: watch::Sender::new(None),
+            announced: watch::Sender::new(false),
+            credentials: watch::Sender::new(Arc::new(credentials)),
+            refused: Notify::new(),
+            status: watch::Sender::new(MeshStatus::default()),
+            changes_applied: watch::Sender::new(0),
+        }
+    }
+
     fn desired(&self) -> MutexGuard<'_, HashSet<ServiceName>> {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }

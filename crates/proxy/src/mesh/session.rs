@@ -21,7 +21,7 @@ use tollway_wire::v1::register_request::Request as Announce;
 use tollway_wire::v1::register_response::Response as Answer;
 use tollway_wire::v1::registry_client::RegistryClient;
 use tollway_wire::v1::watch_request::Request as Ask;
-use tollway_wire::{MESSAGE_LIMIT_BYTES, SERVICES_PER_REQUEST_LIMIT, v1};
+use tollway_wire::{ConvertError, MESSAGE_LIMIT_BYTES, SERVICES_PER_REQUEST_LIMIT, v1};
 use tonic::Streaming;
 use tonic::transport::Channel;
 use tracing::{debug, error, info, warn};
@@ -152,6 +152,18 @@ pub(super) async fn take_over(
     Ok(())
 }
 
+/// A part of a response; one that cannot be read is logged, and what was sent of it before holds.
+fn readable<T>(what: &str, part: Result<Option<T>, ConvertError>) -> Option<T> {
+    part.unwrap_or_else(|why| {
+        let reason = chain(&why);
+        error!(
+            reason,
+            "{what} cannot be read, of a later version perhaps; what was sent before holds"
+        );
+        None
+    })
+}
+
 /// The stream of updates.
 struct Watch {
     requests: mpsc::Sender<v1::WatchRequest>,
@@ -266,49 +278,20 @@ impl Watch {
             let applied = shared.changes_applied.clone();
             delta.policies = Some(PolicyUpdate::new(set, number, applied));
         }
-        match knowledge.take_own_traffic(response) {
-            Ok(Some((number, parts))) => {
-                info!("limits of traffic policies changed");
-                let receipt = Receipt::new(number, shared.changes_applied.clone());
-                delta.traffic = Some(TrafficUpdate::new(&parts, &self.service, receipt));
-            }
-            Ok(None) => {}
-            Err(why) => {
-                let reason = chain(&why);
-                error!(
-                    reason,
-                    "traffic policies cannot be read, of a later version perhaps; those of before hold"
-                );
-            }
+        let traffic = readable("traffic policies", knowledge.take_own_traffic(response));
+        if let Some((number, parts)) = traffic {
+            info!("limits of traffic policies changed");
+            let receipt = Receipt::new(number, shared.changes_applied.clone());
+            delta.traffic = Some(TrafficUpdate::new(&parts, &self.service, receipt));
         }
-        match knowledge.take_egress(response) {
-            Ok(Some((number, rules))) => {
-                info!("egress changed");
-                let receipt = Receipt::new(number, shared.changes_applied.clone());
-                delta.egress = Some(EgressUpdate::new(Present::new(rules), receipt));
-            }
-            Ok(None) => {}
-            Err(why) => {
-                let reason = chain(&why);
-                error!(
-                    reason,
-                    "egress cannot be read, of a later version perhaps; that of before holds"
-                );
-            }
+        if let Some((number, rules)) = readable("egress", knowledge.take_egress(response)) {
+            info!("egress changed");
+            let receipt = Receipt::new(number, shared.changes_applied.clone());
+            delta.egress = Some(EgressUpdate::new(Present::new(rules), receipt));
         }
-        match knowledge.take_ports(response) {
-            Ok(Some(ports)) => {
-                info!(?ports, "ports beside that of the app are served, to which Services lead");
-                delta.ports = Some(Arc::new(ports));
-            }
-            Ok(None) => {}
-            Err(why) => {
-                let reason = chain(&why);
-                error!(
-                    reason,
-                    "ports to which Services lead cannot be read, of a later version perhaps; those of before are served"
-                );
-            }
+        if let Some(ports) = readable("ports of Services", knowledge.take_ports(response)) {
+            info!(?ports, "ports beside that of the app are served, to which Services lead");
+            delta.ports = Some(Arc::new(ports));
         }
         if self.subscribes {
             retain_asked(&mut delta, &self.asked, knowledge);

@@ -1,8 +1,5 @@
 //! When a session renews its certificate before its time.
 
-use std::sync::Mutex;
-
-use tokio::sync::Notify;
 use tokio::time::{advance, timeout};
 use tollway_identity::{Authority, IssueRequest, KeyPair, TrustBundle, TrustBundles};
 use tollway_model::{Label, TrustDomain};
@@ -10,7 +7,6 @@ use tollway_wire::v1::identity_server::{Identity, IdentityServer};
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-use super::super::MeshStatus;
 use super::super::control_at::ControlAt;
 use super::*;
 
@@ -70,22 +66,12 @@ fn credentials() -> Credentials {
 
 fn shared(credentials: Credentials) -> Shared {
     let control = watch::Sender::new("127.0.0.1:1".parse().unwrap());
-    Shared {
-        desired: Mutex::default(),
-        subscriptions: Notify::new(),
-        control_at: ControlAt::new(control.subscribe()),
-        control,
-        announcement: watch::Sender::new(None),
-        announced: watch::Sender::new(false),
-        credentials: watch::Sender::new(Arc::new(credentials)),
-        refused: Notify::new(),
-        status: watch::Sender::new(MeshStatus::default()),
-        changes_applied: watch::Sender::new(0),
-    }
+    let control_at = ControlAt::new(control.subscribe());
+    Shared::new(control, control_at, credentials)
 }
 
-/// The harm: a peer whose clock is ahead has a certificate renewed again and again; or one that a peer
-/// refuses for good reason is kept until its time.
+/// The harm: a peer whose clock is ahead has a certificate renewed again and again; or one that has ended
+/// is not renewed when a peer refuses it.
 #[tokio::test(start_paused = true)]
 async fn a_certificate_that_is_refused_is_renewed_unless_it_is_new() {
     let (channel, mut asked) = control_plane().await;
@@ -105,7 +91,7 @@ async fn a_certificate_that_is_refused_is_renewed_unless_it_is_new() {
     shared.refused.notify_one();
     assert!(!is_asked().await, "it is new still");
     advance(2 * REFUSED_TOO_SOON).await;
-    assert!(!is_asked().await, "nobody has refused it since");
+    assert!(!is_asked().await, "it was not refused since");
     shared.refused.notify_one();
     assert!(is_asked().await, "it is refused, and not renewed");
 }
