@@ -136,8 +136,9 @@ impl<'a> Intake<'a> {
 
     /// When [`Self::store`] has something to do.
     pub(super) fn store_at(&self) -> Option<Instant> {
-        let is_whole = self.stated.len() >= SERVICES_PER_RESPONSE_LIMIT;
-        let is_bulk = !self.in_step || self.snapshot.is_some() || self.sweeps || is_whole;
+        // A response that is full waits as well, or the same services could be stored with each of them.
+        let is_much = self.stated.len() > SERVICES_PER_RESPONSE_LIMIT;
+        let is_bulk = !self.in_step || self.snapshot.is_some() || self.sweeps || is_much;
         if self.is_fresh && is_bulk {
             return Some(Instant::now());
         }
