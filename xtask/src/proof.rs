@@ -26,6 +26,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::process;
+use crate::tools;
 use crate::workspace::Workspace;
 
 struct Proof {
@@ -175,6 +176,7 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, wanted: &Wanted<'_>
             "only `{SPEED}` and a whole `{ATTACKS}` measure a former program; leave --before out"
         );
     }
+    tools::install(workspace);
     (proof.run)(workspace, wanted)
 }
 
