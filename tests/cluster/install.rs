@@ -24,7 +24,7 @@ fn from_the_install_to_the_first_call() {
     shop.wait_rolled_out("till");
     let answer = shop.shell("till", "curl -sS http://127.0.0.1:3500/v1.0/invoke/stock/method/echo");
     eprintln!("called after {:?}: {answer}", begun.elapsed());
-    let metrics = "curl -sS http://127.0.0.1:9090/metrics";
+    let metrics = "curl -sS http://127.0.0.1:15020/metrics";
     let pages = shop.shell("till", metrics);
     let connected = pages.lines().any(|line| line == "tollway_dials_total 1");
     assert!(connected, "the call went from sidecar to sidecar: {pages}");

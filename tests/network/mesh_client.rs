@@ -170,7 +170,7 @@ fn print(state: &ServiceState) -> String {
 fn at(port: u16, ready: bool) -> Announcement {
     Announcement::Workload {
         address: SocketAddr::from(([127, 0, 0, 1], port)),
-        protocol: AppProtocol::Http,
+        protocol: Some(AppProtocol::Http),
         ready,
     }
 }

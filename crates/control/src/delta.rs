@@ -79,7 +79,7 @@ mod tests {
             service: service.clone(),
             instance: label("a"),
             address: "10.0.0.1:50002".parse().unwrap(),
-            protocol: AppProtocol::Http,
+            protocol: Some(AppProtocol::Http),
             ready: true,
             locality: tollway_model::Locality::default(),
         };

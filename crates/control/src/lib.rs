@@ -73,4 +73,6 @@ pub use resources::{
     Verdict,
 };
 pub use restored::{Restored, RestoredError, confirm_restored};
-pub use services::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent, Services};
+pub use services::{
+    ClusterService, PodGroup, PodPorts, PortTarget, ServedPod, ServiceEvent, Services,
+};

@@ -71,18 +71,36 @@ pub struct ServedPod {
     /// The names of its sidecar as an instance: of the pod, or its UID.
     pub instances: Vec<Instance>,
     pub is_ready: bool,
-    /// The port on which its app takes calls of the mesh; `None` for a pod without a sidecar, and for one
-    /// that only makes calls.
-    pub app_port: Option<u16>,
+    pub ports: PodPorts,
     /// As the cluster states it.
     pub zone: Option<AreaName>,
 }
 
+/// At which ports the app of a pod takes calls of the mesh.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum PodPorts {
+    /// At none: the pod has no sidecar, or its app only makes calls.
+    None,
+    /// At those to which Services lead; it has none of its own.
+    OfServices,
+    /// At this one, which is its own, and at those to which Services lead.
+    Own(u16),
+}
+
+impl PodPorts {
+    /// Its own one.
+    pub(crate) fn own(self) -> Option<u16> {
+        match self {
+            Self::None | Self::OfServices => None,
+            Self::Own(port) => Some(port),
+        }
+    }
+}
+
 impl ServedPod {
-    /// Whether its sidecar takes calls of the mesh: for the port of its app, and for those that Services lead
-    /// to.
+    /// Whether its sidecar takes calls of the mesh.
     pub(crate) fn takes_calls(&self) -> bool {
-        self.app_port.is_some()
+        self.ports != PodPorts::None
     }
 }
 
@@ -273,11 +291,11 @@ mod tests {
 
     #[test]
     fn a_port_is_mixed_if_some_of_its_pods_take_calls_and_one_that_is_ready_does_not() {
-        let pod = |is_ready, app_port| ServedPod {
+        let pod = |is_ready, ports| ServedPod {
             address: IpAddr::from([10, 1, 0, 1]),
             instances: Vec::new(),
             is_ready,
-            app_port,
+            ports,
             zone: None,
         };
         let mixed = |pods: Vec<ServedPod>| {
@@ -293,9 +311,9 @@ mod tests {
             };
             service.mixed_ports()
         };
-        let (taken, plain) = (pod(true, Some(8080)), pod(true, None));
-        assert_eq!(mixed(vec![taken.clone()]), [0; 0]);
-        assert_eq!(mixed(vec![taken.clone(), pod(false, None)]), [0; 0]);
+        let (taken, plain) = (pod(true, PodPorts::Own(8080)), pod(true, PodPorts::None));
+        assert_eq!(mixed(vec![taken.clone(), pod(true, PodPorts::OfServices)]), [0; 0]);
+        assert_eq!(mixed(vec![taken.clone(), pod(false, PodPorts::None)]), [0; 0]);
         assert_eq!(mixed(vec![taken, plain.clone()]), [80, 90]);
         assert_eq!(mixed(vec![plain]), [0; 0]);
         assert_eq!(mixed(Vec::new()), [0; 0]);

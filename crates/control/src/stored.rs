@@ -173,7 +173,7 @@ pub(crate) struct ServedPod {
     pub(crate) ip: Vec<u8>,
     #[prost(bool, tag = "2")]
     pub(crate) is_ready: bool,
-    /// On which its app takes calls of the mesh; 0 where it takes none.
+    /// Its app's own, on which it takes calls of the mesh; 0 where it has none.
     #[prost(uint32, tag = "3")]
     pub(crate) app_port: u32,
     /// Empty where none is stated.
@@ -181,6 +181,9 @@ pub(crate) struct ServedPod {
     pub(crate) zone: String,
     #[prost(string, repeated, tag = "5")]
     pub(crate) instances: Vec<String>,
+    /// Its app takes calls of the mesh, at the ports to which Services lead at least.
+    #[prost(bool, tag = "6")]
+    pub(crate) takes_calls: bool,
 }
 
 /// A join secret in an exported bundle. The secret itself is not stored.

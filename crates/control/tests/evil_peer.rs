@@ -24,8 +24,8 @@ use tollway_identity::{
 };
 use tollway_model::{Instance, TrustDomain};
 use tollway_store::{Limits, Store};
-use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
 use tollway_wire::v1::peering_server::{Peering, PeeringServer};
+use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
 use tonic::{Request, Response, Status, Streaming};
 
 /// From one message of a script to the next: the network reads all of them at once.

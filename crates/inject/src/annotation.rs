@@ -9,12 +9,15 @@ const OWN: &str = "tollway.dev/";
 /// The prefix of Dapr's.
 const DAPRS: &str = "dapr.io/";
 
-pub(crate) const INJECT: &str = "tollway.dev/inject";
+/// Whether a pod gets a sidecar; also a label of a pod, and of a namespace.
+pub const INJECT: &str = "tollway.dev/inject";
 pub(crate) const ENABLED: &str = "dapr.io/enabled";
 /// The name of the app in the mesh; the injector adds the one that it finds.
 pub const APP: &str = "tollway.dev/app";
 /// The port of the app; the injector adds the one that it finds.
 pub const PORT: &str = "tollway.dev/port";
+/// Whether the kernel leads the app's connections to the sidecar; also a label of a namespace.
+pub const CAPTURE: &str = "tollway.dev/capture";
 pub(crate) const PROTOCOL: &str = "tollway.dev/protocol";
 /// The network of the sidecar, which the injector adds.
 pub const NETWORK: &str = "tollway.dev/network";
@@ -201,7 +204,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
         Form::AppPort,
         Effect::AppPort("app-port"),
         "8080",
-        "the port on which the app takes calls; without it the one that containers declare under the name `http`, `h2c` or `grpc`, which is what the app speaks, or, if tollway.dev/protocol says what it speaks, the only one that they declare. With `none`, and in other cases, the app only makes calls",
+        "the port on which the app takes calls by its name, beside those to which Services lead; without it the one that containers declare under the name `http`, `h2c` or `grpc`, which is what the app speaks, or, if tollway.dev/protocol says what it speaks, the only one that they declare. With `services`, and in other cases, the app takes calls of Services alone; with `none` it only makes calls",
     ),
     of(
         PROTOCOL,
@@ -211,11 +214,11 @@ pub const ANNOTATIONS: &[Annotation] = &[
         "what the app speaks; `http` without it",
     ),
     of(
-        "tollway.dev/capture",
+        CAPTURE,
         Form::Switch,
         Effect::Capture,
         "true",
-        "the kernel leads the app's connections and questions for names to the sidecar, so that it calls services by their names; takes an init container with NET_ADMIN",
+        "the kernel leads the app's connections and questions for names to the sidecar, so that it calls services by their names; takes an init container with NET_ADMIN. As a label of the namespace it is for pods that say nothing of it, without dapr.io/enabled",
     ),
     of(
         "tollway.dev/upstreams",
@@ -433,7 +436,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
         Form::Port,
         Effect::Listener(Listener::Admin),
         "9091",
-        "port of metrics and health, which probes use; 9090 without it",
+        "port of metrics and health, which probes use; 15020 without it, and 9090 in daprd's place",
     ),
     of(
         "tollway.dev/zone",

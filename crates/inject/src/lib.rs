@@ -21,7 +21,7 @@ mod settings;
 mod sidecar;
 mod value;
 
-pub use annotation::{ANNOTATIONS, APP, Annotation, INJECTED, NETWORK, PORT};
+pub use annotation::{ANNOTATIONS, APP, Annotation, CAPTURE, INJECT, INJECTED, NETWORK, PORT};
 pub use dapr::DaprObjects;
 pub use edit::Operation;
 pub use error::{InjectError, Problem};
@@ -29,6 +29,7 @@ pub use quantity::is_quantity;
 pub use settings::{
     DaprConfig, DefaultResources, IpFamily, Namespace, PullPolicy, Settings, TokenFrom, Unmarked,
 };
+pub use value::PORT_OF_SERVICES;
 
 use serde_json::Value;
 

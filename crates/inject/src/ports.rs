@@ -36,13 +36,17 @@ impl Listener {
         }
     }
 
-    fn usual_port(self) -> u16 {
+    fn usual_port(self, style: Style) -> u16 {
         match self {
             Self::Http => 3500,
             Self::Grpc => 50001,
             Self::Outbound => 15001,
             Self::Inbound => 50002,
-            Self::Admin => 9090,
+            Self::Admin => match style {
+                // Apps serve metrics of their own at 9090.
+                Style::Own => 15020,
+                Style::Daprd => 9090,
+            },
             Self::Public => 3501,
             Self::Captured => 15006,
             Self::Names => 15053,
@@ -61,7 +65,8 @@ impl Ports {
             Style::Own => &[Http, Grpc, Outbound, Inbound, Admin, Captured, Names],
             Style::Daprd => &[Http, Grpc, Inbound, Admin, Public],
         };
-        Self(listeners.iter().copied().map(|listener| (listener, listener.usual_port())).collect())
+        let usual = |listener: &Listener| (*listener, listener.usual_port(style));
+        Self(listeners.iter().map(usual).collect())
     }
 
     /// The port of a listener; 0 for one that the style does not have.

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use tollway_model::Label;
 
 use crate::annotation::{
-    ANNOTATIONS, APP, APP_ID, Annotation, CONFIG, CONFIGURATION, ENABLED, Effect, Listener, PORT,
-    PROTOCOL, ProbeKind, Resource, find, is_known_prefix,
+    ANNOTATIONS, APP, APP_ID, Annotation, CAPTURE, CONFIG, CONFIGURATION, ENABLED, Effect,
+    Listener, PORT, PROTOCOL, ProbeKind, Resource, find, is_known_prefix,
 };
 use crate::dapr::{Carried, carried};
 use crate::decision::Style;
@@ -13,8 +13,10 @@ use crate::error::Problem;
 use crate::manifest::PodAt;
 use crate::ports::{Declared, Ports, declared};
 use crate::settings::{DaprConfig, Namespace, Settings, TokenFrom};
-use crate::value::{Form, list, mounts, pairs, secret_pairs, switch};
+use crate::value::{Form, PORT_OF_SERVICES, list, mounts, pairs, secret_pairs, switch};
 
+/// Has a sidecar take calls at the ports to which Services lead.
+const SERVICE_PORTS: &str = "--service-ports";
 /// Names of ports that say what is spoken there.
 const SPOKEN: [&str; 3] = ["http", "h2c", "grpc"];
 
@@ -31,8 +33,8 @@ pub(crate) struct Request {
     /// The pin of the network's root, for a sidecar that joins by the token of its service account.
     pub(crate) root_pin: Option<String>,
     pub(crate) app_port: Option<u16>,
-    /// It is that which a container declares.
-    pub(crate) is_port_declared: bool,
+    /// What the pod gets as its annotation of the port, where that says nothing.
+    pub(crate) port_found: Option<String>,
     /// Arguments of the sidecar.
     pub(crate) flags: Vec<String>,
     pub(crate) ports: Ports,
@@ -85,7 +87,7 @@ impl Request {
             instance: instance(object, at),
             root_pin: None,
             app_port: None,
-            is_port_declared: false,
+            port_found: None,
             flags: Vec::new(),
             ports: Ports::new(style),
             resources: Vec::new(),
@@ -106,8 +108,10 @@ impl Request {
         };
         if style == Style::Own && !given.iter().any(|(of, _)| of.name == PORT) {
             let is_stated = given.iter().any(|(of, _)| of.name == PROTOCOL);
-            request.take_declared_port(object, at, is_stated, notes);
+            request.find_port(object, at, is_stated, notes);
         }
+        let of_namespace = namespace.labels.get(CAPTURE).and_then(|label| switch(label));
+        request.captures = style == Style::Own && of_namespace == Some(true);
         let has_file = given.iter().any(|(of, _)| of.name == CONFIGURATION);
         let may_lack = settings.dapr_config == DaprConfig::LeaveOut;
         let mut configuration = None;
@@ -143,8 +147,9 @@ impl Request {
         Ok(request)
     }
 
-    /// Takes the one port that containers declare as that of the app, if it is known what the app speaks there.
-    fn take_declared_port(
+    /// Takes the one port that containers declare as that of the app, if it is known what the app speaks there,
+    /// and otherwise those to which Services lead.
+    fn find_port(
         &mut self,
         object: &Value,
         at: &PodAt,
@@ -157,15 +162,19 @@ impl Request {
         let meant: Vec<_> = declared.iter().filter(|(_, of)| is_meant(of)).collect();
         if let [(port, of)] = meant.as_slice() {
             self.app_port = Some(**port);
-            self.is_port_declared = true;
+            self.port_found = Some(port.to_string());
             self.flags.push(format!("--app-port={port}"));
             if !is_protocol_stated {
                 self.flags.extend(protocol(of).map(|spoken| format!("--app-protocol={spoken}")));
             }
-        } else if !declared.is_empty() {
+            return;
+        }
+        self.port_found = Some(PORT_OF_SERVICES.to_owned());
+        self.flags.push(SERVICE_PORTS.to_owned());
+        if !declared.is_empty() {
             let ports: Vec<_> = declared.keys().map(u16::to_string).collect();
             notes.push(format!(
-                "the app only makes calls: its containers declare the port {}, and {PORT} does not name the one on which it takes calls",
+                "the app takes calls of Services alone, and none by its name: its containers declare the port {}, and {PORT} does not name the one for those",
                 ports.join(", ")
             ));
         }
@@ -189,6 +198,9 @@ impl Request {
             Effect::Switch(of) if switch(value) == Some(true) => self.flags.push(format!("--{of}")),
             Effect::Switch(_) => {}
             Effect::Each(of) => self.flags.extend(list(value).map(|value| flag(of, value))),
+            Effect::AppPort(_) if value == PORT_OF_SERVICES && self.style == Style::Own => {
+                self.flags.push(SERVICE_PORTS.to_owned());
+            }
             Effect::AppPort(of) => {
                 self.app_port = value.parse().ok();
                 self.flags.extend(self.app_port.map(|_| flag(of, value)));

@@ -74,8 +74,8 @@ pub(crate) fn add(
     if let Some(network) = request.root_pin.as_deref().and_then(|pin| pin.split('.').nth(1)) {
         edit.set(&annotations, NETWORK, json!(network))?;
     }
-    if let Some(port) = request.app_port.filter(|_| request.is_port_declared) {
-        edit.set(&annotations, PORT, json!(port.to_string()))?;
+    if let Some(port) = &request.port_found {
+        edit.set(&annotations, PORT, json!(port))?;
     }
     for (part, count) in [("/spec/containers", apps), ("/spec/initContainers", others)] {
         for index in 0..count {

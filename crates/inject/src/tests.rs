@@ -116,6 +116,11 @@ fn a_port_with_the_name_of_a_protocol_is_that_of_the_app() {
     assert_eq!(found(&itself), ["7000", "-", "7000"]);
     let none = with(json!({"tollway.dev/port": "none"}), declared(&[("http", 8000)]));
     assert_eq!(found(&none), ["-", "-", "none"]);
+    let of_services = with(json!({"tollway.dev/port": "services"}), declared(&[("http", 8000)]));
+    assert_eq!(found(&of_services), ["-", "-", "services"]);
+    let takes_services =
+        |of: &Injection| arguments(&of.object).iter().any(|flag| flag == "--service-ports");
+    assert!(takes_services(&of_services) && !takes_services(&none) && !takes_services(&itself));
     // The harm: what speaks something else is taken for HTTP.
     let unknown = [
         declared(&[("", 5432)]),
@@ -124,12 +129,14 @@ fn a_port_with_the_name_of_a_protocol_is_that_of_the_app() {
     ];
     for ports in unknown {
         let injection = with(json!({}), ports);
-        assert_eq!(found(&injection), ["-", "-", "-"]);
+        assert_eq!(found(&injection), ["-", "-", "services"]);
+        assert!(takes_services(&injection));
         let notes = notes(&injection);
-        assert!(notes[0].starts_with("the app only makes calls: its containers"), "{notes:?}");
+        assert!(notes[0].starts_with("the app takes calls of Services alone"), "{notes:?}");
     }
     let other = with(json!({}), json!([{"name": "http", "containerPort": 53, "protocol": "UDP"}]));
-    assert_eq!((found(&other), notes(&other)), (["-"; 3].map(str::to_owned), vec![]));
+    let expected = ["-", "-", "services"].map(str::to_owned);
+    assert_eq!((found(&other), notes(&other)), (expected, vec![]));
     assert_eq!(other.object["metadata"]["annotations"]["tollway.dev/network"], "west");
 }
 
@@ -346,7 +353,7 @@ fn each_item_of_a_list_is_treated_by_itself_and_a_mistake_names_its_object() {
     let error = run(&list(json!([service, wrong]))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Pod web: the annotation tollway.dev/port is `http`; write a port from 1 to 65535, or `none`"
+        "Pod web: the annotation tollway.dev/port is `http`; write a port from 1 to 65535, `services` or `none`"
     );
 }
 
@@ -499,6 +506,22 @@ fn what_a_pod_would_rely_on_is_refused() {
 }
 
 #[test]
+fn a_namespace_captures_what_says_nothing_of_it() {
+    let labels = [("tollway.dev/inject", "true"), ("tollway.dev/capture", "true")];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let namespace =
+        Namespace { name: "shop".to_owned(), labels: labels.into(), ..Namespace::default() };
+    let captures = |object: &Value| {
+        let done = inject(object, &namespace, &settings()).unwrap().object;
+        let first = done["spec"]["initContainers"][0]["name"].as_str().unwrap().to_owned();
+        first == "tollway-capture"
+    };
+    assert!(captures(&pod(json!({}))));
+    assert!(!captures(&pod(json!({"tollway.dev/capture": "false"}))));
+    assert!(!captures(&of_dapr(json!({}))));
+}
+
+#[test]
 fn capture_takes_an_init_container_that_may_change_the_network_alone() {
     let mut object =
         asked(json!({"tollway.dev/capture": "true", "tollway.dev/capture-port": "15016"}));
@@ -573,12 +596,18 @@ fn mistakes_have_what_to_write() {
 #[test]
 fn names_and_ports_of_the_pod_are_respected() {
     let mut object = asked(json!({}));
-    object["spec"]["containers"][0]["ports"] = json!([{"containerPort": 9090, "protocol": "UDP"}]);
+    object["spec"]["containers"][0]["ports"] = json!([{"containerPort": 15020, "protocol": "UDP"}]);
     done(&object);
-    object["spec"]["containers"][0]["ports"] = json!([{"containerPort": 9090}]);
-    assert!(matches!(problem(&object), Problem::PortTaken { port: 9090, .. }));
+    object["spec"]["containers"][0]["ports"] = json!([{"containerPort": 15020}]);
+    assert!(matches!(problem(&object), Problem::PortTaken { port: 15020, .. }));
     object["metadata"]["annotations"]["tollway.dev/admin-port"] = json!("9091");
     done(&object);
+    // Many apps have metrics of their own there.
+    object["spec"]["containers"][0]["ports"] = json!([{"containerPort": 9090}]);
+    done(&object);
+    let mut of_dapr = of_dapr(json!({}));
+    of_dapr["spec"]["containers"][0]["ports"] = json!([{"containerPort": 9090}]);
+    assert!(matches!(problem(&of_dapr), Problem::PortTaken { port: 9090, .. }));
     for (part, name) in
         [("containers", "daprd"), ("initContainers", "tollway"), ("volumes", "tollway-token")]
     {

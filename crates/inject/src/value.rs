@@ -6,6 +6,8 @@ use crate::quantity;
 
 /// In place of a port: there is none.
 const NO_PORT: &str = "none";
+/// In place of a port: those to which Services lead.
+pub const PORT_OF_SERVICES: &str = "services";
 
 /// The form of an annotation's value.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +16,7 @@ pub(crate) enum Form {
     /// The name of an app.
     Name,
     Port,
-    /// A port, or `none`.
+    /// A port, `services` or `none`.
     AppPort,
     /// A whole number above zero.
     Count,
@@ -48,7 +50,7 @@ impl Form {
             Self::Switch => "`true` or `false`",
             Self::Name => "1 to 63 letters, digits, `-` and `_`",
             Self::Port => "a port from 1 to 65535",
-            Self::AppPort => "a port from 1 to 65535, or `none`",
+            Self::AppPort => "a port from 1 to 65535, `services` or `none`",
             Self::Count => "a whole number from 1 on",
             Self::Seconds => "a whole number of seconds from 0 on",
             Self::Number => "a whole number",
@@ -78,7 +80,7 @@ impl Form {
             Self::Switch => switch(text).is_some(),
             Self::Name => Label::new(text).is_ok(),
             Self::Port => text.parse().is_ok_and(|port: u16| port > 0),
-            Self::AppPort => text == NO_PORT || Self::Port.takes(text),
+            Self::AppPort => [NO_PORT, PORT_OF_SERVICES].contains(&text) || Self::Port.takes(text),
             Self::Count => number(1) && !text.starts_with('+'),
             Self::Seconds => number(0) && !text.starts_with('+'),
             Self::Number => number(i64::MIN),

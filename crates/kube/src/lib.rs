@@ -14,6 +14,7 @@ mod install;
 mod join;
 mod join_bundles;
 mod lifetimes;
+mod listing;
 mod pods;
 mod proof;
 mod resources;

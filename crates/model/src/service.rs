@@ -72,7 +72,9 @@ pub struct Workload {
     pub instance: Instance,
     /// Where its sidecar accepts mesh connections (mTLS), reachable inside its network.
     pub address: SocketAddr,
-    pub protocol: AppProtocol,
+    /// What its app speaks at its own port; `None` if it has none, and takes calls only at the ports to which
+    /// Services of a Kubernetes cluster lead.
+    pub protocol: Option<AppProtocol>,
     /// Whether it should be sent requests.
     pub ready: bool,
     pub locality: Locality,

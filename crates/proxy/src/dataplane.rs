@@ -182,8 +182,11 @@ pub struct HealthCheck {
 #[derive(Clone, Debug)]
 pub struct SidecarOptions {
     pub common: CommonOptions,
-    /// The app, if it takes calls.
+    /// The app, if it takes calls at a port of its own.
     pub app: Option<AppOptions>,
+    /// An app without a port of its own takes calls at the ports to which Services of a Kubernetes cluster
+    /// lead.
+    pub takes_calls_of_services: bool,
     pub http_listen: Vec<SocketAddr>,
     pub grpc_listen: Vec<SocketAddr>,
     pub outbound_listen: Option<SocketAddr>,
@@ -246,6 +249,8 @@ pub struct Sidecar {
     probe: Option<tokio::task::JoinHandle<()>>,
     /// Where others reach the inbound listener.
     advertise: SocketAddr,
+    /// Without a port of its app's own.
+    takes_calls_of_services: bool,
     actor_app: Arc<ActorApp>,
     egress: Arc<AppEgress>,
 }
@@ -255,13 +260,20 @@ pub struct Sidecar {
 pub struct Announcer {
     mesh: Arc<MeshClient>,
     address: SocketAddr,
+    takes_calls_of_services: bool,
 }
 
 impl Announcer {
     /// Says whether calls are taken.
     pub fn announce(&self, ready: bool) {
-        let (address, protocol) = (self.address, AppProtocol::Grpc);
-        self.mesh.register(Announcement::Workload { address, protocol, ready });
+        let address = self.address;
+        let announcement = if self.takes_calls_of_services && !ready {
+            Announcement::of_services(address)
+        } else {
+            let protocol = Some(AppProtocol::Grpc);
+            Announcement::Workload { address, protocol, ready }
+        };
+        self.mesh.register(announcement);
     }
 }
 
@@ -336,9 +348,8 @@ impl Sidecar {
         let plane = Member::start(common.plane, mesh, fanout, listeners, role, telemetry).await?;
         let probe = app.zip(addresses).map(|(app, addresses)| {
             let protocol = app.protocol;
-            let announcement =
-                Announcement::Workload { address: advertise, protocol, ready: false };
-            plane.mesh.register(announcement);
+            let (address, protocol) = (advertise, Some(protocol));
+            plane.mesh.register(Announcement::Workload { address, protocol, ready: false });
             let probe = Probe {
                 app: addresses,
                 network: app_network,
@@ -350,8 +361,12 @@ impl Sidecar {
             };
             tokio::spawn(probe.run())
         });
+        let takes_calls_of_services = probe.is_none() && options.takes_calls_of_services;
+        if takes_calls_of_services {
+            plane.mesh.register(Announcement::of_services(advertise));
+        }
         egress.set_own(own_addresses(&plane.plane.ports, advertise));
-        Ok(Self { plane, probe, advertise, actor_app, egress })
+        Ok(Self { plane, probe, advertise, takes_calls_of_services, actor_app, egress })
     }
 
     /// The addresses of a listener of this name, and of those beside it (`NAME-2`).
@@ -396,8 +411,12 @@ impl Sidecar {
     /// Announces this sidecar where nothing else does: with an app it announces itself.
     #[must_use]
     pub fn announcer(&self) -> Option<Announcer> {
-        let (mesh, address) = (self.mesh(), self.advertise);
-        self.probe.is_none().then_some(Announcer { mesh, address })
+        let announcer = Announcer {
+            mesh: self.mesh(),
+            address: self.advertise,
+            takes_calls_of_services: self.takes_calls_of_services,
+        };
+        self.probe.is_none().then_some(announcer)
     }
 
     /// Where its runtime notes whether the app runs actors.

@@ -78,7 +78,7 @@ impl From<&Workload> for v1::Workload {
             service: Some((&workload.service).into()),
             instance: workload.instance.as_str().to_owned(),
             address: Some(workload.address.into()),
-            protocol: v1::AppProtocol::from(workload.protocol).into(),
+            protocol: workload.protocol.map_or(v1::AppProtocol::Unspecified, Into::into).into(),
             ready: workload.ready,
             locality: workload.locality.is_stated().then(|| (&workload.locality).into()),
         }
@@ -233,6 +233,12 @@ pub fn protocol(value: i32) -> Result<AppProtocol, ConvertError> {
         .try_into()
 }
 
+/// Reads what an app speaks at its own port; `None` if it has none.
+fn own_protocol(value: i32) -> Result<Option<AppProtocol>, ConvertError> {
+    let has_none = value == i32::from(v1::AppProtocol::Unspecified);
+    (!has_none).then(|| protocol(value)).transpose()
+}
+
 /// Reads a port; `field` names it in the error.
 fn port(value: u32, field: &'static str) -> Result<u16, ConvertError> {
     let port = u16::try_from(value).ok().filter(|port| *port > 0);
@@ -274,7 +280,7 @@ pub fn workload(workload: &v1::Workload) -> Result<Workload, ConvertError> {
         service: service_name(workload.service.as_ref())?,
         instance: instance(&workload.instance)?,
         address: address(workload.address.as_ref(), "address")?,
-        protocol: protocol(workload.protocol)?,
+        protocol: own_protocol(workload.protocol)?,
         ready: workload.ready,
         locality: workload.locality.as_ref().map(locality).transpose()?.unwrap_or_default(),
     })
@@ -674,7 +680,7 @@ mod tests {
     #[test]
     fn workloads_survive_the_wire() {
         use AppProtocol::{Grpc, H2c, Http, Tcp};
-        for protocol in [Http, H2c, Grpc, Tcp] {
+        for protocol in [Some(Http), Some(H2c), Some(Grpc), Some(Tcp), None] {
             let sent = Workload {
                 service: name(),
                 instance: Label::new("i-1").unwrap(),

@@ -190,5 +190,6 @@ fn print_table(known: &v1::ListServicesResponse) {
 }
 
 fn protocol(service: &v1::ServiceStatus) -> String {
-    tollway_wire::protocol(service.protocol).map(|p| p.to_string()).unwrap_or_default()
+    // Of an app without a port of its own, none is stated.
+    tollway_wire::protocol(service.protocol).map_or("-".to_owned(), |p| p.to_string())
 }

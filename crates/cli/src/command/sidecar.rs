@@ -71,6 +71,7 @@ fn options(settings: Sidecar, live: Live) -> Result<SidecarOptions> {
     Ok(SidecarOptions {
         common,
         app,
+        takes_calls_of_services: settings.service_ports,
         http_listen: vec![settings.http_listen],
         grpc_listen: vec![settings.grpc_listen],
         outbound_listen: Some(settings.outbound_listen),

@@ -263,6 +263,7 @@ fn options(
         }
     }
     Ok(found.complete(SidecarOptions {
+        takes_calls_of_services: false,
         common: CommonOptions { mesh, plane },
         app,
         http_listen: daprd.http.clone(),

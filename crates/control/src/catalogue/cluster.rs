@@ -13,7 +13,7 @@ use tollway_model::{
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, PORTS_PER_APP_LIMIT};
 
 use super::{Catalogue, Subject, most_common, unready_by_place};
-use crate::services::{ClusterService, PortTarget, ServedPod};
+use crate::services::{ClusterService, PodPorts, PortTarget, ServedPod};
 
 /// Namespace and name of a Service.
 type Name = (Label, Label);
@@ -164,7 +164,12 @@ fn further_ports<'a>(
     pod: &'a ServedPod,
     targets: &'a [PortTarget],
 ) -> impl Iterator<Item = ServedPort> + 'a {
-    let further = targets.iter().filter(|of| pod.app_port.is_some_and(|own| own != of.target));
+    let is_further = |of: &&PortTarget| match pod.ports {
+        PodPorts::None => false,
+        PodPorts::OfServices => true,
+        PodPorts::Own(own) => own != of.target,
+    };
+    let further = targets.iter().filter(is_further);
     further.map(|of| ServedPort { port: of.target, protocol: of.protocol })
 }
 
@@ -178,7 +183,7 @@ fn led_to_ports(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
 fn led_to_pods(of: &ClusterService) -> BTreeSet<(IpAddr, u16)> {
     let pods = of.pods_with_targets().filter(|(pod, _)| pod.takes_calls());
     let ports = pods.flat_map(|(pod, targets)| {
-        let all = pod.app_port.into_iter().chain(targets.iter().map(|of| of.target));
+        let all = pod.ports.own().into_iter().chain(targets.iter().map(|of| of.target));
         all.map(|port| (pod.address, port))
     });
     ports.collect()
@@ -272,7 +277,7 @@ impl Catalogue {
 fn called_pod(service: &ClusterService, ip: IpAddr, port: u16) -> Option<(&ServedPod, PortTarget)> {
     service.pods_with_targets().filter(|(pod, _)| pod.address == ip).find_map(|(pod, targets)| {
         let own = PortTarget { port, target: port, protocol: AppProtocol::default() };
-        let own = (pod.app_port == Some(port)).then_some(own);
+        let own = (pod.ports == PodPorts::Own(port)).then_some(own);
         let target = own.or_else(|| targets.iter().find(|of| of.target == port).copied());
         Some((pod, target.filter(|_| pod.takes_calls())?))
     })
@@ -325,9 +330,11 @@ impl<'a> Found<'a> {
         let is_stated = all.clone().any(Locality::is_stated);
         let unready: Arc<[Unready]> =
             if is_stated { unready_by_place(self.unready.iter()) } else { Arc::default() };
-        let spoken =
-            |of: &FoundPod<'_>| of.further.map_or(of.workload.protocol, |further| further.protocol);
-        let protocol = most_common(self.ready.values().map(spoken));
+        let spoken = |of: &FoundPod<'_>| match of.further {
+            Some(further) => Some(further.protocol),
+            None => of.workload.protocol,
+        };
+        let protocol = most_common(self.ready.values().filter_map(spoken));
         let endpoints = self.ready.into_values().take(ENDPOINTS_PER_SERVICE_LIMIT);
         let endpoints = endpoints.map(|FoundPod { workload, place, further }| Endpoint {
             instance: workload.instance.clone(),
@@ -375,7 +382,7 @@ mod tests {
             address: ip("10.1.0.1"),
             instances: vec![instance("10.1.0.1")],
             is_ready: true,
-            app_port: Some(8080),
+            ports: PodPorts::Own(8080),
             zone: None,
         }
     }
@@ -418,7 +425,7 @@ mod tests {
                 service,
                 instance: instance.clone(),
                 address: SocketAddr::new(ip(at), 50002),
-                protocol: AppProtocol::Http,
+                protocol: Some(AppProtocol::Http),
                 ready,
                 locality: Locality::default(),
             };
@@ -435,11 +442,11 @@ mod tests {
             at: &[&str],
             pods: &[(&str, bool, Option<u16>)],
         ) -> Vec<String> {
-            let pod = |(at, is_ready, app_port): &(&str, bool, Option<u16>)| ServedPod {
+            let pod = |(at, is_ready, own): &(&str, bool, Option<u16>)| ServedPod {
                 address: ip(at),
                 instances: vec![instance(at)],
                 is_ready: *is_ready,
-                app_port: *app_port,
+                ports: own.map_or(PodPorts::None, PodPorts::Own),
                 zone: None,
             };
             let service = ClusterService {
@@ -669,6 +676,21 @@ mod tests {
         assert_eq!(served("shop", "10.1.0.2"), [], "it only makes calls");
         assert_eq!(served("shop", "10.1.0.3"), [], "the Service is of another namespace");
         assert_eq!(served("bank", "10.1.0.1"), []);
+    }
+
+    /// A pod that states no port of its app is called at all ports to which Services lead.
+    #[test]
+    fn a_pod_without_a_port_of_its_own_serves_those_of_its_services() {
+        let mut mesh = Mesh::new();
+        let pod = ServedPod { ports: PodPorts::OfServices, ..p1() };
+        mesh.pods("stock", &["10.96.0.7"], vec![pod]);
+        mesh.sidecar("stock", "10.1.0.1", true);
+        mesh.check("10.96.0.7:80", "address of stock:80.shop.west");
+        mesh.check("stock:80", "stock/p1 at 10.1.0.1:50002 for 8080");
+        mesh.check("10.1.0.1:8080", "stock/p1 at 10.1.0.1:50002 for 8080");
+        mesh.check("10.1.0.1:9090", "UnknownService");
+        let served = mesh.catalogue.served_ports(&(label("shop"), instance("10.1.0.1")));
+        assert_eq!(served, [ServedPort { port: 8080, protocol: AppProtocol::Tcp }]);
     }
 
     #[test]

@@ -422,23 +422,21 @@ impl Catalogue {
 
 impl Service {
     fn ready_replicas(&self) -> u32 {
-        let ready = self.workloads.values().filter(|w| w.ready).count();
-        u32::try_from(ready).unwrap_or(u32::MAX)
+        u32::try_from(self.called().filter(|of| of.ready).count()).unwrap_or(u32::MAX)
     }
 
     /// Workloads that are not ready, by where they are, if some workload states where it is.
     fn unready(&self) -> Arc<[Unready]> {
-        if !self.workloads.values().any(|of| of.locality.is_stated()) {
+        if !self.called().any(|of| of.locality.is_stated()) {
             return Arc::default();
         }
-        let unready = self.workloads.values().filter(|of| !of.ready);
-        unready_by_place(unready.map(|of| &of.locality))
+        unready_by_place(self.called().filter(|of| !of.ready).map(|of| &of.locality))
     }
 
     /// Where workloads are: of each zone or region those that are ready and all.
     fn localities(&self) -> BTreeMap<&Locality, (u32, u32)> {
         let mut counts: BTreeMap<&Locality, (u32, u32)> = BTreeMap::new();
-        for workload in self.workloads.values() {
+        for workload in self.called() {
             let (ready, all) = counts.entry(&workload.locality).or_default();
             *ready += u32::from(workload.ready);
             *all += 1;
@@ -449,7 +447,16 @@ impl Service {
     /// The protocol that most workloads declare. Every replica of the control plane decides alike during a
     /// change.
     fn protocol(&self) -> AppProtocol {
-        most_common(self.workloads.values().map(|workload| workload.protocol))
+        most_common(self.called().filter_map(|workload| workload.protocol))
+    }
+
+    /// The workloads that are called by its name: those whose app has a port of its own.
+    fn called(&self) -> impl Iterator<Item = &Workload> {
+        self.workloads.values().filter(|workload| workload.protocol.is_some())
+    }
+
+    fn called_count(&self) -> u32 {
+        u32::try_from(self.called().count()).unwrap_or(u32::MAX)
     }
 }
 

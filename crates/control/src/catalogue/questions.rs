@@ -73,7 +73,7 @@ impl Catalogue {
     /// Workloads of a service of this network or of a joined one, ready or not.
     fn registered(&self, name: &ServiceName) -> u32 {
         if name.network == self.home.network {
-            return u32::try_from(self.workload_count(name)).unwrap_or(u32::MAX);
+            return self.services.get(name).map_or(0, |service| service.called_count());
         }
         let joined = self.peers.get(&name.network).filter(|peer| peer.joined().is_some());
         let key = (name.namespace.clone(), name.app.clone());
@@ -83,8 +83,12 @@ impl Catalogue {
 
     fn local_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
         let service = self.services.get(name).ok_or(UnavailableReason::UnknownService)?;
-        let ready = service.workloads.values().filter(|w| w.ready);
-        let endpoints: Arc<[Endpoint]> = ready
+        if service.called_count() == 0 {
+            return Err(UnavailableReason::UnknownService);
+        }
+        let endpoints: Arc<[Endpoint]> = service
+            .called()
+            .filter(|workload| workload.ready)
             .take(ENDPOINTS_PER_SERVICE_LIMIT)
             .map(|w| Endpoint {
                 instance: w.instance.clone(),
@@ -188,12 +192,13 @@ impl Catalogue {
             namespace: name.namespace.as_str().to_owned(),
             ..v1::Aggregate::default()
         };
-        let Some(service) = self.services.get(name) else {
+        let service = self.services.get(name).filter(|service| service.called_count() > 0);
+        let Some(service) = service else {
             return v1::Aggregate { removed: true, ..stated };
         };
         v1::Aggregate {
             ready_replicas: service.ready_replicas(),
-            registered_replicas: u32::try_from(service.workloads.len()).unwrap_or(u32::MAX),
+            registered_replicas: service.called_count(),
             protocol: v1::AppProtocol::from(service.protocol()).into(),
             ..stated
         }

@@ -61,13 +61,13 @@ impl Script {
         instance: &str,
         port: u16,
         ready: bool,
-        protocol: AppProtocol,
+        protocol: impl Into<Option<AppProtocol>>,
     ) {
         let workload = Workload {
             service: name(app),
             instance: label(instance),
             address: SocketAddr::from(([10, 0, 0, 1], port)),
-            protocol,
+            protocol: protocol.into(),
             ready,
             locality: Locality::default(),
         };
@@ -219,7 +219,7 @@ fn put_at(script: &mut Script, instance: &str, port: u16, zone: &str, ready: boo
         service: name("stock"),
         instance: label(instance),
         address: SocketAddr::from(([10, 0, 0, 1], port)),
-        protocol: AppProtocol::Http,
+        protocol: Some(AppProtocol::Http),
         ready,
         locality: Locality { region: None, zone },
     };
@@ -271,6 +271,22 @@ fn most_workloads_decide_the_protocol_and_ties_are_settled_alike() {
     script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 h2c west.tollway");
     script.workload_speaking("stock", "c", 3, false, AppProtocol::Grpc);
     script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 grpc west.tollway");
+}
+
+/// The harm: calls by the name of an app go to a sidecar whose app has no port for them.
+#[test]
+fn a_workload_without_a_port_of_its_own_is_not_called_by_its_name() {
+    let mut script = Script::new(RemoteCalls::Direct);
+    script.workload_speaking("stock", "a", 1, true, None);
+    script.check("stock", "UnknownService");
+    assert!(script.catalogue.aggregate(&name("stock")).removed, "nor by other networks");
+    script.workload_speaking("stock", "b", 2, false, None);
+    script.workload_speaking("stock", "c", 3, false, AppProtocol::Grpc);
+    script.check("stock", "NoReadyEndpoint");
+    script.workload_speaking("stock", "c", 3, true, AppProtocol::Grpc);
+    script.check("stock", "local c=10.0.0.1:3 grpc west.tollway");
+    let aggregate = script.catalogue.aggregate(&name("stock"));
+    assert_eq!((aggregate.ready_replicas, aggregate.registered_replicas), (1, 1));
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn put_workload(hub: &Hub, app: &str, port: u16, revision: u64) {
         service: service.clone(),
         instance: label("a"),
         address: ([10, 0, 0, 1], port).into(),
-        protocol: AppProtocol::Http,
+        protocol: Some(AppProtocol::Http),
         ready: true,
         locality: tollway_model::Locality::default(),
     };
@@ -433,7 +433,7 @@ fn put_service(hub: &Hub, name: &str, address: [u8; 4], revision: u64) {
         address: [10, 0, 0, 1].into(),
         instances: vec![label("a")],
         is_ready: true,
-        app_port: Some(8080),
+        ports: crate::services::PodPorts::Own(8080),
         zone: None,
     };
     let service = crate::services::ClusterService {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollway_model::Label;
 
-use super::{ClusterService, ServiceEvent};
+use super::{ClusterService, ServedPod, ServiceEvent};
 
 /// Services of one namespace that are followed.
 pub(crate) const SERVICES_PER_NAMESPACE_LIMIT: usize = 5_000;
@@ -85,7 +85,7 @@ impl KnownServices {
     }
 
     fn take(&mut self, name: Name, service: ClusterService) -> Option<Label> {
-        let takes_calls = service.pods().any(|pod| pod.app_port.is_some());
+        let takes_calls = service.pods().any(ServedPod::takes_calls);
         // One of the mesh whose pods are away stays, so that its callers do not leave the mesh meanwhile.
         let is_known = self.reported.contains_key(&name) || self.stored.contains_key(&name);
         let is_served = service.pods().any(|pod| pod.is_ready);
@@ -214,7 +214,7 @@ mod tests {
 
     use tollway_model::AppProtocol;
 
-    use super::super::{PodGroup, PortTarget, ServedPod};
+    use super::super::{PodGroup, PodPorts, PortTarget};
     use super::*;
 
     fn label(text: &str) -> Label {
@@ -227,7 +227,7 @@ mod tests {
             address: IpAddr::from([10, 1, 0, u8::try_from(at).unwrap() + 1]),
             instances: Vec::new(),
             is_ready: true,
-            app_port: (*port > 0).then_some(*port),
+            ports: if *port == 0 { PodPorts::None } else { PodPorts::Own(*port) },
             zone: None,
         };
         let group = PodGroup {

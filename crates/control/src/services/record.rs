@@ -6,7 +6,7 @@ use prost::Message as _;
 use tollway_model::{AreaName, Label};
 use tollway_wire::{ConvertError, v1};
 
-use super::{ClusterService, PodGroup, PortTarget, ServedPod};
+use super::{ClusterService, PodGroup, PodPorts, PortTarget, ServedPod};
 use crate::catalogue::RecordError;
 use crate::stored;
 
@@ -21,7 +21,8 @@ impl ClusterService {
             ip: ip(&pod.address),
             is_ready: pod.is_ready,
             instances: pod.instances.iter().map(ToString::to_string).collect(),
-            app_port: pod.app_port.map_or(0, u32::from),
+            app_port: pod.ports.own().map_or(0, u32::from),
+            takes_calls: pod.takes_calls(),
             zone: pod.zone.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
         let target = |of: &PortTarget| stored::PortTarget {
@@ -70,7 +71,11 @@ fn group(stored: &stored::PodGroup) -> Result<PodGroup, ConvertError> {
             address: ip(&pod.ip)?,
             instances: instances.collect::<Result<_, _>>()?,
             is_ready: pod.is_ready,
-            app_port: if pod.app_port == 0 { None } else { Some(port(pod.app_port)?) },
+            ports: match (pod.takes_calls, pod.app_port) {
+                (false, _) => PodPorts::None,
+                (true, 0) => PodPorts::OfServices,
+                (true, own) => PodPorts::Own(port(own)?),
+            },
             zone: zone.map_err(|source| ConvertError::Area { field: "zone", source })?,
         })
     };
@@ -100,11 +105,11 @@ mod tests {
     #[test]
     fn a_service_reads_back_as_it_was_written() {
         let label = |text: &str| Label::new(text).unwrap();
-        let pod = |ip: &str, app_port: Option<u16>, zone: Option<&str>| ServedPod {
+        let pod = |ip: &str, ports: PodPorts, zone: Option<&str>| ServedPod {
             address: ip.parse().unwrap(),
-            instances: app_port.map(|_| label("stock-1")).into_iter().collect(),
-            is_ready: app_port == Some(8080),
-            app_port,
+            instances: ports.own().map(|_| label("stock-1")).into_iter().collect(),
+            is_ready: ports == PodPorts::Own(8080),
+            ports,
             zone: zone.map(|zone| AreaName::new(zone).unwrap()),
         };
         let service = ClusterService {
@@ -120,8 +125,9 @@ mod tests {
                         protocol: AppProtocol::H2c,
                     }],
                     pods: vec![
-                        pod("10.1.0.1", Some(8080), Some("eu-1a")),
-                        pod("fd01::1", None, None),
+                        pod("10.1.0.1", PodPorts::Own(8080), Some("eu-1a")),
+                        pod("fd01::1", PodPorts::None, None),
+                        pod("fd01::2", PodPorts::OfServices, None),
                     ],
                 },
                 PodGroup { targets: Vec::new(), pods: Vec::new() },

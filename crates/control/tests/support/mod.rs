@@ -567,7 +567,7 @@ pub fn workload(member: &Member, port: u16, ready: bool) -> v1::Workload {
         service: member.credentials.service().clone(),
         instance: member.credentials.instance().unwrap().clone(),
         address: SocketAddr::from(([127, 0, 0, 1], port)),
-        protocol: AppProtocol::Http,
+        protocol: Some(AppProtocol::Http),
         ready,
         locality: Locality::default(),
     };

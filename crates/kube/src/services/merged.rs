@@ -8,12 +8,11 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use tollway_control::{ClusterService, PodGroup, PortTarget, ServedPod, ServiceEvent};
-use tollway_inject::{INJECTED, NETWORK, PORT};
+use tollway_control::{ClusterService, PodGroup, PodPorts, PortTarget, ServedPod, ServiceEvent};
+use tollway_inject::{INJECTED, NETWORK, PORT, PORT_OF_SERVICES};
 use tollway_model::{AppProtocol, AreaName, Label, NetworkName};
 
-/// Namespace and name.
-type Name = (String, String);
+use crate::listing::{Listing, Name, name};
 
 /// With `false`, a Service is called as without a mesh.
 const IN_MESH: &str = "tollway.dev/mesh";
@@ -36,63 +35,6 @@ pub(super) struct Merged {
     /// By pod the Services that have it.
     services_of: BTreeMap<Name, BTreeSet<String>>,
     is_reported: bool,
-}
-
-/// Objects of one kind, as far as they are needed.
-#[derive(Debug)]
-struct Listing<T> {
-    by_name: BTreeMap<Name, T>,
-    listed: Option<BTreeSet<Name>>,
-    is_complete: bool,
-}
-
-impl<T> Default for Listing<T> {
-    fn default() -> Self {
-        Self { by_name: BTreeMap::new(), listed: None, is_complete: false }
-    }
-}
-
-impl<T: PartialEq> Listing<T> {
-    /// Takes an event. Returns each object that has changed, with what it was.
-    fn note<K>(
-        &mut self,
-        event: Event<K>,
-        name: impl Fn(&K) -> Name,
-        read: impl Fn(&K) -> Option<T>,
-    ) -> Vec<(Name, Option<T>)> {
-        match event {
-            Event::Init => {
-                self.listed = Some(BTreeSet::new());
-                Vec::new()
-            }
-            Event::InitApply(object) | Event::Apply(object) => {
-                let name = name(&object);
-                if let Some(listed) = &mut self.listed {
-                    listed.insert(name.clone());
-                }
-                self.set(name, read(&object))
-            }
-            Event::InitDone => {
-                self.is_complete = true;
-                let Some(listed) = self.listed.take() else { return Vec::new() };
-                let gone = self.by_name.keys().filter(|name| !listed.contains(name));
-                let gone: Vec<Name> = gone.cloned().collect();
-                gone.into_iter().flat_map(|name| self.set(name, None)).collect()
-            }
-            Event::Delete(object) => self.set(name(&object), None),
-        }
-    }
-
-    fn set(&mut self, name: Name, value: Option<T>) -> Vec<(Name, Option<T>)> {
-        if self.by_name.get(&name) == value.as_ref() {
-            return Vec::new();
-        }
-        let before = match value {
-            Some(value) => self.by_name.insert(name.clone(), value),
-            None => self.by_name.remove(&name),
-        };
-        vec![(name, before)]
-    }
 }
 
 /// What callers see of a Service.
@@ -129,8 +71,7 @@ struct Behind {
 /// What of a pod matters to callers.
 #[derive(PartialEq, Debug)]
 struct PodFacts {
-    /// The port on which its app takes calls of the mesh.
-    app_port: Option<u16>,
+    ports: PodPorts,
     uid: String,
 }
 
@@ -198,7 +139,7 @@ impl Merged {
     pub(super) fn note_pod(&mut self, event: Event<PartialObjectMeta<Pod>>) -> Vec<ServiceEvent> {
         let facts = |pod: &PartialObjectMeta<Pod>| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
-            Some(PodFacts { app_port: app_port(&pod.metadata, &self.network), uid })
+            Some(PodFacts { ports: ports(&pod.metadata, &self.network), uid })
         };
         let changed = self.pods.note(event, |of| name(&of.metadata), facts);
         let mut concerned = BTreeSet::new();
@@ -280,10 +221,11 @@ impl Merged {
     fn served(&self, namespace: &str, of: &Behind) -> ServedPod {
         let Behind { address, is_ready, ref pod, ref zone } = *of;
         let facts = pod.as_ref().and_then(|name| self.pod(namespace, name));
-        let app_port = facts.and_then(|pod| pod.app_port);
-        let names = pod.iter().chain(facts.map(|pod| &pod.uid)).filter(|_| app_port.is_some());
+        let ports = facts.map_or(PodPorts::None, |pod| pod.ports);
+        let names = pod.iter().chain(facts.map(|pod| &pod.uid));
+        let names = names.filter(|_| ports != PodPorts::None);
         let instances = names.filter_map(|name| Label::new(name).ok()).collect();
-        ServedPod { address, instances, is_ready, app_port, zone: zone.clone() }
+        ServedPod { address, instances, is_ready, ports, zone: zone.clone() }
     }
 }
 
@@ -294,10 +236,6 @@ fn take_out(map: &mut BTreeMap<Name, BTreeSet<String>>, key: &Name, value: &str)
             map.remove(key);
         }
     }
-}
-
-fn name(of: &ObjectMeta) -> Name {
-    (of.namespace.clone().unwrap_or_default(), of.name.clone().unwrap_or_default())
 }
 
 /// `None` for a Service of another name (`ExternalName`), and for one that stays out of the mesh.
@@ -356,14 +294,22 @@ fn behind(of: &Endpoint) -> impl Iterator<Item = Behind> {
     addresses.map(move |address| Behind { address, is_ready, pod: pod.clone(), zone: zone.clone() })
 }
 
-fn app_port(of: &ObjectMeta, network: &NetworkName) -> Option<u16> {
-    let annotations = of.annotations.as_ref()?;
-    annotations.get(INJECTED)?;
-    if annotations.get(NETWORK).is_some_and(|of| !of.eq_ignore_ascii_case(network.as_str())) {
-        return None;
+/// At which ports a pod takes calls of the mesh. One without a sidecar of the network takes none.
+fn ports(of: &ObjectMeta, network: &NetworkName) -> PodPorts {
+    let Some(annotations) = &of.annotations else { return PodPorts::None };
+    let is_of_other = |of: &String| !of.eq_ignore_ascii_case(network.as_str());
+    if !annotations.contains_key(INJECTED) || annotations.get(NETWORK).is_some_and(is_of_other) {
+        return PodPorts::None;
     }
-    let stated = APP_PORT.iter().find_map(|name| annotations.get(*name))?;
-    stated.parse().ok().filter(|port| *port > 0)
+    let stated = APP_PORT.iter().find_map(|name| annotations.get(*name)).map(String::as_str);
+    match stated {
+        Some(PORT_OF_SERVICES) => PodPorts::OfServices,
+        Some(port) => match port.parse() {
+            Ok(0) | Err(_) => PodPorts::None,
+            Ok(port) => PodPorts::Own(port),
+        },
+        None => PodPorts::None,
+    }
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {
@@ -434,8 +380,12 @@ mod tests {
     /// As `name at addresses: port>target … [pods]`.
     fn shown(events: &[ServiceEvent]) -> Vec<String> {
         let pod = |of: &ServedPod| {
-            let app_port = of.app_port.map_or("-".to_owned(), |port| port.to_string());
-            format!("{}={app_port}{}", of.address, if of.is_ready { "" } else { "?" })
+            let ports = match of.ports {
+                PodPorts::None => "-".to_owned(),
+                PodPorts::OfServices => "led".to_owned(),
+                PodPorts::Own(port) => port.to_string(),
+            };
+            format!("{}={ports}{}", of.address, if of.is_ready { "" } else { "?" })
         };
         let group = |of: &PodGroup| {
             let targets = of.targets.iter().map(|of| format!("{}>{}", of.port, of.target));
@@ -592,25 +542,32 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_an_app_is_that_of_its_sidecar() {
+    fn a_pod_takes_calls_at_the_ports_that_its_sidecar_is_set_to() {
         let network = Label::new("west").unwrap();
-        let port = |annotations: Value| app_port(&pod("a", &annotations).metadata, &network);
-        assert_eq!(port(json!({"tollway.dev/port": "8080"})), None, "it has no sidecar");
-        assert_eq!(port(json!({"tollway.dev/injected": "0.1.0"})), None, "it only makes calls");
+        let ports = |annotations: Value| ports(&pod("a", &annotations).metadata, &network);
+        let set_to =
+            |port: &str| ports(json!({"tollway.dev/injected": "1", "tollway.dev/port": port}));
+        assert_eq!(ports(json!({"tollway.dev/port": "8080"})), PodPorts::None, "it has no sidecar");
+        let calls_only = json!({"tollway.dev/injected": "0.1.0"});
+        assert_eq!(ports(calls_only), PodPorts::None, "it only makes calls");
         let of_dapr = json!({"tollway.dev/injected": "0.1.0", "dapr.io/app-port": "3000"});
-        assert_eq!(port(of_dapr), Some(3000));
-        let of = |network: &str| {
+        assert_eq!(ports(of_dapr), PodPorts::Own(3000));
+        assert_eq!(set_to("services"), PodPorts::OfServices);
+        let of = |network: &str, port: &str| {
             json!({
-                "tollway.dev/injected": "1", "tollway.dev/port": "80", "tollway.dev/network": network,
+                "tollway.dev/injected": "1", "tollway.dev/port": port,
+                "tollway.dev/network": network,
             })
         };
-        assert_eq!((port(of("West")), port(of("east"))), (Some(80), None));
+        assert_eq!(ports(of("West", "80")), PodPorts::Own(80));
+        assert_eq!(ports(of("east", "80")), PodPorts::None);
+        assert_eq!(ports(of("east", "services")), PodPorts::None);
         let none = json!({
             "tollway.dev/injected": "1", "tollway.dev/port": "none", "dapr.io/app-port": "80",
         });
-        assert_eq!(port(none), None);
-        for odd in ["0", "70000", "http", ""] {
-            assert_eq!(port(json!({"tollway.dev/injected": "1", "tollway.dev/port": odd})), None);
+        assert_eq!(ports(none), PodPorts::None);
+        for odd in ["0", "70000", "http", "", "Services"] {
+            assert_eq!(set_to(odd), PodPorts::None, "{odd}");
         }
     }
 }

@@ -82,6 +82,7 @@ impl Plan {
             stores: options.stores,
             local: access.local.is_some(),
             sidecar: options.configuration.complete(SidecarOptions {
+                takes_calls_of_services: false,
                 common: CommonOptions { mesh, plane: options.plane },
                 app,
                 http_listen: vec![listen.http],

@@ -114,7 +114,9 @@ pub enum Announcement {
     Workload {
         /// Where mesh connections (mTLS) are accepted, reachable inside the network.
         address: SocketAddr,
-        protocol: AppProtocol,
+        /// What its app speaks at its own port; `None` if it is called only at the ports to which Services of
+        /// a Kubernetes cluster lead.
+        protocol: Option<AppProtocol>,
         /// Whether it should be sent requests.
         ready: bool,
     },
@@ -126,6 +128,13 @@ pub enum Announcement {
         /// Joined networks that only dial out, of which it holds reverse connections.
         reaches: BTreeSet<NetworkName>,
     },
+}
+
+impl Announcement {
+    /// Of a workload that takes calls at the ports to which Services lead, and at none of its own.
+    pub(crate) fn of_services(address: SocketAddr) -> Self {
+        Self::Workload { address, protocol: None, ready: true }
+    }
 }
 
 impl MeshConfig {

@@ -21,6 +21,9 @@ pub struct Sidecar {
     /// Port on which the app takes calls; without it the app only makes calls.
     #[setting(form = "PORT")]
     pub app_port: Option<u16>,
+    /// An app without `app_port` takes calls at the ports of its pod to which Services of the Kubernetes
+    /// cluster lead.
+    pub service_ports: bool,
     #[setting(flatten)]
     pub app: App,
     /// HTTP API.

@@ -6809,6 +6809,8 @@ pub struct Workload {
     /// Where its sidecar accepts mesh connections, reachable inside its network.
     #[prost(message, optional, tag = "3")]
     pub address: ::core::option::Option<Address>,
+    /// Of its app's own port; unspecified if it has none, and takes calls only at the ports to which Services
+    /// of a Kubernetes cluster lead.
     #[prost(enumeration = "AppProtocol", tag = "4")]
     pub protocol: i32,
     /// Whether it should be sent requests.

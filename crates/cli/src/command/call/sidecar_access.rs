@@ -80,6 +80,7 @@ fn options(
         },
     };
     Ok(SidecarOptions {
+        takes_calls_of_services: false,
         common,
         app: None,
         http_listen: vec![any],

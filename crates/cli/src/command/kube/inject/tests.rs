@@ -108,7 +108,7 @@ fn a_mistake_has_file_line_document_and_object() {
     assert_eq!(
         error.to_string(),
         "a.yaml:4: document 2: Deployment web: the annotation tollway.dev/port is `many`; write a port \
-         from 1 to 65535, or `none`"
+         from 1 to 65535, `services` or `none`"
     );
     let error = inject_all("a: [", "a.yaml", "shop", &settings(), &mut printed).unwrap_err();
     assert!(error.to_string().starts_with("a.yaml:1:"), "{error}");
