@@ -69,8 +69,8 @@ pub use pods::{
     Announcing, Asking, Following, PodEvent, PodId, PodOptions, Pods, PodsError, ProvenPod, Proving,
 };
 pub use resources::{
-    RefusalReason, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources,
-    Verdict,
+    RefusalReason, Reporting, Resource, ResourceEvent, ResourceKind, ResourceName, ResourceStatus,
+    Resources, Verdict,
 };
 pub use restored::{Restored, RestoredError, confirm_restored};
 pub use services::{

@@ -52,10 +52,61 @@ const REPORTED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Longest reason in a status, in characters.
 const WHY_CHARACTERS: usize = 1_000;
 
+/// What a resource is, and so which object it becomes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ResourceKind {
+    /// A custom resource of Tollway, which becomes the object of its kind and name.
+    Own(ObjectKind),
+    /// What an HTTPRoute of the Gateway API says of one port of a Service: a route. It has the name of that
+    /// route, which begins with [`ResourceKind::prefix`].
+    HttpRoute,
+    /// The same of a GRPCRoute.
+    GrpcRoute,
+}
+
+impl ResourceKind {
+    /// What the names of its objects begin with; no object of the cluster has a name like that.
+    #[must_use]
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Own(_) => "",
+            Self::HttpRoute => "http_",
+            Self::GrpcRoute => "grpc_",
+        }
+    }
+
+    /// The kind of what it becomes.
+    #[must_use]
+    pub fn object(self) -> ObjectKind {
+        match self {
+            Self::Own(kind) => kind,
+            Self::HttpRoute | Self::GrpcRoute => ObjectKind::Route,
+        }
+    }
+
+    /// As metrics and the log have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Own(kind) => kind.as_str(),
+            Self::HttpRoute => "httproute",
+            Self::GrpcRoute => "grpcroute",
+        }
+    }
+
+    /// What an object of the cluster has come from.
+    fn of(id: &ObjectId) -> Self {
+        let routes = [Self::HttpRoute, Self::GrpcRoute].into_iter();
+        let mut routes = routes.filter(|kind| kind.object() == id.kind);
+        let found = routes.find(|kind| id.name.name.as_str().starts_with(kind.prefix()));
+        found.unwrap_or(Self::Own(id.kind))
+    }
+}
+
 /// What names a custom resource. Not every name of the cluster is one that an object can have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceName {
-    pub kind: ObjectKind,
+    pub kind: ResourceKind,
     pub namespace: String,
     pub name: String,
 }
@@ -63,18 +114,19 @@ pub struct ResourceName {
 impl ResourceName {
     fn of(id: &ObjectId) -> Self {
         let ObjectName { namespace, name } = &id.name;
-        Self { kind: id.kind, namespace: namespace.to_string(), name: name.to_string() }
+        let (namespace, name) = (namespace.to_string(), name.to_string());
+        Self { kind: ResourceKind::of(id), namespace, name }
     }
 
     fn id(&self) -> Option<ObjectId> {
         let name = ObjectName::new(&self.namespace, &self.name).ok()?;
-        Some(ObjectId { kind: self.kind, name })
+        Some(ObjectId { kind: self.kind.object(), name })
     }
 }
 
 impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        write!(f, "{} {}/{}", self.kind.as_str(), self.namespace, self.name)
     }
 }
 
@@ -95,10 +147,10 @@ pub struct Resource {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ResourceEvent {
     /// All of a kind are about to be reported, now or once the API server answers.
-    ListBegins(ObjectKind),
+    ListBegins(ResourceKind),
     Listed(Resource),
     /// All of a kind have been reported.
-    ListEnds(ObjectKind),
+    ListEnds(ResourceKind),
     Changed(Resource),
     Deleted(ResourceName),
 }
@@ -169,14 +221,14 @@ pub trait Resources: Send + Sync + fmt::Debug {
 
 /// How many resources of each kind are in effect and how many are not, for the admin port.
 #[derive(Default, Debug)]
-pub(crate) struct ResourceCounts(Mutex<BTreeMap<ObjectKind, (usize, usize)>>);
+pub(crate) struct ResourceCounts(Mutex<BTreeMap<ResourceKind, (usize, usize)>>);
 
 impl ResourceCounts {
-    pub(crate) fn get(&self) -> BTreeMap<ObjectKind, (usize, usize)> {
+    pub(crate) fn get(&self) -> BTreeMap<ResourceKind, (usize, usize)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, counts: BTreeMap<ObjectKind, (usize, usize)>) {
+    fn set(&self, counts: BTreeMap<ResourceKind, (usize, usize)>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 }
@@ -375,13 +427,14 @@ impl Taking {
         self.reports.add(ResourceStatus { name, generation, verdict });
     }
 
-    async fn remove_others(&mut self, kind: ObjectKind) {
+    async fn remove_others(&mut self, kind: ResourceKind) {
         let left: Vec<ObjectId> = self.to.hub.read(|catalogue| {
             let of_cluster = catalogue
                 .objects()
-                .of_kind(kind)
+                .of_kind(kind.object())
                 .filter(|stored| stored.origin == Some(ObjectOrigin::Cluster));
-            of_cluster.map(|stored| stored.object.id()).filter(|id| !self.known.has(id)).collect()
+            let ids = of_cluster.map(|stored| stored.object.id());
+            ids.filter(|id| ResourceKind::of(id) == kind && !self.known.has(id)).collect()
         });
         for id in left {
             self.remove(&id).await;

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use support::{Network, PATIENCE, Watch};
 use tokio::sync::{Mutex, mpsc, watch};
 use tollway_control::{
-    AdminError, Following, RefusalReason, Reporting, Resource, ResourceEvent, ResourceName,
-    ResourceStatus, Resources, Verdict,
+    AdminError, Following, RefusalReason, Reporting, Resource, ResourceEvent, ResourceKind,
+    ResourceName, ResourceStatus, Resources, Verdict,
 };
 use tollway_model::{Mode, Object, ObjectKind, ObjectName, Policy, PolicyTarget};
 use tollway_wire::v1;
 use tonic::Code;
+
+const POLICY: ResourceKind = ResourceKind::Own(ObjectKind::Policy);
 
 /// A cluster whose resources are what a test reports.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl TestCluster {
 
     /// Reports that there are these policies and no others.
     async fn list(&self, resources: Vec<Resource>) {
-        let kind = ObjectKind::Policy;
+        let kind = POLICY;
         self.send([ResourceEvent::ListBegins(kind)]).await;
         self.send(resources.into_iter().map(ResourceEvent::Listed)).await;
         self.send([ResourceEvent::ListEnds(kind)]).await;
@@ -82,7 +84,7 @@ async fn start(cluster: &Arc<TestCluster>) -> Network {
 }
 
 fn name(name: &str) -> ResourceName {
-    let kind = ObjectKind::Policy;
+    let kind = POLICY;
     ResourceName { kind, namespace: "default".into(), name: name.into() }
 }
 
@@ -175,7 +177,7 @@ async fn what_was_deleted_while_the_control_plane_was_away_is_removed() {
     cluster.events.send_replace(None);
     let mut west = west.restart().await;
     // Nothing is removed before all have been listed.
-    cluster.send([ResourceEvent::ListBegins(ObjectKind::Policy)]).await;
+    cluster.send([ResourceEvent::ListBegins(POLICY)]).await;
     assert_eq!(names(&mut west).await, ["by-hand", "goes", "stays"]);
     cluster.list(vec![closed("stays", 1)]).await;
     until_names(&mut west, &["by-hand", "stays"]).await;

@@ -506,7 +506,7 @@ fn what_a_pod_would_rely_on_is_refused() {
 }
 
 #[test]
-fn a_namespace_captures_what_says_nothing_of_it() {
+fn the_label_of_a_namespace_captures_pods_that_have_no_annotation_for_it() {
     let labels = [("tollway.dev/inject", "true"), ("tollway.dev/capture", "true")];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let namespace =

@@ -7,6 +7,7 @@ use tollway_control::{RefusalReason, ResourceStatus, Verdict};
 
 /// Sidecars that are named in a message; the others are counted.
 const NAMED_LIMIT: usize = 10;
+const APPLIED: &str = "Applied";
 
 /// The part `status` of a custom resource.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -31,47 +32,55 @@ pub(crate) fn state(before: &State, status: &ResourceStatus, now: Timestamp) -> 
                 reason: "Accepted",
                 text: "It is an object of the network.".to_owned(),
             };
-            (Some(*revision), vec![accepted, applied(*sidecars, lagging.as_deref())])
+            (Some(*revision), vec![accepted, applied(APPLIED, *sidecars, lagging.as_deref())])
         }
         Verdict::Refused { reason, why } => {
             let text =
                 format!("{why}. What the resource was before, if anything, stays in effect.");
             let accepted = Stated { of: "Accepted", is: "False", reason: word(*reason), text };
-            let text = "The specification is not accepted.".to_owned();
-            let applied = Stated { of: "Applied", is: "False", reason: "NotAccepted", text };
-            (None, vec![accepted, applied])
+            (None, vec![accepted, not_applied(APPLIED)])
         }
     };
-    let condition = |stated: Stated| {
-        let former = before.conditions.iter().find(|condition| condition.type_ == stated.of);
-        let since = former.filter(|former| former.status == stated.is);
-        Condition {
-            type_: stated.of.to_owned(),
-            status: stated.is.to_owned(),
-            reason: stated.reason.to_owned(),
-            message: stated.text,
-            observed_generation: Some(status.generation),
-            last_transition_time: since
-                .map_or(Time(now), |former| former.last_transition_time.clone()),
-        }
-    };
-    State {
-        observed_generation: Some(status.generation),
-        revision,
-        conditions: conditions.into_iter().map(condition).collect(),
+    let stated = conditions.into_iter();
+    let stated = stated.map(|of| condition(&before.conditions, of, status.generation, now));
+    State { observed_generation: Some(status.generation), revision, conditions: stated.collect() }
+}
+
+/// A condition in place of the one of its type: while that stays as it is, it has the time of its last change.
+pub(crate) fn condition(
+    before: &[Condition],
+    stated: Stated,
+    generation: i64,
+    now: Timestamp,
+) -> Condition {
+    let former = before.iter().find(|condition| condition.type_ == stated.of);
+    let since = former.filter(|former| former.status == stated.is);
+    Condition {
+        type_: stated.of.to_owned(),
+        status: stated.is.to_owned(),
+        reason: stated.reason.to_owned(),
+        message: stated.text,
+        observed_generation: Some(generation),
+        last_transition_time: since.map_or(Time(now), |former| former.last_transition_time.clone()),
     }
 }
 
 /// A condition without its times.
-struct Stated {
-    of: &'static str,
-    is: &'static str,
-    reason: &'static str,
-    text: String,
+pub(crate) struct Stated {
+    pub(crate) of: &'static str,
+    pub(crate) is: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) text: String,
 }
 
-fn applied(sidecars: u32, lagging: Option<&[String]>) -> Stated {
-    let of = "Applied";
+/// That sidecars do not apply what is not accepted.
+pub(crate) fn not_applied(of: &'static str) -> Stated {
+    let text = "The specification is not accepted.".to_owned();
+    Stated { of, is: "False", reason: "NotAccepted", text }
+}
+
+/// Whether sidecars have applied it, as a condition of this type.
+pub(crate) fn applied(of: &'static str, sidecars: u32, lagging: Option<&[String]>) -> Stated {
     match lagging {
         None => {
             let text = "Sidecars have not acknowledged it yet.".to_owned();
@@ -108,13 +117,13 @@ fn word(reason: RefusalReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use tollway_control::ResourceName;
+    use tollway_control::{ResourceKind, ResourceName};
     use tollway_model::ObjectKind;
 
     use super::*;
 
     fn status(generation: i64, verdict: Verdict) -> ResourceStatus {
-        let kind = ObjectKind::Route;
+        let kind = ResourceKind::Own(ObjectKind::Route);
         let name = ResourceName { kind, namespace: "shop".into(), name: "stock".into() };
         ResourceStatus { name, generation, verdict }
     }

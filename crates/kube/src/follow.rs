@@ -75,6 +75,11 @@ pub(crate) enum Seen<K> {
 }
 
 impl<K> Seen<K> {
+    /// Whether the API server has answered.
+    pub(crate) fn is_known(&self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+
     pub(crate) fn there(&self) -> Option<&K> {
         match self {
             Self::There(object) => Some(object),

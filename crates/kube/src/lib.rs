@@ -1,7 +1,8 @@
 //! The client of a Kubernetes cluster: asks its API server what the control plane has to know.
 //!
 //! [`Cluster`] asks; `proof` reads the answers, without I/O, `lifetimes` watches which pods end, and
-//! `resources` and `services` follow the custom resources and the Services. What follows from an answer is decided in `control`.
+//! `resources`, `gateway_api` and `services` follow the custom resources, the routes of the Gateway API and the
+//! Services. What follows from an answer is decided in `control`.
 //! [`serve_injector`] adds sidecars to pods as they are made; [`Cluster::install`], [`join_clusters`] and
 //! their neighbours are for the commands of an operator.
 
@@ -9,6 +10,7 @@ mod check;
 mod conditions;
 mod events;
 mod follow;
+mod gateway_api;
 mod injector;
 mod install;
 mod join;
@@ -26,7 +28,7 @@ pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manif
 pub use join::{ExecError, JoinClustersError, JoinOptions, Obstacle, Outcome, Side, join_clusters};
 pub use join_bundles::BundleSecret;
 pub use pods::InjectedApp;
-pub use resources::CustomResources;
+pub use resources::{CustomResources, ResourceSources};
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};

@@ -1,4 +1,5 @@
-//! The custom resources of a cluster: watched for the control plane, which reports their status.
+//! The custom resources of a cluster: watched for the control plane, which reports their status. Those of the
+//! Gateway API are in `gateway_api`.
 //!
 //! `conditions` makes the status of a report. A status that is there already is not written again.
 
@@ -14,25 +15,38 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tollway_config::manifest::{GROUP, KindNames, VERSION, kind_names, read_resource};
 use tollway_control::{
-    Following, Reporting, Resource, ResourceEvent, ResourceName, ResourceStatus, Resources, Verdict,
+    Following, Reporting, Resource, ResourceEvent, ResourceKind, ResourceName, ResourceStatus,
+    Resources, Verdict,
 };
 use tollway_model::{ObjectKind, chain};
 
 use crate::conditions::{State, state};
 use crate::events::{About, Events, Notes, Source};
 use crate::follow::{Followed, Watch};
+use crate::gateway_api::GatewayApi;
 use crate::{Cluster, WRITER};
 
 /// Longest specification that is read, as JSON, in bytes. An object of a quarter of it is too large.
-const SPECIFICATION_BYTES: usize = 256 << 10;
+pub(crate) const SPECIFICATION_BYTES: usize = 256 << 10;
 /// Resources in one answer to a list: each may have 1.5 MB.
 const RESOURCES_PER_PAGE: u32 = 20;
 /// What its events are.
-const EVENTS: Source = Source { component: "tollway-control", reason: "NotAccepted" };
+pub(crate) const EVENTS: Source = Source { component: "tollway-control", reason: "NotAccepted" };
+
+/// Which resources of a cluster are followed.
+#[derive(Clone, Copy, Debug)]
+pub struct ResourceSources {
+    /// Those of Tollway's own kinds.
+    pub own: bool,
+    /// HTTPRoutes and GRPCRoutes of the Gateway API with Services as parents.
+    pub gateway_api: bool,
+}
 
 /// The custom resources of a cluster.
 pub struct CustomResources {
     client: Client,
+    sources: ResourceSources,
+    gateway_api: GatewayApi,
     /// What the API server has last reported of each.
     seen: Mutex<HashMap<ResourceName, Seen>>,
     events: OnceLock<Events>,
@@ -52,8 +66,10 @@ impl std::fmt::Debug for CustomResources {
 impl CustomResources {
     /// Those of `cluster`.
     #[must_use]
-    pub fn of(cluster: &Cluster) -> Self {
-        Self { client: cluster.client.clone(), seen: Mutex::default(), events: OnceLock::new() }
+    pub fn of(cluster: &Cluster, sources: ResourceSources) -> Self {
+        let client = cluster.client.clone();
+        let gateway_api = GatewayApi::new(client.clone());
+        Self { client, sources, gateway_api, seen: Mutex::default(), events: OnceLock::new() }
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<ResourceName, Seen>> {
@@ -63,15 +79,28 @@ impl CustomResources {
 
     async fn follow_all(&self, events: mpsc::Sender<ResourceEvent>) {
         let (notes, writing) = Events::new(self.client.clone(), EVENTS);
+        let routes = async {
+            if self.sources.gateway_api {
+                self.gateway_api.follow(events.clone(), notes.clone()).await;
+            }
+        };
         // It is followed once.
-        let _ = self.events.set(notes);
-        let [policies, routes, traffic_policies, failovers, egresses] =
-            ObjectKind::ALL.map(|kind| Box::pin(self.follow_kind(kind, events.clone())));
-        drop(events);
+        let _ = self.events.set(notes.clone());
+        let own = async {
+            if self.sources.own {
+                self.follow_own(events.clone()).await;
+            }
+        };
         tokio::select! {
-            _ = async { tokio::join!(policies, routes, traffic_policies, failovers, egresses) } => {}
+            _ = async { tokio::join!(own, routes) } => {}
             () = writing => {}
         }
+    }
+
+    async fn follow_own(&self, events: mpsc::Sender<ResourceEvent>) {
+        let [policies, routes, traffic_policies, failovers, egresses] =
+            ObjectKind::ALL.map(|kind| Box::pin(self.follow_kind(kind, events.clone())));
+        tokio::join!(policies, routes, traffic_policies, failovers, egresses);
     }
 
     /// Reports until the receiver is dropped.
@@ -94,8 +123,8 @@ impl CustomResources {
 
     fn reported(&self, kind: ObjectKind, event: Event<DynamicObject>) -> ResourceEvent {
         match event {
-            Event::Init => ResourceEvent::ListBegins(kind),
-            Event::InitDone => ResourceEvent::ListEnds(kind),
+            Event::Init => ResourceEvent::ListBegins(ResourceKind::Own(kind)),
+            Event::InitDone => ResourceEvent::ListEnds(ResourceKind::Own(kind)),
             Event::InitApply(object) => ResourceEvent::Listed(self.see(kind, &object)),
             Event::Apply(object) => ResourceEvent::Changed(self.see(kind, &object)),
             Event::Delete(object) => {
@@ -118,7 +147,7 @@ impl CustomResources {
         resource
     }
 
-    async fn write(&self, status: &ResourceStatus) -> Result<(), kube::Error> {
+    async fn write(&self, kind: ObjectKind, status: &ResourceStatus) -> Result<(), kube::Error> {
         let Some((uid, before)) =
             self.seen().get(&status.name).map(|seen| (seen.uid.clone(), seen.state.clone()))
         else {
@@ -130,8 +159,8 @@ impl CustomResources {
         if state == before {
             return Ok(());
         }
-        let ResourceName { kind, namespace, name } = &status.name;
-        let resource = api_resource(*kind);
+        let ResourceName { namespace, name, .. } = &status.name;
+        let resource = api_resource(kind);
         if let Verdict::Refused { why, .. } = &status.verdict {
             let about = About {
                 api_version: resource.api_version.clone(),
@@ -173,7 +202,17 @@ impl Resources for CustomResources {
     }
 
     fn report<'a>(&'a self, status: &'a ResourceStatus) -> Reporting<'a> {
-        Box::pin(async move { self.write(status).await.map_err(|error| chain(&error)) })
+        Box::pin(async move {
+            match status.name.kind {
+                ResourceKind::Own(kind) => {
+                    self.write(kind, status).await.map_err(|error| chain(&error))
+                }
+                ResourceKind::HttpRoute | ResourceKind::GrpcRoute => {
+                    self.gateway_api.note_verdict(status);
+                    Ok(())
+                }
+            }
+        })
     }
 }
 
@@ -185,7 +224,7 @@ pub(crate) fn api_resource(kind: ObjectKind) -> ApiResource {
 pub(crate) fn resource_name(kind: ObjectKind, object: &DynamicObject) -> ResourceName {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, name) = (text(&object.metadata.namespace), text(&object.metadata.name));
-    ResourceName { kind, namespace, name }
+    ResourceName { kind: ResourceKind::Own(kind), namespace, name }
 }
 
 fn resource(kind: ObjectKind, object: &DynamicObject) -> Resource {

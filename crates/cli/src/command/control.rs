@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_control::{Options, PodOptions};
-use tollway_kube::{BundleSecret, Cluster, CustomResources};
+use tollway_kube::{BundleSecret, Cluster, CustomResources, ResourceSources};
 use tollway_model::EgressDefault;
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
@@ -23,7 +23,10 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let (reloads, config) = watch(given, flags);
     // Its connections are many, and a shell or a unit gives few descriptors.
     let is_in_kubernetes = settings.kubernetes;
-    let follows_resources = settings.kubernetes_resources;
+    let sources = ResourceSources {
+        own: settings.kubernetes_resources,
+        gateway_api: settings.kubernetes_gateway_api,
+    };
     let follows_services = settings.kubernetes_services;
     let joins = settings.kubernetes_joins.clone();
     let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
@@ -31,8 +34,8 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     block_on(async {
         if is_in_kubernetes {
             let cluster = Cluster::find().await?;
-            if follows_resources {
-                options.resources = Some(Arc::new(CustomResources::of(&cluster)));
+            if sources.own || sources.gateway_api {
+                options.resources = Some(Arc::new(CustomResources::of(&cluster, sources)));
             }
             if follows_services {
                 options.services = Some(Arc::new(cluster.clone()));

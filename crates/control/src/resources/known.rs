@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollway_model::{Object, ObjectId, ObjectKind};
+use tollway_model::{Object, ObjectId};
 use tollway_wire::{RESOURCE_BYTES_PER_NAMESPACE_LIMIT, RESOURCES_PER_NAMESPACE_LIMIT};
 
-use super::{RefusalReason, Resource, ResourceEvent, ResourceName};
+use super::{RefusalReason, Resource, ResourceEvent, ResourceKind, ResourceName};
 
 /// Bytes of the specifications of one kind in one namespace, as JSON: those of objects are fewer.
 const SPECIFICATIONS_BYTES: usize = 2 * RESOURCE_BYTES_PER_NAMESPACE_LIMIT;
@@ -15,13 +15,13 @@ const SPECIFICATIONS_BYTES: usize = 2 * RESOURCE_BYTES_PER_NAMESPACE_LIMIT;
 pub(crate) struct KnownResources {
     by_name: BTreeMap<ResourceName, Known>,
     /// What has been reported of the kinds whose resources are being listed.
-    listing: BTreeMap<ObjectKind, BTreeSet<ResourceName>>,
+    listing: BTreeMap<ResourceKind, BTreeSet<ResourceName>>,
     /// Kinds whose resources have all been reported once.
-    complete: BTreeSet<ObjectKind>,
+    complete: BTreeSet<ResourceKind>,
     /// By kind and namespace: how many are held with their object, and the bytes of their specifications.
-    held: BTreeMap<(ObjectKind, String), (usize, usize)>,
+    held: BTreeMap<(ResourceKind, String), (usize, usize)>,
     /// By kind: how many have their object stored, and how many have not.
-    counts: BTreeMap<ObjectKind, (usize, usize)>,
+    counts: BTreeMap<ResourceKind, (usize, usize)>,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) enum Step {
     /// Remove the object of a resource that has been deleted.
     Remove(ObjectId),
     /// Remove the objects of this kind that come from the cluster and have no resource any more.
-    RemoveOthers(ObjectKind),
+    RemoveOthers(ResourceKind),
 }
 
 impl KnownResources {
@@ -172,7 +172,7 @@ impl KnownResources {
     }
 
     /// How many of a kind have this fate, with those that are counted beside them.
-    fn count(&mut self, kind: ObjectKind, fate: Fate) -> &mut usize {
+    fn count(&mut self, kind: ResourceKind, fate: Fate) -> &mut usize {
         let (stored, others) = self.counts.entry(kind).or_default();
         match fate {
             Fate::Stored => stored,
@@ -186,7 +186,7 @@ impl KnownResources {
     }
 
     /// Kinds whose resources are all known.
-    pub(crate) fn complete(&self) -> Vec<ObjectKind> {
+    pub(crate) fn complete(&self) -> Vec<ResourceKind> {
         self.complete.iter().copied().collect()
     }
 
@@ -196,7 +196,7 @@ impl KnownResources {
     }
 
     /// By kind: how many are in effect, and how many are not.
-    pub(crate) fn counts(&self) -> &BTreeMap<ObjectKind, (usize, usize)> {
+    pub(crate) fn counts(&self) -> &BTreeMap<ResourceKind, (usize, usize)> {
         &self.counts
     }
 }
@@ -205,12 +205,14 @@ impl KnownResources {
 mod tests {
     use std::sync::Arc;
 
-    use tollway_model::{Mode, ObjectName, Policy, PolicyTarget};
+    use tollway_model::{Mode, ObjectKind, ObjectName, Policy, PolicyTarget};
 
     use super::*;
 
+    const POLICY: ResourceKind = ResourceKind::Own(ObjectKind::Policy);
+
     fn name(name: &str) -> ResourceName {
-        let kind = ObjectKind::Policy;
+        let kind = POLICY;
         ResourceName { kind, namespace: "shop".into(), name: name.into() }
     }
 
@@ -235,7 +237,7 @@ mod tests {
     }
 
     fn listed(known: &mut KnownResources, resources: Vec<Resource>) -> Vec<Step> {
-        let kind = ObjectKind::Policy;
+        let kind = POLICY;
         let mut steps = known.note(ResourceEvent::ListBegins(kind));
         for resource in resources {
             steps.extend(known.note(ResourceEvent::Listed(resource)));
@@ -248,7 +250,7 @@ mod tests {
     fn a_list_writes_what_there_is_and_removes_the_rest() {
         let mut known = KnownResources::default();
         let steps = listed(&mut known, vec![resource("a", 1, Mode::Enforce)]);
-        let others = Step::RemoveOthers(ObjectKind::Policy);
+        let others = Step::RemoveOthers(POLICY);
         assert_eq!(steps, [Step::Write(name("a")), others.clone()]);
         let (object, created, generation) = known.object(&name("a")).unwrap();
         assert_eq!((object, created, generation), (&policy("a", Mode::Enforce), 5, 1));
@@ -285,7 +287,7 @@ mod tests {
         let broken = Resource { object: Err("odd".into()), ..resource("b", 2, Mode::Enforce) };
         let steps = listed(&mut known, vec![broken, resource("a", 1, Mode::Enforce)]);
         let report = Step::Report(name("b"), RefusalReason::Invalid, "odd".into());
-        let others = Step::RemoveOthers(ObjectKind::Policy);
+        let others = Step::RemoveOthers(POLICY);
         assert_eq!(steps, [report, Step::Write(name("a")), others]);
         assert!(known.has(&name("b").id().unwrap()) && known.object(&name("b")).is_none());
         // No object can have such a name.
@@ -307,13 +309,13 @@ mod tests {
         known.set_fate(&name("b"), Fate::Refused);
         known.set_fate(&name("gone"), Fate::Refused);
         assert!(known.is_refused(&name("b")) && !known.is_refused(&name("a")));
-        assert_eq!(*known.counts(), BTreeMap::from([(ObjectKind::Policy, (1, 1))]));
+        assert_eq!(*known.counts(), BTreeMap::from([(POLICY, (1, 1))]));
         assert_eq!(
             known.note(ResourceEvent::Changed(resource("b", 2, Mode::Shadow))),
             [Step::Write(name("b"))]
         );
         assert!(!known.is_refused(&name("b")) && !known.is_refused(&name("gone")));
-        assert_eq!(known.complete(), [ObjectKind::Policy]);
+        assert_eq!(known.complete(), [POLICY]);
     }
 
     /// The harm: who may write resources in one namespace fills the memory of the control plane.
@@ -339,6 +341,6 @@ mod tests {
         assert_eq!(shares, [(limit - 1, 100 * (limit - 1))]);
         listed(&mut known, vec![]);
         assert!(known.held.is_empty());
-        assert_eq!(*known.counts(), BTreeMap::from([(ObjectKind::Policy, (0, 0))]));
+        assert_eq!(*known.counts(), BTreeMap::from([(POLICY, (0, 0))]));
     }
 }

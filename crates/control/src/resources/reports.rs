@@ -88,11 +88,11 @@ impl Reports {
 mod tests {
     use tollway_model::ObjectKind;
 
-    use super::super::Verdict;
+    use super::super::{ResourceKind, Verdict};
     use super::*;
 
     fn status(name: &str, generation: i64) -> ResourceStatus {
-        let kind = ObjectKind::Route;
+        let kind = ResourceKind::Own(ObjectKind::Route);
         let name = ResourceName { kind, namespace: "shop".into(), name: name.into() };
         let verdict = Verdict::Accepted { revision: 1, sidecars: 1, lagging: None };
         ResourceStatus { name, generation, verdict }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollway_inject::{DaprObjects, InjectError, Namespace, Settings, inject};
+use tollway_inject::{CAPTURE, DaprObjects, INJECT, InjectError, Namespace, Settings, inject};
 
 use super::Which;
 use crate::events::{About, Notes};
@@ -90,10 +90,13 @@ impl Asked {
         dapr: Option<DaprObjects>,
     ) -> Result<Answer, String> {
         let request = self.0;
-        let labels = match which {
-            Which::MarkedNamespace => [("tollway.dev/inject".to_owned(), "true".to_owned())].into(),
-            Which::MarkedPod => Default::default(),
+        // No right to read namespaces is needed: which webhook asks says what they are marked with.
+        let marks: &[&str] = match which {
+            Which::MarkedNamespace => &[INJECT],
+            Which::CapturedNamespace => &[INJECT, CAPTURE],
+            Which::MarkedPod => &[],
         };
+        let labels = marks.iter().map(|name| ((*name).to_owned(), "true".to_owned())).collect();
         let namespace = Namespace { name: request.namespace.clone(), labels, dapr };
         let injection = match inject(&request.object, &namespace, settings) {
             Ok(injection) => injection,

@@ -68,6 +68,8 @@ pub enum InjectorError {
 enum Which {
     /// Of a namespace whose label asks for sidecars.
     MarkedNamespace,
+    /// Of one whose label asks for capture, too.
+    CapturedNamespace,
     /// That ask for one themselves.
     MarkedPod,
 }

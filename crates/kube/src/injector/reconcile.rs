@@ -55,9 +55,10 @@ fn names(service: &KubeName) -> Vec<String> {
 
 /// The path of one of the webhooks of the chart.
 fn path_of(webhook: &str, secret: &str) -> String {
-    let which = match webhook.starts_with("namespaces.") {
-        true => Which::MarkedNamespace,
-        false => Which::MarkedPod,
+    let which = match webhook.split_once('.').map(|(which, _)| which) {
+        Some("namespaces") => Which::MarkedNamespace,
+        Some("captured") => Which::CapturedNamespace,
+        Some(_) | None => Which::MarkedPod,
     };
     format!("/{secret}{}", route_of(which))
 }

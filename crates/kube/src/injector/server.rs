@@ -31,16 +31,15 @@ const CONNECTION_LIFE: Duration = Duration::from_secs(600);
 /// Pause after the kernel refused a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The routes, behind the part of the path that the API server alone knows.
-const ROUTES: [(&str, Which); 2] =
-    [("/pods", Which::MarkedPod), ("/pods-of-marked-namespaces", Which::MarkedNamespace)];
+/// All that is asked.
+const QUESTIONS: [Which; 3] = [Which::MarkedPod, Which::MarkedNamespace, Which::CapturedNamespace];
 
-/// The route of a question.
+/// The route of a question, behind the part of the path that the API server alone knows.
 pub(super) fn route_of(which: Which) -> &'static str {
-    let [(of_pods, _), (of_namespaces, _)] = ROUTES;
     match which {
-        Which::MarkedPod => of_pods,
-        Which::MarkedNamespace => of_namespaces,
+        Which::MarkedPod => "/pods",
+        Which::MarkedNamespace => "/pods-of-marked-namespaces",
+        Which::CapturedNamespace => "/pods-of-captured-namespaces",
     }
 }
 
@@ -48,8 +47,7 @@ pub(super) fn route_of(which: Which) -> &'static str {
 fn asked_by(path: &str, secret: &str) -> Option<Which> {
     let (stated, route) = path.strip_prefix('/')?.split_at_checked(secret.len())?;
     let is_known = verify_slices_are_equal(stated.as_bytes(), secret.as_bytes()).is_ok();
-    let found = ROUTES.iter().find(|(known, _)| is_known && *known == route);
-    found.map(|(_, which)| *which)
+    QUESTIONS.into_iter().find(|which| is_known && route_of(*which) == route)
 }
 
 /// Serves until it is dropped. Connections that come before there is a certificate are closed.
@@ -311,7 +309,7 @@ mod tests {
         let world = World::start().await;
         let page = include_str!("../../../../docs/security.md");
         let row = page.lines().find(|line| line.starts_with("| webhook (")).expect("it has a row");
-        for (route, _) in ROUTES {
+        for route in QUESTIONS.map(route_of) {
             assert!(
                 row.contains(&format!("`/…{route}`")),
                 "docs/security.md does not name {route}"

@@ -84,6 +84,10 @@ pub struct Control {
     /// TrafficPolicy, Failover and Egress of every namespace.
     #[setting(needs(&["kubernetes"]))]
     pub kubernetes_resources: bool,
+    /// Make routes of this network of the HTTPRoutes and GRPCRoutes of the cluster's Gateway API whose
+    /// parents are Services.
+    #[setting(needs(&["kubernetes_services"]))]
+    pub kubernetes_gateway_api: bool,
     /// Have Services of the cluster called in the mesh where their pods have sidecars: apps whose
     /// connections are captured call them by the Service's name and address.
     #[setting(needs(&["kubernetes"]))]
