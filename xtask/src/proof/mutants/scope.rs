@@ -43,6 +43,7 @@ pub(super) const GROUPS: &[Group] = &[
             "identity/src/token.rs",
             "identity/src/shared_token.rs",
             "control/src/issue/decide.rs",
+            "control/src/issue/paces.rs",
             "control/src/instance_keys/decide.rs",
             "control/src/tokens/decide.rs",
             "control/src/addresses.rs",
@@ -101,6 +102,10 @@ pub(super) const GROUPS: &[Group] = &[
             "runtime/src/actors/owners.rs",
             "runtime/src/actors/names.rs",
         ],
+    },
+    Group {
+        decides: "what is done with a store that was restored from a copy",
+        files: &["control/src/restored.rs"],
     },
     Group {
         decides: "what a joined network may change, and how often",
