@@ -7,6 +7,7 @@
 
 mod dapr;
 mod figures;
+mod gateway_api;
 mod identity;
 mod injection;
 mod install;

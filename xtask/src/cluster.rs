@@ -8,6 +8,7 @@
 mod cgroups;
 mod debian;
 mod down;
+mod gateway_api;
 mod images;
 mod keys;
 mod kubectl;
@@ -31,6 +32,7 @@ use clap::Subcommand;
 
 use crate::workspace::Workspace;
 use crate::{cache, image, process, proof, tools};
+use gateway_api::GatewayApi;
 use kubectl::Kubectl;
 use plan::CLUSTERS;
 use state::State;
@@ -127,6 +129,7 @@ pub(crate) fn build() -> Result<()> {
     let workspace = Workspace::load()?;
     requirements::check(&cache::root())?;
     tools::install_for_cluster_tests(&workspace);
+    GatewayApi::build(&workspace)?;
     programs::build(&workspace).map(drop)
 }
 
@@ -144,8 +147,10 @@ fn run_tests(options: &up::Options, words: &[&str], variables: &[(&str, OsString
     let workspace = Workspace::load()?;
     tools::install_for_cluster_tests(&workspace);
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    let gateway_api = GatewayApi::build(&workspace)?;
     let mut options = options.clone();
     options.image.push(image::of_development_build(&workspace)?);
+    options.image.push(gateway_api.image);
     let was_up = State::of_user()?.supervisor().is_some();
     let outcome: Result<()> = up::run(&options).and_then(|state| {
         // The rig's own, and the product's: of the whole workspace, as they were built above.
@@ -156,6 +161,8 @@ fn run_tests(options: &up::Options, words: &[&str], variables: &[(&str, OsString
         tests.envs(variables.iter().map(|(name, value)| (name, value)));
         tests.env(VARIABLE, state.root()).env("TOLLWAY_TOOLS", workspace.tools());
         tests.env("TOLLWAY_DAPR_DEFINITIONS", proof::dapr::definitions()?);
+        tests.env("TOLLWAY_GATEWAY_CONFORMANCE", gateway_api.program);
+        tests.env("TOLLWAY_GATEWAY_DEFINITIONS", gateway_api.definitions);
         process::run(&mut tests)
     });
     let ended = if was_up { Ok(()) } else { down::run() };

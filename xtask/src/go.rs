@@ -16,8 +16,8 @@ use crate::cache;
 use crate::process::{self, find_program, is_executable};
 use crate::workspace::Workspace;
 
-/// The oldest Go that builds every tool, and the one that is fetched.
-const VERSION: [u32; 3] = [1, 26, 8];
+/// The oldest Go that builds nearly every tool, and the one that is fetched.
+pub(crate) const VERSION: [u32; 3] = [1, 26, 8];
 
 /// A Go of the pinned version or a newer one.
 ///
@@ -25,12 +25,17 @@ const VERSION: [u32; 3] = [1, 26, 8];
 ///
 /// Says that there is no Go at all, or that the toolchain cannot be fetched.
 pub(crate) fn toolchain() -> Result<PathBuf> {
+    toolchain_of(VERSION)
+}
+
+/// A Go of this version or a newer one.
+fn toolchain_of(wanted: [u32; 3]) -> Result<PathBuf> {
     let found = find_program("go").context("there is no Go on the search path to begin with")?;
-    if version_of(&found).is_some_and(|version| version >= VERSION) {
+    if version_of(&found).is_some_and(|version| version >= wanted) {
         return Ok(found);
     }
     let modules = cache::root().join("go-modules");
-    let [major, minor, patch] = VERSION;
+    let [major, minor, patch] = wanted;
     let version = format!("v0.0.1-go{major}.{minor}.{patch}.linux-{}", architecture()?);
     let folder = modules.join(format!("golang.org/toolchain@{version}"));
     let go = folder.join("bin/go");
@@ -118,10 +123,31 @@ pub(crate) fn build(workspace: &Workspace, name: &str, package: &str) -> Result<
 ///
 /// Says that Go cannot be had.
 pub(crate) fn build_command(module: &Path) -> Result<Command> {
-    let mut go = Command::new(toolchain()?);
-    go.current_dir(module).arg("build").env("GOTOOLCHAIN", "local");
+    command(VERSION, module, &["build"])
+}
+
+/// A command of a Go of this version or a newer one, as [`build_command`] runs it.
+///
+/// # Errors
+///
+/// Says that Go cannot be had.
+pub(crate) fn command(version: [u32; 3], module: &Path, arguments: &[&str]) -> Result<Command> {
+    let mut go = Command::new(toolchain_of(version)?);
+    go.current_dir(module).args(arguments).env("GOTOOLCHAIN", "local");
     go.env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
     Ok(go)
+}
+
+/// The folder with the sources of a module that `module` needs.
+///
+/// # Errors
+///
+/// Says that it cannot be had.
+pub(crate) fn module_folder(version: [u32; 3], module: &Path, needed: &str) -> Result<PathBuf> {
+    // What was built earlier may be in the cache of tools, and its sources gone.
+    process::run(&mut command(version, module, &["mod", "download", needed])?)?;
+    let mut go = command(version, module, &["list", "-m", "-f", "{{.Dir}}", needed])?;
+    Ok(PathBuf::from(process::output(&mut go)?.trim()))
 }
 
 /// Where the tool's program is in the cache.

@@ -61,6 +61,12 @@ impl Contents {
         Ok(contents)
     }
 
+    /// Adds a file that everybody may read.
+    pub(crate) fn copy(&mut self, path: &str, from: &Path) -> Result<()> {
+        self.file(path, 0o644, read(from)?);
+        Ok(())
+    }
+
     fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
         self.files.insert(path.to_owned(), File { mode, bytes });
     }
