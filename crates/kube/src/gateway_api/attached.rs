@@ -1,4 +1,4 @@
-//! What the routes of the Gateway API come to: routes of the mesh for the ports of the Services that they are
+//! What the routes of the Gateway API become: routes of the mesh for the ports of the Services that they are
 //! attached to, and what is reported of each. No I/O.
 //!
 //! A route of the mesh is a resource of the control plane, which judges it: its verdict becomes a condition of
@@ -95,7 +95,7 @@ struct Derived {
     verdict: Option<Verdict>,
 }
 
-/// What a parent of a route comes to.
+/// What follows for a parent of a route.
 #[derive(Debug)]
 enum Attachment {
     /// It has these resources.
@@ -249,7 +249,7 @@ impl Attached {
         events
     }
 
-    /// Derives again what a route comes to, and returns what differs of its resources.
+    /// Derives the resources of a route again, and returns those that differ.
     fn judge(&mut self, id: &RouteId) -> Vec<ResourceEvent> {
         let before = self.outcomes.remove(id).unwrap_or_default();
         let mut now = match self.stated(id) {
@@ -484,7 +484,7 @@ fn routes_of<'a>(
     }
 }
 
-/// What several resources come to: one that is refused decides. `None` without any.
+/// The verdict about several resources: one that is refused decides. `None` without any.
 fn together(verdicts: Vec<&Verdict>) -> Option<Verdict> {
     verdicts.into_iter().cloned().reduce(|one, other| match (one, other) {
         (refused @ Verdict::Refused { .. }, _) | (_, refused @ Verdict::Refused { .. }) => refused,

@@ -1,7 +1,7 @@
 //! Routes of the Gateway API whose parents are Services: watched for the control plane, for which they are
 //! resources that become routes of the mesh, and their status written.
 //!
-//! `spec` reads them, `attached` decides what they come to, and `status` what is reported. Where the API is not
+//! `spec` reads them, `attached` decides what they become, and `status` what is reported. Where the API is not
 //! installed, nothing but its definitions is watched.
 
 mod attached;

@@ -25,7 +25,7 @@ pub(super) struct Refusal {
     pub(super) why: String,
 }
 
-/// What a parent of a route comes to.
+/// What is reported about a parent of a route.
 pub(super) struct ParentState<'a> {
     /// As the route writes it.
     pub(super) written: &'a Value,

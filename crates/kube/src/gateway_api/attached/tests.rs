@@ -310,9 +310,9 @@ fn a_route_that_is_not_understood_is_refused_whole() {
     ] {
         let parent = json!({"group": "", "kind": "Service", "name": "stock", "port": 80});
         let spec = json!({"parentRefs": [parent], "rules": [to("stock-v1"), rule]});
-        let told = cluster.put(route("r", 1, spec));
-        assert!(told[0].starts_with("http_r_stock_80: rules[1]: "), "{told:?}");
-        assert!(told[0].contains(why), "{told:?}");
+        let reported = cluster.put(route("r", 1, spec));
+        assert!(reported[0].starts_with("http_r_stock_80: rules[1]: "), "{reported:?}");
+        assert!(reported[0].contains(why), "{reported:?}");
     }
 }
 
@@ -337,8 +337,8 @@ fn so_much_of_the_routes_of_a_namespace_is_held() {
     assert!(cluster.attached.held[SHOP] <= NAMESPACE_BYTES);
     let over = "v".repeat(SPECIFICATION_BYTES);
     let spec = json!({"parentRefs": [parent("stock")], "rules": [{"name": over}]});
-    let told = cluster.put(route("over", 1, spec));
-    assert!(told[0].contains("at most 262144 are read"), "{}", told[0]);
+    let reported = cluster.put(route("over", 1, spec));
+    assert!(reported[0].contains("at most 262144 are read"), "{}", reported[0]);
     for number in 0..30 {
         let object = large(&format!("r{number}"));
         cluster.attached.note_route(RouteKind::Http, Event::Delete(object));
