@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tollway_config::manifest::{GROUP, KindNames, VERSION, kind_names, read_resource};
 use tollway_control::{
@@ -227,21 +228,32 @@ pub(crate) fn resource_name(kind: ObjectKind, object: &DynamicObject) -> Resourc
     ResourceName { kind: ResourceKind::Own(kind), namespace, name }
 }
 
+/// When an object was created, in milliseconds since 1970; 0 where that is not stated.
+pub(crate) fn created_unix_ms(of: &ObjectMeta) -> u64 {
+    let created = of.creation_timestamp.as_ref();
+    created.and_then(|time| u64::try_from(time.0.as_millisecond()).ok()).unwrap_or_default()
+}
+
+/// The bytes of a specification as JSON; an error if they are more than are read.
+pub(crate) fn check_size(spec: &Value) -> (usize, Result<(), String>) {
+    let bytes = spec.to_string().len();
+    let is_read = bytes <= SPECIFICATION_BYTES;
+    let why =
+        || format!("the specification has {bytes} bytes; at most {SPECIFICATION_BYTES} are read");
+    (bytes, is_read.then_some(()).ok_or_else(why))
+}
+
 fn resource(kind: ObjectKind, object: &DynamicObject) -> Resource {
     let name = resource_name(kind, object);
-    let created = object.metadata.creation_timestamp.as_ref();
-    let created = created.and_then(|time| u64::try_from(time.0.as_millisecond()).ok());
     let spec = object.data.get("spec").cloned().unwrap_or_default();
-    let bytes = spec.to_string().len();
-    let read = if bytes > SPECIFICATION_BYTES {
-        Err(format!("the specification has {bytes} bytes; at most {SPECIFICATION_BYTES} are read"))
-    } else {
+    let (bytes, size) = check_size(&spec);
+    let read = size.and_then(|()| {
         let read = read_resource(kind, &name.namespace, &name.name, &spec);
         read.map_err(|error| error.to_string())
-    };
+    });
     Resource {
         generation: object.metadata.generation.unwrap_or_default(),
-        created_unix_ms: created.unwrap_or_default(),
+        created_unix_ms: created_unix_ms(&object.metadata),
         bytes,
         object: read,
         name,

@@ -15,6 +15,7 @@ use tollway_control::{Following, ServiceEvent, Services};
 use tollway_model::NetworkName;
 
 use self::merged::Merged;
+pub(crate) use self::merged::tcp_ports;
 use crate::Cluster;
 use crate::follow::{Followed, Watch};
 

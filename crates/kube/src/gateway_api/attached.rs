@@ -23,16 +23,15 @@ use tollway_model::{Label, Object, ObjectName, ServiceName, ServiceRef};
 use super::spec::{self, ParentRef, RouteKind, Rule, Target, WeighedTarget};
 use super::status::{self, ParentState, Refusal};
 use crate::listing::{Listing, Name, name};
-use crate::resources::SPECIFICATION_BYTES;
+use crate::resources::{check_size, created_unix_ms};
+use crate::services::tcp_ports;
 
 /// Bytes of the specifications of the routes of one namespace, as JSON, that are held.
 const NAMESPACE_BYTES: usize = 4 << 20;
 /// Ports of Services to which one route is attached.
 const PORTS_PER_ROUTE: usize = 64;
-/// Longest name of an object.
-const NAME_BYTES: usize = 63;
-/// In the place of a backend that is none: no Service has such a name, so the
-/// share of the requests that it would take is answered with 500.
+/// In the place of a backend that is none: no Service has such a name, so the share of the requests that it
+/// would take is answered with 500.
 const NO_BACKEND: &str = "no_backend:1";
 
 /// Names a route of the cluster.
@@ -80,7 +79,6 @@ struct Stated {
 /// What follows from a route.
 #[derive(Debug, Default)]
 struct Outcome {
-    generation: i64,
     /// By their names.
     resources: BTreeMap<String, Derived>,
     parents: Vec<Attachment>,
@@ -119,8 +117,7 @@ pub(super) struct Due {
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     services: Listing<Vec<FrontPort>>,
-    http: Listing<Stated>,
-    grpc: Listing<Stated>,
+    routes: Routes,
     /// By Service the routes that name it.
     named_by: BTreeMap<Name, BTreeSet<RouteId>>,
     /// By namespace the bytes of specifications that are held.
@@ -131,6 +128,42 @@ pub(super) struct Attached {
     /// Routes whose status may have to be written.
     due: BTreeSet<RouteId>,
     is_reported: bool,
+}
+
+/// The routes of both kinds.
+#[derive(Debug, Default)]
+struct Routes {
+    http: Listing<Stated>,
+    grpc: Listing<Stated>,
+}
+
+impl Routes {
+    fn of(&self, kind: RouteKind) -> &Listing<Stated> {
+        match kind {
+            RouteKind::Http => &self.http,
+            RouteKind::Grpc => &self.grpc,
+        }
+    }
+
+    fn of_mut(&mut self, kind: RouteKind) -> &mut Listing<Stated> {
+        match kind {
+            RouteKind::Http => &mut self.http,
+            RouteKind::Grpc => &mut self.grpc,
+        }
+    }
+
+    fn get(&self, id: &RouteId) -> Option<&Stated> {
+        self.of(id.kind).by_name.get(&id.name())
+    }
+
+    fn ids(&self) -> impl Iterator<Item = RouteId> {
+        let of = |kind| self.of(kind).by_name.keys().map(move |name| RouteId::of(kind, name));
+        of(RouteKind::Http).chain(of(RouteKind::Grpc))
+    }
+
+    fn are_complete(&self) -> bool {
+        self.http.is_complete && self.grpc.is_complete
+    }
 }
 
 impl Attached {
@@ -146,9 +179,8 @@ impl Attached {
         kind: RouteKind,
         event: Event<DynamicObject>,
     ) -> Vec<ResourceEvent> {
-        let routes = self.routes_mut(kind);
-        let changed =
-            routes.note(event, |of| name(&of.metadata), |of| Some(Stated::read(kind, of)));
+        let read = |of: &DynamicObject| Some(Stated::read(kind, of));
+        let changed = self.routes.of_mut(kind).note(event, |of| name(&of.metadata), read);
         let mut concerned = BTreeSet::new();
         for (name, before) in changed {
             let id = RouteId::of(kind, &name);
@@ -156,7 +188,7 @@ impl Attached {
                 self.forget_names(&id, before);
             }
             self.hold(&id, before.as_ref());
-            if let Some(stated) = routes_of(&self.http, &self.grpc, kind).by_name.get(&name) {
+            if let Some(stated) = self.routes.get(&id) {
                 for service in stated.services(&id.namespace) {
                     self.named_by.entry(service).or_default().insert(id.clone());
                 }
@@ -164,17 +196,6 @@ impl Attached {
             concerned.insert(id);
         }
         self.report(concerned)
-    }
-
-    fn routes_mut(&mut self, kind: RouteKind) -> &mut Listing<Stated> {
-        match kind {
-            RouteKind::Http => &mut self.http,
-            RouteKind::Grpc => &mut self.grpc,
-        }
-    }
-
-    fn stated(&self, id: &RouteId) -> Option<&Stated> {
-        routes_of(&self.http, &self.grpc, id.kind).by_name.get(&id.name())
     }
 
     fn forget_names(&mut self, id: &RouteId, before: &Stated) {
@@ -193,12 +214,7 @@ impl Attached {
     fn hold(&mut self, id: &RouteId, before: Option<&Stated>) {
         let share = self.held.entry(id.namespace.clone()).or_default();
         *share -= before.map_or(0, Stated::held);
-        let key = id.name();
-        let routes = match id.kind {
-            RouteKind::Http => &mut self.http,
-            RouteKind::Grpc => &mut self.grpc,
-        };
-        if let Some(stated) = routes.by_name.get_mut(&key) {
+        if let Some(stated) = self.routes.of_mut(id.kind).by_name.get_mut(&id.name()) {
             if *share + stated.held() > NAMESPACE_BYTES {
                 stated.rules = Err(format!(
                     "the routes of a namespace have {NAMESPACE_BYTES} bytes together; delete some, and then change this one in any way"
@@ -213,8 +229,7 @@ impl Attached {
 
     /// What has become of these routes; of all of them once all is known.
     fn report(&mut self, mut concerned: BTreeSet<RouteId>) -> Vec<ResourceEvent> {
-        let is_known = self.services.is_complete && self.http.is_complete && self.grpc.is_complete;
-        if !is_known {
+        if !self.services.is_complete || !self.routes.are_complete() {
             return Vec::new();
         }
         let mut events = Vec::new();
@@ -222,11 +237,7 @@ impl Attached {
         let kinds = [ResourceKind::HttpRoute, ResourceKind::GrpcRoute];
         if is_first {
             events.extend(kinds.map(ResourceEvent::ListBegins));
-            let all = |kind| {
-                let routes = &routes_of(&self.http, &self.grpc, kind).by_name;
-                routes.keys().map(move |name| RouteId::of(kind, name))
-            };
-            concerned = all(RouteKind::Http).chain(all(RouteKind::Grpc)).collect();
+            concerned = self.routes.ids().collect();
         }
         for id in concerned {
             let changed = self.judge(&id);
@@ -252,7 +263,7 @@ impl Attached {
     /// Derives the resources of a route again, and returns those that differ.
     fn judge(&mut self, id: &RouteId) -> Vec<ResourceEvent> {
         let before = self.outcomes.remove(id).unwrap_or_default();
-        let mut now = match self.stated(id) {
+        let mut now = match self.routes.get(id) {
             Some(stated) => self.outcome(id, stated),
             None => Outcome::default(),
         };
@@ -273,7 +284,7 @@ impl Attached {
                 events.push(ResourceEvent::Changed(derived.resource.clone()));
             }
         }
-        if self.stated(id).is_some() {
+        if self.routes.get(id).is_some() {
             self.outcomes.insert(id.clone(), now);
             self.due.insert(id.clone());
         } else {
@@ -283,7 +294,7 @@ impl Attached {
     }
 
     fn outcome(&self, id: &RouteId, stated: &Stated) -> Outcome {
-        let mut outcome = Outcome { generation: stated.generation, ..Outcome::default() };
+        let mut outcome = Outcome::default();
         let rules = match &stated.rules {
             Ok(rules) => {
                 let all = rules.iter().map(|rule| self.rule(id, rule, &mut outcome.unresolved));
@@ -443,7 +454,7 @@ impl Attached {
 
     /// `None` if it is as it has to be, or not known yet.
     fn due_of(&self, id: &RouteId, now: Timestamp) -> Option<Due> {
-        let (stated, outcome) = (self.stated(id)?, self.outcomes.get(id)?);
+        let (stated, outcome) = (self.routes.get(id)?, self.outcomes.get(id)?);
         let mut complaints = Vec::new();
         let mut states = Vec::new();
         for ((_, written), attachment) in stated.parents.iter().zip(&outcome.parents) {
@@ -463,24 +474,13 @@ impl Attached {
             states.push(ParentState { written, verdict, unresolved: outcome.unresolved.as_ref() });
         }
         complaints.extend(outcome.unresolved.as_ref().map(|refusal| refusal.why.clone()));
-        let parents = status::parents(&stated.reported, outcome.generation, &states, now);
+        let parents = status::parents(&stated.reported, stated.generation, &states, now);
         (parents != stated.reported).then(|| Due {
             uid: stated.uid.clone(),
             version: stated.version.clone(),
             parents,
             complaints,
         })
-    }
-}
-
-fn routes_of<'a>(
-    http: &'a Listing<Stated>,
-    grpc: &'a Listing<Stated>,
-    kind: RouteKind,
-) -> &'a Listing<Stated> {
-    match kind {
-        RouteKind::Http => http,
-        RouteKind::Grpc => grpc,
     }
 }
 
@@ -563,7 +563,7 @@ fn resource_name(kind: ResourceKind, id: &RouteId, service: &Name, port: u16) ->
         name.push('_');
         name.push_str(namespace);
     }
-    if name.len() <= NAME_BYTES && !name.contains('.') {
+    if Label::new(&name).is_ok() {
         return name;
     }
     let digest = digest::digest(&digest::SHA256, name.as_bytes());
@@ -574,44 +574,31 @@ fn resource_name(kind: ResourceKind, id: &RouteId, service: &Name, port: u16) ->
 
 /// The ports for TCP; `None` for a Service that is a name of another host.
 fn ports(service: &Service) -> Option<Vec<FrontPort>> {
-    let spec = service.spec.as_ref()?;
-    if spec.type_.as_deref() == Some("ExternalName") {
-        return None;
-    }
-    let is_tcp = |protocol: Option<&str>| protocol.is_none_or(|protocol| protocol == "TCP");
-    let ports = spec.ports.iter().flatten().filter(|of| is_tcp(of.protocol.as_deref()));
-    let ports = ports.filter_map(|of| {
-        let number = u16::try_from(of.port).ok()?;
-        Some(FrontPort { name: of.name.clone().unwrap_or_default(), number })
-    });
+    let ports = tcp_ports(service)?;
+    let ports =
+        ports.map(|(of, number)| FrontPort { name: of.name.clone().unwrap_or_default(), number });
     Some(ports.collect())
 }
 
 impl Stated {
     fn read(kind: RouteKind, object: &DynamicObject) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let created = object.metadata.creation_timestamp.as_ref();
-        let created = created.and_then(|time| u64::try_from(time.0.as_millisecond()).ok());
         let none = Value::Null;
         let spec = object.data.get("spec").unwrap_or(&none);
-        let bytes = spec.to_string().len();
+        let (bytes, size) = check_size(spec);
         let parents = spec::parents(spec);
         // What is attached to gateways alone is for others.
         let rules = if parents.is_empty() {
             Ok(Vec::new())
-        } else if bytes > SPECIFICATION_BYTES {
-            Err(format!(
-                "the specification has {bytes} bytes; at most {SPECIFICATION_BYTES} are read"
-            ))
         } else {
-            spec::rules(kind, spec)
+            size.and_then(|()| spec::rules(kind, spec))
         };
         let reported = object.data.pointer("/status/parents").and_then(Value::as_array);
         Self {
             uid: text(&object.metadata.uid),
             version: text(&object.metadata.resource_version),
             generation: object.metadata.generation.unwrap_or_default(),
-            created_unix_ms: created.unwrap_or_default(),
+            created_unix_ms: created_unix_ms(&object.metadata),
             bytes,
             parents,
             rules,

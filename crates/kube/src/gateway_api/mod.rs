@@ -37,26 +37,16 @@ const WRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(2);
 const OBJECTS_PER_PAGE: u32 = 50;
 
 /// The routes of a cluster.
-#[derive(Debug)]
 pub(crate) struct GatewayApi {
-    client: ClientOf,
+    client: Client,
     attached: Mutex<Attached>,
     /// A status may have to be written.
     due: Notify,
 }
 
-/// A client, which has no words for itself.
-struct ClientOf(Client);
-
-impl std::fmt::Debug for ClientOf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
-}
-
 impl GatewayApi {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client: ClientOf(client), attached: Mutex::default(), due: Notify::new() }
+        Self { client, attached: Mutex::default(), due: Notify::new() }
     }
 
     fn attached(&self) -> MutexGuard<'_, Attached> {
@@ -79,27 +69,27 @@ impl GatewayApi {
     }
 
     async fn follow_definitions(&self, events: &mpsc::Sender<ResourceEvent>) {
-        let [http, grpc] = ["httproutes", "grpcroutes"];
         let seen = [(); 2].map(|()| watch::Sender::new(Seen::Unknown));
-        let definition = |plural: &str, at: usize| {
-            let definitions: Api<Definition> = Api::all(self.client.0.clone());
-            let (name, seen) = (format!("{plural}.{GROUP}"), &seen[at]);
-            async move { follow(definitions, &name, seen).await }
-        };
-        let [http_seen, grpc_seen] = [0, 1].map(|at| seen[at].subscribe());
+        let [http, grpc] = &seen;
         let kinds = Kinds {
-            http: WhenDefined::new(self.routes(RouteKind::Http, http), http_seen),
-            grpc: WhenDefined::new(self.routes(RouteKind::Grpc, grpc), grpc_seen),
+            http: WhenDefined::new(
+                Api::all_with(self.client.clone(), &api_resource(RouteKind::Http)),
+                http.subscribe(),
+            ),
+            grpc: WhenDefined::new(
+                Api::all_with(self.client.clone(), &api_resource(RouteKind::Grpc)),
+                grpc.subscribe(),
+            ),
+        };
+        let definition = async |kind: RouteKind, seen| {
+            let definitions: Api<Definition> = Api::all(self.client.clone());
+            follow(definitions, &format!("{}.{GROUP}", kind.plural()), seen).await;
         };
         tokio::select! {
             () = self.follow_kinds(kinds, events) => {}
-            () = definition(http, 0) => {}
-            () = definition(grpc, 1) => {}
+            () = definition(RouteKind::Http, http) => {}
+            () = definition(RouteKind::Grpc, grpc) => {}
         }
-    }
-
-    fn routes(&self, kind: RouteKind, plural: &'static str) -> Api<DynamicObject> {
-        Api::all_with(self.client.0.clone(), &api_resource(kind, plural))
     }
 
     /// The Services are watched once there may be a route.
@@ -120,7 +110,7 @@ impl GatewayApi {
                 () = kinds.grpc.defined() => {}
             }
         }
-        let services: Api<Service> = Api::all(self.client.0.clone());
+        let services: Api<Service> = Api::all(self.client.clone());
         let followed = Followed {
             what: "services of the cluster, for routes of the Gateway API",
             meanwhile: "routes are for the ports that were known last",
@@ -178,13 +168,9 @@ impl GatewayApi {
     }
 
     async fn write(&self, id: &RouteId, due: &Due) -> Result<(), kube::Error> {
-        let plural = match id.kind {
-            RouteKind::Http => "httproutes",
-            RouteKind::Grpc => "grpcroutes",
-        };
-        let resource = api_resource(id.kind, plural);
+        let resource = api_resource(id.kind);
         let routes: Api<DynamicObject> =
-            Api::namespaced_with(self.client.0.clone(), &id.namespace, &resource);
+            Api::namespaced_with(self.client.clone(), &id.namespace, &resource);
         // The list is one value, in which others report, too.
         let patch = json!({
             "metadata": { "resourceVersion": due.version, "uid": due.uid },
@@ -195,9 +181,9 @@ impl GatewayApi {
     }
 }
 
-fn api_resource(kind: RouteKind, plural: &str) -> ApiResource {
-    let kind = GroupVersionKind::gvk(GROUP, "v1", kind.word());
-    ApiResource::from_gvk_with_plural(&kind, plural)
+fn api_resource(kind: RouteKind) -> ApiResource {
+    let names = GroupVersionKind::gvk(GROUP, "v1", kind.word());
+    ApiResource::from_gvk_with_plural(&names, kind.plural())
 }
 
 /// The definition of a kind, of which only matters that it is there.

@@ -35,6 +35,14 @@ impl RouteKind {
             Self::Grpc => "GRPCRoute",
         }
     }
+
+    /// As in the paths of the API.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::Http => "httproutes",
+            Self::Grpc => "grpcroutes",
+        }
+    }
 }
 
 /// What a route is attached to, as it states it.

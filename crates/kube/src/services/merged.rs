@@ -241,9 +241,7 @@ fn take_out(map: &mut BTreeMap<Name, BTreeSet<String>>, key: &Name, value: &str)
 /// `None` for a Service of another name (`ExternalName`), and for one that stays out of the mesh.
 fn front(service: &Service) -> Option<Front> {
     let spec = service.spec.as_ref()?;
-    if spec.type_.as_deref() == Some("ExternalName") {
-        return None;
-    }
+    let ports = tcp_ports(service)?;
     let annotations = service.metadata.annotations.as_ref();
     if annotations.and_then(|of| of.get(IN_MESH)).is_some_and(|value| value == "false") {
         return None;
@@ -254,12 +252,21 @@ fn front(service: &Service) -> Option<Front> {
         return None;
     }
     let addresses = spec.cluster_ips.iter().flatten().filter_map(|ip| ip.parse().ok());
-    let ports = spec.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
-    let ports = ports.filter_map(|of| {
-        let front = FrontPort { number: port(of.port)?, protocol: protocol(of) };
-        Some((of.name.clone().unwrap_or_default(), front))
+    let ports = ports.map(|(of, number)| {
+        let front = FrontPort { number, protocol: protocol(of) };
+        (of.name.clone().unwrap_or_default(), front)
     });
     Some(Front { addresses: addresses.collect(), ports: ports.collect() })
+}
+
+/// The ports of a Service for TCP, each with its number; `None` for a Service that is a name of another host.
+pub(crate) fn tcp_ports(service: &Service) -> Option<impl Iterator<Item = (&ServicePort, u16)>> {
+    let spec = service.spec.as_ref()?;
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    let ports = spec.ports.iter().flatten().filter(|of| is_tcp(of.protocol.as_deref()));
+    Some(ports.filter_map(|of| Some((of, port(of.port)?))))
 }
 
 /// What a port of a Service states that pods speak there: its `appProtocol`, or else the word with which its

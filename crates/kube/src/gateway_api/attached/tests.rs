@@ -2,6 +2,7 @@ use serde_json::json;
 use tollway_control::RefusalReason;
 
 use super::*;
+use crate::resources::SPECIFICATION_BYTES;
 
 const SHOP: &str = "shop";
 
