@@ -270,6 +270,11 @@ pub(crate) const OTHER_FIELDS: &[(&str, &str, &[&str])] = &[
         &["attempt", "idle"],
     ),
     (
+        "The same times in a route of the Gateway API.",
+        "kube::gateway_api::spec::Timeouts",
+        &["backend_request"],
+    ),
+    (
         "Limits of a traffic policy in shadow mode, which its author sets.",
         "model::traffic_policy::ShadowLimits",
         &["rate", "concurrency_per_caller"],

@@ -27,9 +27,9 @@ use crate::resources::{check_size, created_unix_ms};
 use crate::services::tcp_ports;
 
 /// Bytes of the specifications of the routes of one namespace, as JSON, that are held.
-const NAMESPACE_BYTES: usize = 4 << 20;
+const ROUTE_BYTES_PER_NAMESPACE: usize = 4 << 20;
 /// Ports of Services to which one route is attached.
-const PORTS_PER_ROUTE: usize = 64;
+const PORTS_PER_ROUTE_LIMIT: usize = 64;
 /// In the place of a backend that is none: no Service has such a name, so the share of the requests that it
 /// would take is answered with 500.
 const NO_BACKEND: &str = "no_backend:1";
@@ -215,9 +215,9 @@ impl Attached {
         let share = self.held.entry(id.namespace.clone()).or_default();
         *share -= before.map_or(0, Stated::held);
         if let Some(stated) = self.routes.of_mut(id.kind).by_name.get_mut(&id.name()) {
-            if *share + stated.held() > NAMESPACE_BYTES {
+            if *share + stated.held() > ROUTE_BYTES_PER_NAMESPACE {
                 stated.rules = Err(format!(
-                    "the routes of a namespace have {NAMESPACE_BYTES} bytes together; delete some, and then change this one in any way"
+                    "the routes of a namespace have {ROUTE_BYTES_PER_NAMESPACE} bytes together; delete some, and then change this one in any way"
                 ));
             }
             *share += stated.held();
@@ -319,11 +319,11 @@ impl Attached {
             };
             outcome.parents.push(attachment);
         }
-        if outcome.resources.len() > PORTS_PER_ROUTE {
+        if outcome.resources.len() > PORTS_PER_ROUTE_LIMIT {
             let refusal = Refusal {
                 reason: "UnsupportedValue",
                 why: format!(
-                    "the route is attached to {} ports of Services; at most {PORTS_PER_ROUTE} are accepted",
+                    "the route is attached to {} ports of Services; at most {PORTS_PER_ROUTE_LIMIT} are accepted",
                     outcome.resources.len()
                 ),
             };

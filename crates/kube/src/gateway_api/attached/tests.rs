@@ -335,7 +335,7 @@ fn so_much_of_the_routes_of_a_namespace_is_held() {
         refused += usize::from(of.object.is_err());
     }
     assert_eq!(refused, 10);
-    assert!(cluster.attached.held[SHOP] <= NAMESPACE_BYTES);
+    assert!(cluster.attached.held[SHOP] <= ROUTE_BYTES_PER_NAMESPACE);
     let over = "v".repeat(SPECIFICATION_BYTES);
     let spec = json!({"parentRefs": [parent("stock")], "rules": [{"name": over}]});
     let reported = cluster.put(route("over", 1, spec));
