@@ -1,7 +1,7 @@
 //! A joined network that changes what it states as fast as it can, or is after requests for which it was
 //! not named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
     let authorities = [(&*east, "east"), (west, "west")]
         .map(|(network, name)| authority_of(&network.store().join("tollway.store"), name));
     let (runtime, east_control) = (runtime(), east.control_address);
-    // Newcomers change the store, too, as many each second as before the attack.
+    // Newcomers change the store, too, about as often each second as before the attack.
     let (calm_from, calm_since) = (runtime.block_on(revision(world)), Instant::now());
     std::thread::sleep(extent.time / 2);
     let calm = runtime.block_on(revision(world)) - calm_from;
@@ -60,7 +60,7 @@ fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
     }
     let (lines_before, changes_before) = (lines(world), runtime.block_on(revision(world)));
     let (began, sent_before) = (Instant::now(), evil.taken.load(Ordering::SeqCst));
-    std::thread::sleep(extent.time);
+    let applied = runtime.block_on(applied(world, extent.time));
     let seconds = began.elapsed().as_secs_f64();
     let sent = evil.taken.load(Ordering::SeqCst) - sent_before;
     let lines = lines(world) - lines_before;
@@ -69,7 +69,11 @@ fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
         Script::Roots => "a second root comes and goes",
         Script::Services => "the replicas of 1,000 services change",
     };
-    let changes = (changes as f64 - calm * seconds).max(0.0);
+    let changes = match script {
+        Script::Roots => (changes as f64 - calm * seconds).max(0.0),
+        // Each of them leaves its mark.
+        Script::Services => applied as f64,
+    };
     // They are gathered for 200 ms.
     let most = 10.0 * seconds;
     let got = format!(
@@ -87,6 +91,17 @@ fn change(world: &mut World, extent: &Extent, script: Script) -> Found {
 async fn revision(world: &World) -> u64 {
     let mut admin = AdminClient::connect(&world.west.store()).await.unwrap();
     admin.services().await.unwrap().revision
+}
+
+/// How often something of the joined network is stored within this time, with another revision of it.
+async fn applied(world: &World, within: Duration) -> usize {
+    let mut admin = AdminClient::connect(&world.west.store()).await.unwrap();
+    let (began, mut seen) = (Instant::now(), BTreeSet::new());
+    while began.elapsed() < within {
+        seen.extend(admin.joins().await.unwrap().iter().map(|join| join.revision));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    seen.len()
 }
 
 /// Lines in the logs of the honest sidecars, at the usual levels.
