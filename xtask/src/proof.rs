@@ -176,7 +176,7 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, wanted: &Wanted<'_>
             "only `{SPEED}` and a whole `{ATTACKS}` measure a former program; leave --before out"
         );
     }
-    tools::install(workspace);
+    tools::install_packages_for_proofs(workspace);
     (proof.run)(workspace, wanted)
 }
 

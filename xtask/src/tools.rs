@@ -303,6 +303,11 @@ pub(crate) fn install(workspace: &Workspace) {
     }
 }
 
+/// Installs the packages of the system alone: what takes minutes to build is for the proofs that need it.
+pub(crate) fn install_packages_for_proofs(workspace: &Workspace) {
+    install_packages(&packages(missing(workspace, TOOLS)));
+}
+
 /// Like [`install`], for everything that the proofs compare with; they report themselves what they
 /// skip.
 pub(crate) fn install_for_proof(workspace: &Workspace) {
