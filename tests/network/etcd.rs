@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use tollway_testkit::{
     EtcdServer, Process, TOOL_MISSING, TempDir, free_address, retry_until, tool,
 };
+use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::load::Load;
 use tollway_tests::mesh::{PATIENCE, Sidecar, start_tollway, until_counted};
 use tollway_tests::program;
@@ -109,8 +110,13 @@ fn another_control_plane_goes_on_where_one_was_killed() {
     let west = Replicated::new(etcd!());
     let mut first = west.control("first", &[]);
     until_said(&first, "serving");
-    let mut second = west.control_with_lease("second", "60", &[]);
+    let admin = free_address().unwrap();
+    let admin_listen = ["--admin-listen", &admin.to_string()];
+    let mut second = west.control_with_lease("second", "60", &admin_listen);
     until_said(&second, "standing by");
+    // It is ready to take over, and says that it does not serve.
+    assert!(get(admin, "/readyz").starts_with("HTTP/1.1 200 "));
+    assert!(get(admin, "/metrics").contains("\ntollway_control_serves 0\n"));
     let echo = start_tollway("echo").args(["--http", "127.0.0.1:0"]).start_listening().unwrap();
     let port = echo.port("http").unwrap().port();
     let (caller, _app) =
@@ -122,6 +128,7 @@ fn another_control_plane_goes_on_where_one_was_killed() {
 
     first.kill().unwrap();
     until_said(&second, "serving");
+    assert!(get(admin, "/metrics").contains("\ntollway_control_serves 1\n"));
     // It still has its former peers, by the same authority; new ones are served too.
     caller.until_served("echo");
     let found =

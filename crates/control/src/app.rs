@@ -10,13 +10,14 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::DropGuard;
+use tokio_util::task::AbortOnDropHandle;
 use tollway_model::NetworkName;
 use tollway_net::{Listener, ListenerOptions};
 use tollway_store::Limits;
-use tollway_telemetry::serve_admin;
 use tracing::{error, info, warn};
 
 use crate::admin_client::SOCKET_NAME;
+use crate::admin_port::AdminPort;
 use crate::admin_socket::{bind_admin, commands};
 use crate::background::Background;
 use crate::error::StartError;
@@ -54,8 +55,9 @@ pub struct ControlPlane {
     options: Options,
     listener: TcpListener,
     admin: UnixListener,
-    /// Metrics and health, where wanted.
-    metrics: Option<TcpListener>,
+    admin_port: Arc<AdminPort>,
+    /// Serves it, where it is wanted.
+    shown: Option<AbortOnDropHandle<()>>,
     address: SocketAddr,
     /// Ends the background work when the control plane is dropped, served or not.
     guard: DropGuard,
@@ -70,7 +72,12 @@ impl ControlPlane {
     pub async fn bind(options: Options) -> Result<Self, StartError> {
         NetworkName::of_network(options.network.as_str())?;
         make_directory(&options.store)?;
-        let stores = Stores::begin(&options).await?;
+        let admin_port = AdminPort::new(options.config.clone());
+        // Another control plane of this machine may have the port, while it serves.
+        let early =
+            options.admin_listen.filter(|_| options.etcd.is_some()).and_then(|at| bind(at).ok());
+        let mut shown = early.map(|(listener, at)| (admin_port.serve(listener), at));
+        let stores = Stores::begin(&options, admin_port.other_master()).await?;
         let store = stores.open(STORE_NAME, Limits::default()).await?;
         if let Stores::Directory(directory) = &stores {
             // The directory is closed to others already; the file holds the authority's key.
@@ -81,13 +88,15 @@ impl ControlPlane {
         let (listener, address) = bind(options.listen)
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
         let mut ports = vec![("control", address)];
-        let mut metrics = None;
-        if let Some(wanted) = options.admin_listen {
+        if let (Some(wanted), None) = (options.admin_listen, &shown) {
             let (listener, bound) = bind(wanted)
                 .map_err(|source| StartError::ListenAdmin { address: wanted, source })?;
-            ports.push(("admin", bound));
-            metrics = Some(listener);
+            shown = Some((admin_port.serve(listener), bound));
         }
+        let shown = shown.map(|(served, bound)| {
+            ports.push(("admin", bound));
+            served
+        });
         let admin = bind_admin(&options.store)?;
         let parts = Parts::start(&options, address, store, stores).await?;
         if let Some(path) = &options.ports_file {
@@ -95,7 +104,7 @@ impl ControlPlane {
             tollway_net::write_ports(path, ports).map_err(failed)?;
         }
         let guard = parts.background.stop.clone().drop_guard();
-        Ok(Self { parts, options, listener, admin, metrics, address, guard })
+        Ok(Self { parts, options, listener, admin, admin_port, shown, address, guard })
     }
 
     /// Where workloads connect.
@@ -117,15 +126,13 @@ impl ControlPlane {
     /// # Errors
     /// [`StartError::Lost`].
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), StartError> {
-        let Self { parts, options, listener, admin, metrics, address, guard: _guard } = self;
+        let Self { parts, options, listener, admin, admin_port, shown, address, guard: _guard } =
+            self;
         let Background { tasks, stop } = parts.background.clone();
         info!(network = %options.network, %address, "serving");
         let (ready, connections) = connections::ready_queue();
         parts.background.spawn_until_stop(connections::accept(parts.acceptor(), listener, ready));
-        if let Some(listener) = metrics {
-            let facts = Arc::new(parts.facts(options.config));
-            parts.background.spawn_until_stop(serve_admin(facts, listener));
-        }
+        admin_port.show(Some(parts.facts()));
         let public = parts.public_server().serve_with_incoming_shutdown(
             ReceiverStream::new(connections),
             stop.clone().cancelled_owned(),
@@ -153,6 +160,8 @@ impl ControlPlane {
             }
         };
         stop.cancel();
+        drop(shown);
+        admin_port.show(None);
         if let Some((Err(reason), _) | (_, Err(reason))) = &ended {
             error!(reason = %tollway_model::chain(reason), "a server failed");
         }

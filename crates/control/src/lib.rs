@@ -7,6 +7,7 @@
 mod addresses;
 mod admin;
 mod admin_client;
+mod admin_port;
 mod admin_socket;
 mod app;
 mod app_state;

@@ -5,10 +5,9 @@ use std::time::UNIX_EPOCH;
 
 use tokio::sync::watch;
 use tollway_identity::Credentials;
-use tollway_model::RunningConfig;
 use tollway_store::Store;
-use tollway_telemetry::metrics::{Part, add_build, add_process, names};
-use tollway_telemetry::{AdminFacts, Page};
+use tollway_telemetry::Page;
+use tollway_telemetry::metrics::names;
 
 use crate::app_state::AppState;
 use crate::catalogue::Catalogue;
@@ -78,7 +77,6 @@ pub(crate) struct ControlFacts {
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) resources: Arc<ResourceCounts>,
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
-    pub(crate) config: watch::Receiver<RunningConfig>,
 }
 
 impl ControlFacts {
@@ -118,8 +116,8 @@ impl ControlFacts {
     }
 }
 
-impl AdminFacts for ControlFacts {
-    fn add_metrics(&self, page: &mut Page) {
+impl ControlFacts {
+    pub(crate) fn add_to(&self, page: &mut Page) {
         let followed = self.hub.followed();
         self.limits.add_to(page);
         self.streams.add_to(page, &self.followed, self.issue_paces.refused());
@@ -139,16 +137,5 @@ impl AdminFacts for ControlFacts {
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());
         page.single(&names::TRUST_REVISION, credentials.bundles().revision());
-        add_build(page, Part::Control);
-        add_process(page);
-    }
-
-    fn config(&self) -> RunningConfig {
-        self.config.borrow().clone()
-    }
-
-    /// It binds this port last, when it can do all its work.
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
     }
 }

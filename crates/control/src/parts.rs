@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 use tollway_identity::{Authority, Credentials, RootPin};
-use tollway_model::{AddressRange, ErrorCode, RunningConfig};
+use tollway_model::{AddressRange, ErrorCode};
 use tollway_store::Store;
 use tollway_wire::v1::admin_server::AdminServer;
 use tollway_wire::v1::discovery_server::DiscoveryServer;
@@ -386,7 +386,7 @@ impl Parts {
     }
 
     /// What the admin port shows.
-    pub(crate) fn facts(&self, config: watch::Receiver<RunningConfig>) -> ControlFacts {
+    pub(crate) fn facts(&self) -> ControlFacts {
         ControlFacts {
             store: self.store.clone(),
             commits: self.commits.clone(),
@@ -403,7 +403,6 @@ impl Parts {
             neighbours: self.neighbours.clone(),
             resources: self.resource_counts.clone(),
             credentials: self.credentials.clone(),
-            config,
         }
     }
 

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tollway_store::{Etcd, EtcdError, Limits, OpenError, Store};
 
 use crate::options::Options;
@@ -16,10 +17,13 @@ pub(crate) enum Stores {
 }
 
 impl Stores {
-    /// With etcd, waits until no other control plane serves from there.
-    pub(crate) async fn begin(options: &Options) -> Result<Self, EtcdError> {
+    /// With etcd, waits until no other control plane serves from there; `other_master` gets its name.
+    pub(crate) async fn begin(
+        options: &Options,
+        other_master: watch::Sender<Option<String>>,
+    ) -> Result<Self, EtcdError> {
         Ok(match &options.etcd {
-            Some(etcd) => Self::Etcd(Etcd::connect(etcd.clone()).await?),
+            Some(etcd) => Self::Etcd(Etcd::connect(etcd.clone(), other_master).await?),
             None => Self::Directory(options.store.clone()),
         })
     }

@@ -8,6 +8,7 @@
 
 mod check;
 mod conditions;
+mod etcd_certificate;
 mod events;
 mod follow;
 mod gateway_api;
@@ -17,18 +18,23 @@ mod join;
 mod join_bundles;
 mod lifetimes;
 mod listing;
+mod own_certificate;
 mod pods;
 mod proof;
 mod resources;
+mod secret_certificate;
 mod services;
+mod serving_mark;
 
 pub use check::{Finding, Grade};
+pub use etcd_certificate::{EtcdCertificate, EtcdCertificates};
 pub use injector::{InjectorError, InjectorOptions, serve_injector};
 pub use install::{Change, Choices, InstallError, ManifestError, StoreKind, manifest};
 pub use join::{ExecError, JoinClustersError, JoinOptions, Obstacle, Outcome, Side, join_clusters};
 pub use join_bundles::BundleSecret;
 pub use pods::InjectedApp;
 pub use resources::{CustomResources, ResourceSources};
+pub use serving_mark::ServingMark;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};

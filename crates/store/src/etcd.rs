@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where etcd is, and what of it is ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct EtcdOptions {
     /// Members of the cluster, each as `host:port`.
     pub members: Vec<String>,
@@ -34,13 +34,15 @@ pub struct EtcdOptions {
     pub prefix: String,
     /// The present master, for processes that wait.
     pub holder: String,
-    /// Over TLS; plain where `None`.
-    pub tls: Option<EtcdTls>,
+    /// Over TLS; plain where `None`. What is sent is used for connections from then on.
+    pub tls: Option<watch::Receiver<EtcdTls>>,
+    /// Whether an etcd that does not answer at the start is waited for. Otherwise it is an error.
+    pub is_awaited: bool,
     /// Without a sign of life for so long another one becomes master.
     pub lease: Duration,
 }
 
-/// Files of TLS, as PEM.
+/// Certificates and a key, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdTls {
     /// The certificates that issue those of etcd's members.
@@ -95,18 +97,22 @@ impl WriteFault {
 }
 
 impl Etcd {
-    /// Connects, and waits until this process is the master.
+    /// Connects, and waits until this process is the master. `other_master` gets the name of another
+    /// one, as often as it changes.
     ///
     /// # Errors
     /// [`EtcdError`]: that etcd cannot be reached, or refuses. That another one is the master is
     /// waited out.
-    pub async fn connect(options: EtcdOptions) -> Result<Arc<Self>, EtcdError> {
+    pub async fn connect(
+        options: EtcdOptions,
+        other_master: watch::Sender<Option<String>>,
+    ) -> Result<Arc<Self>, EtcdError> {
         let background = Background::start().map_err(EtcdError::Thread)?;
         let opening = {
             let options = options.clone();
             async move {
                 let client = Client::new(&options)?;
-                let master = Master::become_one(client.clone(), &options).await?;
+                let master = Master::become_one(client.clone(), &options, &other_master).await?;
                 Ok::<_, ClientError>((client, master))
             }
         };

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::process::Signal;
+use tokio::sync::watch;
 use tollway_store::{
-    Etcd, EtcdError, EtcdOptions, Expected, KeyRange, Limits, OpenError, Store, TransactError,
-    Transaction,
+    Etcd, EtcdError, EtcdOptions, EtcdTls, Expected, KeyRange, Limits, OpenError, Store,
+    TransactError, Transaction,
 };
-use tollway_testkit::{EtcdServer, TOOL_MISSING};
+use tollway_testkit::{EtcdServer, TOOL_MISSING, TempDir};
 
 const PREFIX: &str = "/tollway/test/";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,18 +27,33 @@ macro_rules! etcd {
     }};
 }
 
+/// The same with TLS, which these options configure.
+macro_rules! etcd_with_tls {
+    ($options:expr) => {{
+        if tollway_testkit::tool("etcd").is_none() {
+            tollway_testkit::skip!("{TOOL_MISSING}etcd");
+        }
+        EtcdServer::start_with_tls($options).unwrap()
+    }};
+}
+
 fn options(server: &EtcdServer, holder: &str) -> EtcdOptions {
     EtcdOptions {
         members: vec![server.address().to_string()],
         prefix: PREFIX.into(),
         holder: holder.into(),
         tls: None,
+        is_awaited: false,
         lease: Duration::from_secs(2),
     }
 }
 
+async fn connect(options: EtcdOptions) -> Result<Arc<Etcd>, EtcdError> {
+    Etcd::connect(options, watch::Sender::default()).await
+}
+
 async fn master(server: &EtcdServer) -> Arc<Etcd> {
-    tokio::time::timeout(PATIENCE, Etcd::connect(options(server, "one"))).await.unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, connect(options(server, "one"))).await.unwrap().unwrap()
 }
 
 async fn open(etcd: &Arc<Etcd>, limits: Limits) -> Store {
@@ -131,7 +147,10 @@ async fn a_master_that_stood_still_writes_nothing_over_its_successor() {
     let first = master(&server).await;
     let store = open(&first, Limits::default()).await;
     store.transact(put(Transaction::new(), 1, "first")).await.unwrap();
-    let standing_by = tokio::spawn(Etcd::connect(options(&server, "two")));
+    let (other, mut known) = watch::channel(None);
+    let standing_by = tokio::spawn(Etcd::connect(options(&server, "two"), other));
+    known.changed().await.unwrap();
+    assert_eq!(known.borrow().as_deref(), Some("one"));
     // Several times the pause after which it looks again.
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(!standing_by.is_finished(), "the first one lives");
@@ -190,7 +209,7 @@ async fn a_full_etcd_refuses_and_the_store_goes_on() {
     store.transact(put(Transaction::new(), 1, "one")).await.unwrap();
     // Another client fills it.
     let others = EtcdOptions { prefix: "/other/".into(), ..options(&server, "other") };
-    let other = Etcd::connect(others).await.unwrap();
+    let other = connect(others).await.unwrap();
     let large = Store::open_etcd(other, "large", Limits::default()).await.unwrap();
     let mut written = 0;
     let refused = loop {
@@ -245,12 +264,89 @@ async fn where_no_etcd_is_that_is_said() {
         prefix: PREFIX.into(),
         holder: "one".into(),
         tls: None,
+        is_awaited: false,
         lease: Duration::from_secs(2),
     };
-    let refused = tokio::time::timeout(PATIENCE, Etcd::connect(options)).await.unwrap();
+    let refused = tokio::time::timeout(PATIENCE, connect(options)).await.unwrap();
     let refused = refused.map(drop).unwrap_err();
     let is_named = refused.to_string().contains(&closed.address().to_string());
     assert!(is_named && !matches!(refused, EtcdError::Thread(_)), "{refused}");
+}
+
+/// An authority, and what it signs.
+struct Authority {
+    certificate: String,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Self { certificate, issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    /// A certificate of this machine, and its key.
+    fn sign(&self) -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let params = rcgen::CertificateParams::new(names).unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// What a client of a server of this authority shows and trusts.
+    fn client(&self) -> EtcdTls {
+        let (certificate, key) = self.sign();
+        let ca = self.certificate.clone().into_bytes();
+        EtcdTls { ca, identity: Some((certificate.into_bytes(), key.into_bytes())) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_certificates_are_used_from_then_on_and_an_etcd_is_waited_for() {
+    let files = TempDir::new().unwrap();
+    let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+    let (former, present) = (Authority::new(), Authority::new());
+    // As etcd reads its own files again at every handshake.
+    let serve_with = |authority: &Authority| {
+        let (certificate, key) = authority.sign();
+        std::fs::write(path("server"), certificate).unwrap();
+        std::fs::write(path("server.key"), key).unwrap();
+    };
+    std::fs::write(path("ca"), former.certificate.clone() + &present.certificate).unwrap();
+    serve_with(&present);
+    let server = etcd_with_tls!(&[
+        "--cert-file",
+        &path("server"),
+        "--key-file",
+        &path("server.key"),
+        "--trusted-ca-file",
+        &path("ca"),
+        "--client-cert-auth",
+    ]);
+    let (shown, tls) = watch::channel(former.client());
+    let options = EtcdOptions { tls: Some(tls), is_awaited: true, ..options(&server, "one") };
+    let connecting = tokio::spawn(connect(options.clone()));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!connecting.is_finished(), "it does not trust the server, and waits");
+    shown.send_replace(present.client());
+    let etcd = tokio::time::timeout(PATIENCE, connecting).await.unwrap().unwrap().unwrap();
+    let store = open(&etcd, Limits::default()).await;
+    store.transact(put(Transaction::new(), 1, "one")).await.unwrap();
+    // What etcd does not answer with changes nothing, for longer than the lease.
+    for unusable in [b"nothing".to_vec(), former.certificate.clone().into_bytes()] {
+        shown.send_replace(EtcdTls { ca: unusable, identity: None });
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        store.transact(put(Transaction::new(), 2, "two")).await.unwrap();
+    }
+    // The authority of the servers becomes another one.
+    serve_with(&former);
+    shown.send_replace(former.client());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    store.transact(put(Transaction::new(), 3, "three")).await.unwrap();
+    assert_eq!(all(&store).await.len(), 3);
 }
 
 #[tokio::test]

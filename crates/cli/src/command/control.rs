@@ -5,46 +5,27 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use tollway_control::{Options, PodOptions};
-use tollway_kube::{BundleSecret, Cluster, CustomResources, ResourceSources};
-use tollway_model::EgressDefault;
+use tollway_control::{ControlPlane, Options, PodOptions};
+use tollway_kube::{BundleSecret, Cluster, CustomResources, ResourceSources, ServingMark};
+use tollway_model::{EgressDefault, KubeName};
 use tollway_settings::reload::watch;
 use tollway_settings::{Control, Egress, Flags, Given, RemoteCalls, ReusedKeys};
 
 use super::authority_key::authority_key;
+use super::etcd_credentials::EtcdCredentials;
 use super::log;
 use super::mesh::{end_of, key_exchange};
-use super::store_location::location;
+use super::store_location::{Location, location};
 use crate::async_runtime::block_on;
 
 pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
     let settings = given.settings.clone();
     let log = log::start(&settings.log);
     let (reloads, config) = watch(given, flags);
-    // Its connections are many, and a shell or a unit gives few descriptors.
-    let is_in_kubernetes = settings.kubernetes;
-    let sources = ResourceSources {
-        own: settings.kubernetes_resources,
-        gateway_api: settings.kubernetes_gateway_api,
-    };
-    let follows_services = settings.kubernetes_services;
-    let joins = settings.kubernetes_joins.clone();
-    let (gateways, root) = (settings.kubernetes_gateways.clone(), settings.kubernetes_root.clone());
-    let mut options = Options { config, ..options(settings)? };
+    let wanted = Wanted::of(&settings);
+    let (options, etcd) = options(settings)?;
+    let options = Options { config, ..options };
     block_on(async {
-        if is_in_kubernetes {
-            let cluster = Cluster::find().await?;
-            if sources.own || sources.gateway_api {
-                options.resources = Some(Arc::new(CustomResources::of(&cluster, sources)));
-            }
-            if follows_services {
-                options.services = Some(Arc::new(cluster.clone()));
-            }
-            if let Some(at) = joins {
-                options.join_bundles = Some(Arc::new(BundleSecret::of(&cluster, at)));
-            }
-            options.pods = Some(PodOptions { pods: Arc::new(cluster), gateways, root });
-        }
         let end = end_of(&reloads)?;
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
         let apply = async |new: Control| {
@@ -53,16 +34,110 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
         };
         let reloading: Infallible;
         tokio::select! {
-            ended = tollway_control::serve(options, end) => return ended.context("control plane"),
+            ended = serve(wanted, options, etcd, end) => return ended,
             never = reloads.run(Some(hangup), apply) => reloading = never,
         }
         match reloading {}
     })?
 }
 
-fn options(settings: Control) -> Result<Options> {
+/// What of a Kubernetes cluster is wanted.
+struct Wanted {
+    gives_identities: bool,
+    gateways: Option<KubeName>,
+    root: Option<KubeName>,
+    resources: ResourceSources,
+    services: bool,
+    joins: Option<KubeName>,
+    /// Of this process.
+    pod: Option<KubeName>,
+}
+
+impl Wanted {
+    fn of(settings: &Control) -> Self {
+        Self {
+            gives_identities: settings.kubernetes,
+            gateways: settings.kubernetes_gateways.clone(),
+            root: settings.kubernetes_root.clone(),
+            resources: ResourceSources {
+                own: settings.kubernetes_resources,
+                gateway_api: settings.kubernetes_gateway_api,
+            },
+            services: settings.kubernetes_services,
+            joins: settings.kubernetes_joins.clone(),
+            pod: settings.kubernetes_pod.clone(),
+        }
+    }
+
+    /// Adds what the control plane has of the cluster to its options.
+    fn add_to(self, options: &mut Options, cluster: &Cluster) {
+        if self.resources.own || self.resources.gateway_api {
+            options.resources = Some(Arc::new(CustomResources::of(cluster, self.resources)));
+        }
+        if self.services {
+            options.services = Some(Arc::new(cluster.clone()));
+        }
+        if let Some(at) = self.joins {
+            options.join_bundles = Some(Arc::new(BundleSecret::of(cluster, at)));
+        }
+        if self.gives_identities {
+            let (gateways, root) = (self.gateways, self.root);
+            options.pods = Some(PodOptions { pods: Arc::new(cluster.clone()), gateways, root });
+        }
+    }
+}
+
+/// Stands by as long as another control plane serves, and serves then.
+async fn serve(
+    wanted: Wanted,
+    mut options: Options,
+    etcd: EtcdCredentials,
+    end: impl Future<Output = ()> + Send,
+) -> Result<()> {
+    let mut end = std::pin::pin!(end);
+    let needs_cluster = wanted.gives_identities
+        || wanted.pod.is_some()
+        || matches!(etcd, EtcdCredentials::Secret(_));
+    let cluster = if needs_cluster { Some(Cluster::find().await?) } else { None };
+    let mark = wanted.pod.clone().zip(cluster.as_ref()).map(|(pod, of)| ServingMark::of(of, pod));
+    if let Some(cluster) = &cluster {
+        wanted.add_to(&mut options, cluster);
+    }
+    let prepared = async {
+        if let Some(mark) = &mark {
+            mark.clear().await;
+        }
+        etcd.begin(cluster.as_ref(), options.etcd.as_mut()).await
+    };
+    let credentials = tokio::select! {
+        credentials = prepared => credentials,
+        () = &mut end => return Ok(()),
+    };
+    let serving = async {
+        let control = tokio::select! {
+            bound = ControlPlane::bind(options) => bound?,
+            () = &mut end => return Ok(()),
+        };
+        let marking = async {
+            if let Some(mark) = &mark {
+                mark.set().await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            ended = control.serve(&mut end) => ended,
+            never = marking => match never {},
+        }
+    };
+    tokio::select! {
+        ended = serving => ended.context("control plane"),
+        never = credentials.keep() => match never {},
+    }
+}
+
+fn options(settings: Control) -> Result<(Options, EtcdCredentials)> {
     let key = authority_key(settings.authority_key_file, settings.allow_open_files)?;
-    let (directory, etcd) =
+    let Location { directory, etcd, credentials } =
         location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files)?;
     let mut options = Options::new(directory, settings.network);
     options.etcd = etcd;
@@ -97,5 +172,5 @@ fn options(settings: Control) -> Result<Options> {
     options.connections.authenticated = count(shares.max_connections);
     options.connections.per_instance = count(shares.max_instance_connections);
     options.followed.bytes_per_instance = shares.max_followed_bytes;
-    Ok(options)
+    Ok((options, credentials))
 }

@@ -11,6 +11,7 @@ pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod echo;
+mod etcd_credentials;
 pub(crate) mod fabric;
 pub(crate) mod front;
 pub(crate) mod gateway;

@@ -1,18 +1,23 @@
 //! The location of a control plane's store as its options: a directory, or etcd with its
 //! certificates.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use tollway_net::SecretFile;
+use anyhow::{Result, bail};
 use tollway_settings::{Etcd, StoreLocation};
-use tollway_store::{EtcdOptions, EtcdTls};
+use tollway_store::EtcdOptions;
 
-/// Most bytes of a key that are read.
-const KEY_FILE_LIMIT_BYTES: u64 = 1 << 20;
+use super::etcd_credentials::EtcdCredentials;
 
-/// The directory of the admin socket, and etcd where the store is there.
-///
+/// Where a control plane keeps its state.
+#[derive(Debug)]
+pub(super) struct Location {
+    /// That of the admin socket, and of the store's files without etcd.
+    pub(super) directory: PathBuf,
+    pub(super) etcd: Option<EtcdOptions>,
+    pub(super) credentials: EtcdCredentials,
+}
+
 /// # Errors
 /// Settings that do not go together, and files that cannot be read.
 pub(super) fn location(
@@ -20,50 +25,43 @@ pub(super) fn location(
     admin_dir: Option<PathBuf>,
     etcd: Etcd,
     key_may_be_open: bool,
-) -> Result<(PathBuf, Option<EtcdOptions>)> {
+) -> Result<Location> {
     match (store, admin_dir) {
         (StoreLocation::Directory(_), Some(_)) => {
             bail!("--admin-dir is for a store in etcd; the admin socket is in --store")
         }
-        (StoreLocation::Directory(directory), None) if etcd.etcd_ca.is_none() => {
-            Ok((directory, None))
-        }
-        (StoreLocation::Directory(_), None) => {
+        (StoreLocation::Directory(_), None) if etcd.etcd_ca.is_some() => {
             bail!("--etcd-ca is for a store in etcd; name one with --store, or leave --etcd-ca out")
+        }
+        (StoreLocation::Directory(_), None) if etcd.etcd_secret.is_some() => bail!(
+            "--etcd-secret is for a store in etcd; name one with --store, or leave --etcd-secret out"
+        ),
+        (StoreLocation::Directory(directory), None) => {
+            Ok(Location { directory, etcd: None, credentials: EtcdCredentials::None })
         }
         (StoreLocation::Etcd { .. }, None) => bail!(
             "the store is in etcd; name with --admin-dir where the admin socket is to be, by which `tollway` commands on this machine reach the control plane (`--store` of those)"
         ),
+        (StoreLocation::Etcd { .. }, Some(_))
+            if etcd.etcd_ca.is_some() && etcd.etcd_secret.is_some() =>
+        {
+            bail!(
+                "etcd's certificates are files (--etcd-ca) or in a Secret (--etcd-secret); leave one out"
+            )
+        }
         (StoreLocation::Etcd { members, prefix }, Some(directory)) => {
-            let tls = tls(&etcd, key_may_be_open)?;
             let lease = etcd.etcd_lease_s.0;
-            Ok((directory, Some(EtcdOptions { members, prefix, holder: holder(), tls, lease })))
+            let (credentials, tls) = EtcdCredentials::of(etcd, key_may_be_open)?;
+            // Its members wait for the certificate that this process makes.
+            let is_awaited = matches!(credentials, EtcdCredentials::Secret(_));
+            let options = EtcdOptions { members, prefix, holder: holder(), tls, is_awaited, lease };
+            Ok(Location { directory, etcd: Some(options), credentials })
         }
     }
-}
-
-fn tls(etcd: &Etcd, key_may_be_open: bool) -> Result<Option<EtcdTls>> {
-    let Some(ca) = &etcd.etcd_ca else { return Ok(None) };
-    let identity = match (&etcd.etcd_cert, &etcd.etcd_key) {
-        (Some(certificate), Some(key)) => {
-            let file = SecretFile::new(key.clone(), key_may_be_open);
-            let key = file.read(KEY_FILE_LIMIT_BYTES);
-            let key = key.with_context(|| {
-                format!("cannot read {}; check --etcd-key", file.path().display())
-            })?;
-            Some((read(certificate, "--etcd-cert")?, key))
-        }
-        _ => None,
-    };
-    Ok(Some(EtcdTls { ca: read(ca, "--etcd-ca")?, identity }))
 }
 
 /// This process for those that wait: its machine and number.
 fn holder() -> String {
     let host = rustix::system::uname();
     format!("{} (process {})", host.nodename().to_string_lossy(), std::process::id())
-}
-
-fn read(path: &Path, option: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}; check {option}", path.display()))
 }

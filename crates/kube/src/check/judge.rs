@@ -26,6 +26,8 @@ pub enum Grade {
 pub(super) struct Seen {
     pub(super) kubernetes: (u32, u32),
     pub(super) control: Option<Part>,
+    /// Members of an etcd of the install.
+    pub(super) etcd: Option<Part>,
     pub(super) gateway: Option<Part>,
     pub(super) injector: Option<Part>,
     pub(super) root_pin: Option<String>,
@@ -86,12 +88,16 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         namespace,
         version,
     ));
+    if let Some(etcd) = &seen.etcd {
+        // Its image is etcd's, of another version.
+        findings.push(readiness("etcd", "statefulset/tollway-etcd", etcd, namespace));
+    }
     findings.push(match &seen.root_pin {
         Some(pin) => good(format!("the root of the network is {pin}")),
         None => bad(
             "the control plane has not written the root of the network".to_owned(),
             format!(
-                "read `kubectl logs --namespace {namespace} tollway-control-0`; without rights in the cluster it never does"
+                "read `kubectl logs --namespace {namespace} statefulset/tollway-control`; without rights in the cluster it never does"
             ),
         ),
     });
@@ -172,22 +178,28 @@ fn resources(resources: Option<&CustomResources>) -> Vec<Finding> {
 }
 
 fn workload(what: &str, object: &str, part: &Part, namespace: &str, version: &str) -> Vec<Finding> {
-    let Part { wanted, ready, image } = part;
-    let mut findings = vec![match ready >= wanted && *wanted > 0 {
-        true => good(format!("{what}: {ready} of {wanted} pods are ready")),
-        false => bad(
-            format!("{what}: {ready} of {wanted} pods are ready"),
-            format!(
-                "read `kubectl describe --namespace {namespace} {object}` and the events of its pods"
-            ),
-        ),
-    }];
+    let Part { image, .. } = part;
+    let mut findings = vec![readiness(what, object, part, namespace)];
     let tag = image.as_deref().and_then(|image| image.rsplit_once(':')).map(|(_, tag)| tag);
     if let Some(tag) = tag.filter(|tag| *tag != version) {
         findings
             .push(note(&format!("{what}: its image is of {tag}, and this program of {version}")));
     }
     findings
+}
+
+fn readiness(what: &str, object: &str, part: &Part, namespace: &str) -> Finding {
+    let Part { wanted, ready, .. } = part;
+    let text = format!("{what}: {ready} of {wanted} pods are ready");
+    match ready >= wanted && *wanted > 0 {
+        true => good(text),
+        false => bad(
+            text,
+            format!(
+                "read `kubectl describe --namespace {namespace} {object}` and the events of its pods"
+            ),
+        ),
+    }
 }
 
 fn good(text: String) -> Finding {
@@ -214,6 +226,7 @@ mod tests {
         Seen {
             kubernetes: (1, 37),
             control: Some(part(1)),
+            etcd: Some(Part { image: Some("etcd:v3.6.5".to_owned()), ..part(1) }),
             gateway: Some(part(1)),
             injector: Some(part(1)),
             root_pin: Some("tollway1-root.west.x".to_owned()),
@@ -236,17 +249,18 @@ mod tests {
     fn a_whole_install_is_good() {
         let findings = judge(&whole(), "tollway", "0.1.0");
         assert!(findings.iter().all(|finding| finding.grade == Grade::Good), "{findings:?}");
-        assert_eq!(findings.len(), 7);
+        assert_eq!(findings.len(), 8);
     }
 
     #[test]
     fn whatever_is_missing_is_named_with_what_to_do() {
         type Breaking = fn(&mut Seen);
-        let broken: [(&str, Breaking); 9] = [
+        let broken: [(&str, Breaking); 10] = [
             ("no native sidecars", |seen| seen.kubernetes = (1, 28)),
             ("no control plane in namespace tollway", |seen| seen.control = None),
             ("control plane: 0 of 1", |seen| seen.control = Some(part(0))),
             ("has not written the root", |seen| seen.root_pin = None),
+            ("etcd: 0 of 1", |seen| seen.etcd = Some(part(0))),
             ("gateway: 0 of 1", |seen| seen.gateway = Some(part(0))),
             ("one is missing", |seen| seen.webhook = None),
             ("does not know the injector", |seen| {

@@ -34,6 +34,7 @@ impl Cluster {
         let seen = Seen {
             kubernetes: (number(&server.major), number(&server.minor)),
             control: sets.get_opt("tollway-control").await?.map(|set| part_of_set(&set)),
+            etcd: sets.get_opt("tollway-etcd").await?.map(|set| part_of_set(&set)),
             gateway: deployment("tollway-gateway").await?,
             injector: deployment("tollway-injector").await?,
             root_pin: root.and_then(|data| data.get(ROOT_PIN_KEY).cloned()),

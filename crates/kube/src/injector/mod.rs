@@ -1,11 +1,9 @@
 //! The injector of a cluster: a webhook that adds sidecars to pods as they are made.
 //!
 //! `server` takes reviews and `admission` answers them; what is added is decided in the crate `inject`.
-//! `reconcile` makes the certificate, keeps it in a Secret that replicas share, and has the API server trust
-//! it; `certificate` decides when.
+//! `reconcile` has the API server trust the certificate, which [`crate::secret_certificate`] keeps.
 
 mod admission;
-mod certificate;
 mod dapr;
 mod reconcile;
 mod server;

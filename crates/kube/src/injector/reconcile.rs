@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
 use tokio::sync::{Mutex, watch};
 use tollway_model::{KubeName, chain};
 use tracing::{info, warn};
 
-use super::certificate::{Plan, WebhookCredentials, carry_out, plan, server_config};
 use super::server::route_of;
 use super::{Shared, Which, unix_s};
 use crate::follow::{Seen, follow};
-
-/// The clock is asked again after this, whatever the plan is: it may have been set.
-const LOOKED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
-/// After a failure.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+use crate::own_certificate::{OwnCertificate, Purpose};
+use crate::secret_certificate::{SecretCertificate, TRIED_AGAIN_AFTER};
 
 /// Runs until it is dropped.
 pub(super) async fn run(
@@ -31,19 +28,19 @@ pub(super) async fn run(
     service: &KubeName,
     shared: &Shared,
 ) {
+    let purpose =
+        Purpose { holder: "tollway-injector", names: names(service), is_of_clients: false };
     let reconciler = Reconciler {
-        secrets: Api::namespaced(client.clone(), &secret.namespace),
+        secret: SecretCertificate::new(client.clone(), secret, purpose),
         hooks: Api::all(client),
-        names: names(service),
-        secret: watch::Sender::default(),
         hook: watch::Sender::default(),
         shared,
         shown: Mutex::default(),
     };
     tokio::join!(
-        follow(reconciler.secrets.clone(), &secret.name, &reconciler.secret),
+        reconciler.secret.follow(),
         follow(reconciler.hooks.clone(), &webhook, &reconciler.hook),
-        reconciler.keep(&secret, &webhook),
+        reconciler.keep(&webhook),
     );
 }
 
@@ -51,6 +48,12 @@ pub(super) async fn run(
 fn names(service: &KubeName) -> Vec<String> {
     let KubeName { namespace, name } = service;
     vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
+}
+
+/// A part of the webhook's paths that only replicas and the API server know, since the answers have what a
+/// namespace has of Dapr.
+fn path_secret(certificate: &OwnCertificate) -> String {
+    certificate.secret_of("path of the webhook")
 }
 
 /// The path of one of the webhooks of the chart.
@@ -64,24 +67,22 @@ fn path_of(webhook: &str, secret: &str) -> String {
 }
 
 struct Reconciler<'a> {
-    secrets: Api<Secret>,
+    secret: SecretCertificate,
     hooks: Api<MutatingWebhookConfiguration>,
-    names: Vec<String>,
-    secret: watch::Sender<Seen<Secret>>,
     hook: watch::Sender<Seen<MutatingWebhookConfiguration>>,
     shared: &'a Shared,
     /// What is served with.
-    shown: Mutex<Option<WebhookCredentials>>,
+    shown: Mutex<Option<OwnCertificate>>,
 }
 
 impl Reconciler<'_> {
-    async fn keep(&self, secret: &KubeName, webhook: &str) {
-        let (mut secrets, mut hooks) = (self.secret.subscribe(), self.hook.subscribe());
+    async fn keep(&self, webhook: &str) {
+        let (mut secrets, mut hooks) = (self.secret.changes(), self.hook.subscribe());
         loop {
-            let wait = match self.look().await {
+            let wait = match self.check().await {
                 Ok(wait) => wait,
                 Err(error) => {
-                    warn!(error, %secret, webhook, "the webhook's certificate cannot be kept");
+                    warn!(error, webhook, "the webhook's certificate cannot be kept");
                     TRIED_AGAIN_AFTER
                 }
             };
@@ -94,59 +95,25 @@ impl Reconciler<'_> {
     }
 
     /// Does what is to be done now. Returns after how long to look again.
-    async fn look(&self) -> Result<Duration, String> {
-        let now = SystemTime::now();
-        let secret = self.secret.borrow().clone();
-        let secret = match secret {
-            Seen::Unknown => return Ok(LOOKED_AGAIN_AFTER),
-            Seen::Absent => return Err("the Secret is not there; the chart makes it".to_owned()),
-            Seen::There(secret) => secret,
-        };
-        let credentials = WebhookCredentials::read(&secret.data.clone().unwrap_or_default());
-        let plan = plan(credentials.as_ref(), &self.names, now);
-        let made = carry_out(&plan, credentials.as_ref(), &self.names, now);
-        let made = made.map_err(|error| format!("no certificate can be made: {error}"))?;
-        if let Some(made) = made {
-            return self.store(secret, &made, &plan).await;
-        }
-        let Some(credentials) = credentials else { return Ok(TRIED_AGAIN_AFTER) };
-        if !self.is_trusted(&credentials).await? {
+    async fn check(&self) -> Result<Duration, String> {
+        let checked = self.secret.check().await?;
+        let Some(certificate) = checked.good else { return Ok(checked.again) };
+        if !self.is_trusted(&certificate).await? {
             return Ok(TRIED_AGAIN_AFTER);
         }
-        self.show(&credentials).await?;
-        let Plan::Keep { until } = plan else { return Ok(TRIED_AGAIN_AFTER) };
-        let left = until.duration_since(now).unwrap_or_default();
-        Ok(left.min(LOOKED_AGAIN_AFTER))
-    }
-
-    /// Writes what was made, unless another replica was first; the watch brings either.
-    async fn store(
-        &self,
-        mut secret: Secret,
-        made: &WebhookCredentials,
-        plan: &Plan,
-    ) -> Result<Duration, String> {
-        let name = secret.metadata.name.clone().unwrap_or_default();
-        secret.data = Some(made.data());
-        match self.secrets.replace(&name, &PostParams::default(), &secret).await {
-            Ok(_) => {
-                info!(?plan, "the webhook has a new certificate");
-                Ok(LOOKED_AGAIN_AFTER)
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(TRIED_AGAIN_AFTER),
-            Err(error) => Err(format!("the Secret cannot be updated: {}", chain(&error))),
-        }
+        self.show(&certificate).await?;
+        Ok(checked.again)
     }
 
     /// Has the API server trust the authorities. False while the configuration is not there.
-    async fn is_trusted(&self, credentials: &WebhookCredentials) -> Result<bool, String> {
+    async fn is_trusted(&self, certificate: &OwnCertificate) -> Result<bool, String> {
         let Seen::There(hook) = self.hook.borrow().clone() else {
             warn!("the MutatingWebhookConfiguration is not there yet; the chart makes it");
             return Ok(false);
         };
-        let bundle = ByteString(credentials.authorities.clone().into_bytes());
+        let bundle = ByteString(certificate.authorities.clone().into_bytes());
         let hooks = hook.webhooks.unwrap_or_default();
-        let secret = credentials.path_secret();
+        let secret = path_secret(certificate);
         let wanted = hooks.iter().map(|hook| (hook, path_of(&hook.name, &secret)));
         let strangers = wanted.filter(|(hook, path)| {
             let config = &hook.client_config;
@@ -173,15 +140,34 @@ impl Reconciler<'_> {
     }
 
     /// Serves with the certificate from now on.
-    async fn show(&self, credentials: &WebhookCredentials) -> Result<(), String> {
+    async fn show(&self, certificate: &OwnCertificate) -> Result<(), String> {
         let mut shown = self.shown.lock().await;
-        if shown.as_ref() != Some(credentials) {
-            self.shared.path_secret.send_replace(Some(credentials.path_secret()));
-            self.shared.tls.send_replace(Some(Arc::new(server_config(credentials)?)));
-            let ends = credentials.ends().map_or(0, unix_s);
+        if shown.as_ref() != Some(certificate) {
+            self.shared.path_secret.send_replace(Some(path_secret(certificate)));
+            self.shared.tls.send_replace(Some(Arc::new(server_config(certificate)?)));
+            let ends = certificate.ends().map_or(0, unix_s);
             self.shared.certificate_ends.store(ends, Ordering::Relaxed);
-            *shown = Some(credentials.clone());
+            *shown = Some(certificate.clone());
         }
         Ok(())
     }
+}
+
+/// What a TLS server needs.
+///
+/// # Errors
+/// What is wrong with them.
+pub(crate) fn server_config(certificate: &OwnCertificate) -> Result<rustls::ServerConfig, String> {
+    let chain: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(certificate.certificate.as_bytes()).collect();
+    let chain = chain.map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes())
+        .map_err(|error| format!("the key cannot be read: {error}"))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| format!("the certificate cannot be used: {error}"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }

@@ -184,18 +184,19 @@ mod tests {
     use tollway_inject::Settings;
     use tollway_telemetry::AdminFacts;
 
-    use super::super::certificate::{Plan, WebhookCredentials, carry_out, server_config};
     use super::super::dapr::DaprReader;
+    use super::super::reconcile::server_config;
     use super::*;
     use crate::events::Events;
     use crate::follow::Seen;
+    use crate::own_certificate::{OwnCertificate, Plan, Purpose, carry_out};
 
     const NAME: &str = "tollway-injector.tollway.svc";
 
     struct World {
         shared: Arc<Shared>,
         address: SocketAddr,
-        credentials: WebhookCredentials,
+        credentials: OwnCertificate,
     }
 
     impl World {
@@ -224,9 +225,10 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve(listener, Arc::clone(&shared)));
-            let names = [NAME.to_owned()];
-            let credentials =
-                carry_out(&Plan::Begin, None, &names, SystemTime::now()).unwrap().unwrap();
+            let names = vec![NAME.to_owned()];
+            let purpose = Purpose { holder: "tollway-injector", names, is_of_clients: false };
+            let made = carry_out(&Plan::Begin, None, &purpose, SystemTime::now());
+            let credentials = made.unwrap().unwrap();
             Self { shared, address, credentials }
         }
 

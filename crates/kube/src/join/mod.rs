@@ -17,6 +17,7 @@ pub use self::exec::ExecError;
 pub use self::plan::Obstacle;
 use self::plan::{Gateway, Install, Joined, Plan, decide, explain};
 use crate::Cluster;
+use crate::serving_mark::SERVES;
 
 /// The program in the image, and where its control plane is administered.
 const PROGRAM: &str = "/tollway";
@@ -161,8 +162,7 @@ impl<'a> Control<'a> {
         let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
         let listed = pods.list(&ListParams::default().labels(CONTROL)).await;
         let listed = listed.map_err(|error| side.api(error))?;
-        // Of several one serves and is ready; the others stand by.
-        let pod = listed.items.into_iter().find(is_ready).and_then(|pod| pod.metadata.name);
+        let pod = serving(listed.items).and_then(|pod| pod.metadata.name);
         let pod = pod.ok_or_else(|| JoinClustersError::NotReady {
             context: context.clone(),
             namespace: namespace.clone(),
@@ -224,6 +224,12 @@ impl Side {
     }
 }
 
+/// The one that serves. Of several it has a label, and the others, which stand by, are ready as well.
+fn serving(pods: Vec<Pod>) -> Option<Pod> {
+    let is_marked = |pod: &Pod| pod.metadata.labels.iter().flatten().any(|(key, _)| key == SERVES);
+    pods.into_iter().filter(is_ready).max_by_key(is_marked)
+}
+
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
@@ -245,5 +251,37 @@ fn how_reached(gateway: &Deployment) -> Gateway {
         (false, _) => Gateway::NotReady,
         (true, true) => Gateway::DialsOut,
         (true, false) => Gateway::Listens,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    fn pod(name: &str, is_ready: bool, serves: bool) -> Pod {
+        let labels = serves.then(|| [(SERVES.to_owned(), "true".to_owned())].into());
+        let status = if is_ready { "True" } else { "False" };
+        let ready = PodCondition {
+            type_: "Ready".to_owned(),
+            status: status.to_owned(),
+            ..PodCondition::default()
+        };
+        Pod {
+            metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
+            status: Some(PodStatus { conditions: Some(vec![ready]), ..PodStatus::default() }),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn commands_go_to_the_replica_that_serves() {
+        let found = |pods: Vec<Pod>| serving(pods).and_then(|pod| pod.metadata.name);
+        let by = [pod("0", true, false), pod("1", true, true), pod("2", true, false)];
+        assert_eq!(found(by.to_vec()).as_deref(), Some("1"));
+        assert_eq!(found(vec![pod("0", true, false)]).as_deref(), Some("0"), "the only one");
+        assert_eq!(found(vec![pod("0", false, true)]), None, "it does not answer");
     }
 }

@@ -96,6 +96,10 @@ pub struct Control {
     /// there [default: none].
     #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]
     pub kubernetes_joins: Option<KubeName>,
+    /// The pod of this control plane: it gets the label `tollway.dev/serves` while it serves, and has none
+    /// while it stands by [default: none].
+    #[setting(form = "NAMESPACE/NAME")]
+    pub kubernetes_pod: Option<KubeName>,
     /// Agree on keys by X25519 alone; by default members of the mesh use X25519MLKEM768, which
     /// keeps what is recorded today from computers to come.
     #[setting()]
@@ -158,7 +162,8 @@ pub struct Shares {
 /// A store in etcd.
 #[derive(Clone, PartialEq, Debug, Settings)]
 pub struct Etcd {
-    /// File with the certificates of those who sign etcd's; etcd is spoken to over TLS then.
+    /// File with the certificates of those who sign etcd's; etcd is spoken to over TLS then. This and the
+    /// two files below are read again every minute.
     #[setting(form = "FILE", heading = ETCD)]
     pub etcd_ca: Option<PathBuf>,
     /// File with the certificate that is shown to etcd.
@@ -167,6 +172,10 @@ pub struct Etcd {
     /// File with its key.
     #[setting(form = "FILE", heading = ETCD, needs(&["etcd_cert"]))]
     pub etcd_key: Option<PathBuf>,
+    /// The Secret of the cluster in which this control plane keeps a certificate for etcd's members and
+    /// for itself: it makes it, renews it, and shows it to them [default: none].
+    #[setting(form = "NAMESPACE/NAME", heading = ETCD)]
+    pub etcd_secret: Option<KubeName>,
     /// Time after which one that stands by takes over from a master that gives no sign of life, in
     /// seconds.
     #[setting(form = "SECONDS", heading = ETCD, default = "5", range(2, 60))]

@@ -1,22 +1,29 @@
 //! The calls of etcd's gRPC API, version 3, that are needed here, by its names and numbers.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use prost::Message;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+use tracing::warn;
 
-use super::{ANSWER_TIMEOUT, EtcdOptions};
+use super::master::KEY as MASTER;
+use super::{ANSWER_TIMEOUT, EtcdOptions, EtcdTls};
 
 /// Longest answer that is taken.
 const ANSWER_BYTES: usize = 64 << 20;
+/// Pause between two attempts with other certificates.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const RANGE: &str = "/etcdserverpb.KV/Range";
 /// Codes that a second attempt is answered with as well.
 const LASTING: [Code; 4] =
     [Code::InvalidArgument, Code::PermissionDenied, Code::Unauthenticated, Code::Unimplemented];
@@ -65,40 +72,88 @@ impl From<ClientError> for io::Error {
 
 /// A connection to any member of etcd. It reconnects when it breaks.
 #[derive(Clone, Debug)]
-pub(crate) struct Client(Channel);
+pub(crate) struct Client {
+    members: Arc<[String]>,
+    /// What all keys begin with.
+    prefix: Arc<str>,
+    connected: Arc<Mutex<Connected>>,
+}
+
+#[derive(Debug)]
+struct Connected {
+    channel: Channel,
+    tls: Option<watch::Receiver<EtcdTls>>,
+    /// How often there were other certificates.
+    changes: u64,
+}
 
 impl Client {
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, ClientError> {
-        let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let mut endpoints = Vec::new();
-        for member in &options.members {
-            let endpoint = Endpoint::from_shared(format!("{scheme}://{member}"))
-                .map_err(|_| ClientError::Address(member.clone()))?
-                .connect_timeout(ANSWER_TIMEOUT)
-                .http2_keep_alive_interval(ANSWER_TIMEOUT)
-                .keep_alive_timeout(ANSWER_TIMEOUT)
-                .keep_alive_while_idle(true);
-            endpoints.push(match &options.tls {
-                None => endpoint,
-                Some(tls) => {
-                    let mut wanted =
-                        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
-                    if let Some((certificate, key)) = &tls.identity {
-                        wanted = wanted.identity(Identity::from_pem(certificate, key));
-                    }
-                    endpoint.tls_config(wanted).map_err(ClientError::Tls)?
-                }
-            });
+        let mut tls = options.tls.clone();
+        let first = tls.as_mut().map(|tls| tls.borrow_and_update().clone());
+        let channel = channel(&options.members, first.as_ref())?;
+        let connected = Connected { channel, tls, changes: 0 };
+        Ok(Self {
+            members: options.members.clone().into(),
+            prefix: options.prefix.as_str().into(),
+            connected: Arc::new(Mutex::new(connected)),
+        })
+    }
+
+    /// The channel that is in use. Other certificates are tried out beside it.
+    fn channel(&self) -> Channel {
+        let mut connected = self.connected();
+        let renewed = connected.tls.as_mut().and_then(|tls| {
+            tls.has_changed().unwrap_or(false).then(|| tls.borrow_and_update().clone())
+        });
+        if let Some(tls) = renewed {
+            connected.changes += 1;
+            tokio::spawn(self.clone().try_out(tls, connected.changes));
         }
-        // Of one member the error is returned.
-        Ok(Self(match &endpoints[..] {
-            [one] => one.connect_lazy(),
-            _ => Channel::balance_list(endpoints.into_iter()),
-        }))
+        connected.channel.clone()
+    }
+
+    /// Uses other certificates as soon as etcd answers with them, unless there are others again. What is under
+    /// way goes on over the former channel.
+    async fn try_out(self, tls: EtcdTls, change: u64) {
+        let candidate = match channel(&self.members, Some(&tls)) {
+            Ok(candidate) => candidate,
+            Err(error) => {
+                let error = tollway_model::chain(&error);
+                return warn!(error, "other certificates for etcd cannot be used");
+            }
+        };
+        let key =
+            RangeRequest { key: format!("{}{MASTER}", self.prefix), ..RangeRequest::default() };
+        let mut is_reported = false;
+        while self.connected().changes == change {
+            let asked = call::<_, RangeResponse>(candidate.clone(), RANGE, key.clone()).await;
+            // A refusal is an answer.
+            if asked.as_ref().err().is_none_or(|error| error.refusal().is_some()) {
+                let mut connected = self.connected();
+                if connected.changes == change {
+                    connected.channel = candidate;
+                }
+                return;
+            }
+            if let Some(error) = asked.err().filter(|_| !is_reported) {
+                is_reported = true;
+                let error = tollway_model::chain(&error);
+                warn!(
+                    error,
+                    "etcd does not answer with other certificates yet; the former ones are used"
+                );
+            }
+            tokio::time::sleep(TRIED_AGAIN_AFTER).await;
+        }
+    }
+
+    fn connected(&self) -> MutexGuard<'_, Connected> {
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, ClientError> {
-        self.call("/etcdserverpb.KV/Range", request).await
+        self.call(RANGE, request).await
     }
 
     pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, ClientError> {
@@ -124,7 +179,7 @@ impl Client {
         let once = tokio_stream::once(LeaseRequest { id });
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
         let answer = async {
-            let mut grpc = self.ready().await?;
+            let mut grpc = ready(self.channel()).await?;
             let codec = ProstCodec::<LeaseRequest, LeaseKeepAliveResponse>::default();
             let answers = grpc.streaming(Request::new(once), path, codec).await?;
             let answer = answers.into_inner().next().await;
@@ -139,20 +194,57 @@ impl Client {
         M: Message + 'static,
         R: Message + Default + 'static,
     {
-        let answer = async {
-            let mut grpc = self.ready().await?;
-            let path = PathAndQuery::from_static(path);
-            grpc.unary(Request::new(message), path, ProstCodec::<M, R>::default()).await
-        };
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
-        Ok(answer.map_err(|_| ClientError::Silent)??.into_inner())
+        call(self.channel(), path, message).await
     }
+}
 
-    async fn ready(&self) -> Result<Grpc<Channel>, Status> {
-        let mut grpc = Grpc::new(self.0.clone()).max_decoding_message_size(ANSWER_BYTES);
-        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-        Ok(grpc)
+async fn call<M, R>(channel: Channel, path: &'static str, message: M) -> Result<R, ClientError>
+where
+    M: Message + 'static,
+    R: Message + Default + 'static,
+{
+    let answer = async {
+        let mut grpc = ready(channel).await?;
+        let path = PathAndQuery::from_static(path);
+        grpc.unary(Request::new(message), path, ProstCodec::<M, R>::default()).await
+    };
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+    Ok(answer.map_err(|_| ClientError::Silent)??.into_inner())
+}
+
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES);
+    grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+    Ok(grpc)
+}
+
+fn channel(members: &[String], tls: Option<&EtcdTls>) -> Result<Channel, ClientError> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut endpoints = Vec::new();
+    for member in members {
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{member}"))
+            .map_err(|_| ClientError::Address(member.clone()))?
+            .connect_timeout(ANSWER_TIMEOUT)
+            .http2_keep_alive_interval(ANSWER_TIMEOUT)
+            .keep_alive_timeout(ANSWER_TIMEOUT)
+            .keep_alive_while_idle(true);
+        endpoints.push(match tls {
+            None => endpoint,
+            Some(tls) => {
+                let mut wanted =
+                    ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
+                if let Some((certificate, key)) = &tls.identity {
+                    wanted = wanted.identity(Identity::from_pem(certificate, key));
+                }
+                endpoint.tls_config(wanted).map_err(ClientError::Tls)?
+            }
+        });
     }
+    // Of one member the error is returned.
+    Ok(match &endpoints[..] {
+        [one] => one.connect_lazy(),
+        _ => Channel::balance_list(endpoints.into_iter()),
+    })
 }
 
 /// Everything that begins with `prefix`.

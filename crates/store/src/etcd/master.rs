@@ -36,29 +36,39 @@ struct State {
 }
 
 impl Master {
-    /// Waits until the key is free, and takes it.
+    /// Waits until the key is free, and takes it. `other` gets the name of the process that has it.
     pub(super) async fn become_one(
         client: Client,
         options: &EtcdOptions,
+        other: &watch::Sender<Option<String>>,
     ) -> Result<Arc<Self>, ClientError> {
-        let mut told = String::new();
-        // Once something was answered, etcd is there, and what fails then is waited out.
-        let mut has_answered = false;
+        let mut is_missed = false;
         loop {
             match take(&client, options).await {
                 Ok(Attempt::Master(master)) => return Ok(master),
                 Ok(Attempt::StandBy(holder)) => {
-                    if holder != told {
+                    let is_another = other.send_if_modified(|known| {
+                        let is_another = known.as_ref() != Some(&holder);
+                        *known = Some(holder.clone());
+                        is_another
+                    });
+                    if is_another {
                         tracing::info!(
                             master = holder,
                             "another control plane serves; standing by"
                         );
-                        told = holder;
                     }
-                    has_answered = true;
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
-                Err(error) if has_answered && error.refusal().is_none() => {
+                // Once something was answered, etcd is there, and what fails then is waited out.
+                Err(error) if error.refusal().is_none() && other.borrow().is_some() => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) if error.refusal().is_none() && options.is_awaited => {
+                    if !std::mem::replace(&mut is_missed, true) {
+                        let error = tollway_model::chain(&error);
+                        tracing::info!(error, "etcd does not answer yet; it is waited for");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),

@@ -183,6 +183,8 @@ metrics! {
             "Last revision of the control plane's catalog that is in use here.";
     }
     CONTROL {
+        CONTROL_SERVES: Gauge "tollway_control_serves" [],
+            "Whether this control plane serves; 0 while it stands by for another one.";
         CONTROL_CONNECTIONS: Gauge "tollway_control_connections" ["state"],
             "Open connections to the control plane, by state of authentication.";
         CONTROL_CONNECTIONS_REFUSED: Counter "tollway_control_connections_refused_total" ["reason"],

@@ -22,8 +22,9 @@ use tollway_settings::{
 };
 
 use super::authority_key::authority_key;
+use super::etcd_credentials::EtcdCredentials;
 use super::run::RunArgs;
-use super::store_location::location;
+use super::store_location::{Location, location};
 use crate::part::{PartArgs, parse_options};
 use finding::{Finding, Level};
 
@@ -238,8 +239,16 @@ fn store(options: &[OsString]) -> Result<Vec<Finding>> {
         Err(error) => return Ok(vec![Finding::of_error("authority key", &error.into())]),
     };
     match location(settings.store, settings.admin_dir, settings.etcd, settings.allow_open_files) {
-        Ok((directory, None)) => store_directory::inspect(&directory, key.as_ref()),
-        Ok((admin_dir, Some(etcd))) => etcd_store::inspect(&etcd, &admin_dir),
+        Ok(Location { credentials: EtcdCredentials::Secret(at), etcd: Some(etcd), .. }) => {
+            let members = etcd.members.join(",");
+            let what =
+                format!("etcd at {members} is not asked: its certificate is in the Secret {at}");
+            Ok(vec![Finding::ok("store", what)])
+        }
+        Ok(Location { directory, etcd: None, .. }) => {
+            store_directory::inspect(&directory, key.as_ref())
+        }
+        Ok(Location { directory, etcd: Some(etcd), .. }) => etcd_store::inspect(&etcd, &directory),
         Err(error) => Ok(vec![Finding::of_error("store", &error)]),
     }
 }

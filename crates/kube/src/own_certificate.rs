@@ -1,7 +1,8 @@
-//! The certificate of the webhook: an authority of its own, and what it signs. Pure but for random keys.
+//! A certificate by an authority of its own, for what has no identity of the mesh: the webhook, and etcd. Both
+//! are kept in a Secret. Pure but for random keys.
 //!
-//! The API server trusts the authority, which lasts for years, so that renewing the certificate changes
-//! nothing there. A new authority is trusted beside the former one until that ends.
+//! Those who trust the authority, which lasts for years, see nothing of a renewal of the certificate. A new
+//! authority is trusted beside the former one until that ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -12,8 +13,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
 };
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -32,9 +33,20 @@ const AUTHORITY_KEY: &str = "ca.key";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
+/// What a certificate is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Purpose {
+    /// The common name of the certificate, and with `-authority` behind it that of the authority.
+    pub(crate) holder: &'static str,
+    /// The names by which servers with it are called.
+    pub(crate) names: Vec<String>,
+    /// Whether clients show it, too.
+    pub(crate) is_of_clients: bool,
+}
+
 /// A certificate with its key, and the authorities by which it is known; all PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct WebhookCredentials {
+pub(crate) struct OwnCertificate {
     /// The one that signs comes first.
     pub(crate) authorities: String,
     authority_key: String,
@@ -42,9 +54,9 @@ pub(crate) struct WebhookCredentials {
     pub(crate) key: String,
 }
 
-impl std::fmt::Debug for WebhookCredentials {
+impl std::fmt::Debug for OwnCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WebhookCredentials")
+        f.debug_struct("OwnCertificate")
             .field("certificate", &self.certificate)
             .finish_non_exhaustive()
     }
@@ -61,7 +73,7 @@ pub(crate) enum Plan {
     Begin,
 }
 
-impl WebhookCredentials {
+impl OwnCertificate {
     /// Reads the data of the Secret; `None` if something is missing.
     pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Option<Self> {
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
@@ -85,11 +97,10 @@ impl WebhookCredentials {
         texts.into_iter().map(|(key, text)| (key.to_owned(), bytes(text))).collect()
     }
 
-    /// A part of the webhook's paths that only replicas and the API server know, since the answers have what
-    /// a namespace has of Dapr: 32 hexadecimal digits.
-    pub(crate) fn path_secret(&self) -> String {
+    /// Something that only those know who can read the Secret, for a use of this name: 32 hexadecimal digits.
+    pub(crate) fn secret_of(&self, of: &str) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.authority_key.as_bytes());
-        let tag = hmac::sign(&key, b"path of the webhook");
+        let tag = hmac::sign(&key, of.as_bytes());
         tag.as_ref()[..16].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
@@ -101,15 +112,15 @@ impl WebhookCredentials {
     }
 }
 
-/// Decides what is to be done for a webhook of these names.
+/// Decides what is to be done.
 pub(crate) fn plan(
-    credentials: Option<&WebhookCredentials>,
-    names: &[String],
+    credentials: Option<&OwnCertificate>,
+    purpose: &Purpose,
     now: SystemTime,
 ) -> Plan {
     let Some(credentials) = credentials else { return Plan::Begin };
     let Some(authority_ends) = good_authority(credentials, now) else { return Plan::Begin };
-    match good_certificate(credentials, names, now) {
+    match good_certificate(credentials, &purpose.names, now) {
         Some(ends) => Plan::Keep {
             until: (ends - RENEWED_BEFORE).min(authority_ends - AUTHORITY_RENEWED_BEFORE),
         },
@@ -118,7 +129,7 @@ pub(crate) fn plan(
 }
 
 /// When the authority ends, if it can sign and lasts for long enough.
-fn good_authority(credentials: &WebhookCredentials, now: SystemTime) -> Option<SystemTime> {
+fn good_authority(credentials: &OwnCertificate, now: SystemTime) -> Option<SystemTime> {
     let der = CertificateDer::from_pem_slice(credentials.authorities.as_bytes()).ok()?;
     let (_, authority) = X509Certificate::from_der(&der).ok()?;
     let key = KeyPair::from_pem(&credentials.authority_key).ok()?;
@@ -130,7 +141,7 @@ fn good_authority(credentials: &WebhookCredentials, now: SystemTime) -> Option<S
 /// When the certificate ends, if the authority has signed it, it has these names and its key, and lasts
 /// for long enough.
 fn good_certificate(
-    credentials: &WebhookCredentials,
+    credentials: &OwnCertificate,
     names: &[String],
     now: SystemTime,
 ) -> Option<SystemTime> {
@@ -155,40 +166,43 @@ fn good_certificate(
 /// [`rcgen::Error`] if a key or a certificate cannot be made.
 pub(crate) fn carry_out(
     plan: &Plan,
-    credentials: Option<&WebhookCredentials>,
-    names: &[String],
+    credentials: Option<&OwnCertificate>,
+    purpose: &Purpose,
     now: SystemTime,
-) -> Result<Option<WebhookCredentials>, rcgen::Error> {
+) -> Result<Option<OwnCertificate>, rcgen::Error> {
     let (authorities, authority_key) = match (plan, credentials) {
         (Plan::Keep { .. }, _) => return Ok(None),
         (Plan::Renew, Some(credentials)) => {
             (credentials.authorities.clone(), credentials.authority_key.clone())
         }
         (Plan::Renew | Plan::Begin, _) => {
-            let (certificate, key) = new_authority(now)?;
+            let (certificate, key) = new_authority(purpose, now)?;
             let former = credentials.map_or("", |credentials| &credentials.authorities);
             (certificate + &still_good(former, now), key)
         }
     };
     let authority = first_pem(&authorities);
     let issuer = Issuer::from_ca_cert_pem(authority, KeyPair::from_pem(&authority_key)?)?;
-    let mut certificate = CertificateParams::new(names)?;
-    certificate.distinguished_name.push(DnType::CommonName, "tollway-injector");
+    let mut certificate = CertificateParams::new(purpose.names.clone())?;
+    certificate.distinguished_name.push(DnType::CommonName, purpose.holder);
     (certificate.not_before, certificate.not_after) = span(now, LIFE);
     certificate.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     certificate.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    if purpose.is_of_clients {
+        certificate.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+    }
     certificate.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let signed = certificate.signed_by(&key, &issuer)?;
     let (certificate, key) = (signed.pem(), key.serialize_pem());
-    Ok(Some(WebhookCredentials { authorities, authority_key, certificate, key }))
+    Ok(Some(OwnCertificate { authorities, authority_key, certificate, key }))
 }
 
 /// A certificate and its key.
-fn new_authority(now: SystemTime) -> Result<(String, String), rcgen::Error> {
+fn new_authority(purpose: &Purpose, now: SystemTime) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut authority = CertificateParams::default();
-    authority.distinguished_name.push(DnType::CommonName, "tollway-injector-authority");
+    authority.distinguished_name.push(DnType::CommonName, format!("{}-authority", purpose.holder));
     (authority.not_before, authority.not_after) = span(now, AUTHORITY_LIFE);
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -215,60 +229,55 @@ fn still_good(former: &str, now: SystemTime) -> String {
     lasts().map(|()| format!("{}\n", first_pem(former))).unwrap_or_default()
 }
 
-/// What a TLS server needs.
-///
-/// # Errors
-/// What is wrong with them.
-pub(crate) fn server_config(
-    credentials: &WebhookCredentials,
-) -> Result<rustls::ServerConfig, String> {
-    let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(credentials.certificate.as_bytes()).collect();
-    let chain = chain.map_err(|error| format!("the certificate cannot be read: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(credentials.key.as_bytes())
-        .map_err(|error| format!("the key cannot be read: {error}"))?;
-    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-        .map_err(|error| format!("the certificate cannot be used: {error}"))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names() -> Vec<String> {
-        vec!["tollway-injector.tollway.svc".to_owned()]
+    fn purpose() -> Purpose {
+        let names = vec!["tollway-injector.tollway.svc".to_owned()];
+        Purpose { holder: "tollway-injector", names, is_of_clients: false }
     }
 
     fn now() -> SystemTime {
         SystemTime::UNIX_EPOCH + 20_000 * DAY
     }
 
-    fn begun(credentials: Option<&WebhookCredentials>, now: SystemTime) -> WebhookCredentials {
-        carry_out(&plan(credentials, &names(), now), credentials, &names(), now).unwrap().unwrap()
+    fn begun(credentials: Option<&OwnCertificate>, now: SystemTime) -> OwnCertificate {
+        carry_out(&plan(credentials, &purpose(), now), credentials, &purpose(), now)
+            .unwrap()
+            .unwrap()
     }
 
-    fn authorities(credentials: &WebhookCredentials) -> usize {
+    fn authorities(credentials: &OwnCertificate) -> usize {
         credentials.authorities.matches(PEM_END).count()
     }
 
     #[test]
     fn what_is_made_is_kept_until_a_month_before_its_end() {
-        assert_eq!(plan(None, &names(), now()), Plan::Begin);
+        assert_eq!(plan(None, &purpose(), now()), Plan::Begin);
         let credentials = begun(None, now());
         let until = now() + LIFE - RENEWED_BEFORE;
-        assert_eq!(plan(Some(&credentials), &names(), now()), Plan::Keep { until });
+        assert_eq!(plan(Some(&credentials), &purpose(), now()), Plan::Keep { until });
         assert_eq!(
-            WebhookCredentials::read(&credentials.data()),
+            OwnCertificate::read(&credentials.data()),
             Some(credentials.clone()),
             "the Secret has all of it"
         );
-        server_config(&credentials).unwrap();
-        assert_eq!(plan(Some(&credentials), &names(), until), Plan::Renew);
+        assert_eq!(plan(Some(&credentials), &purpose(), until), Plan::Renew);
+    }
+
+    /// As etcd's members and its clients read it.
+    #[test]
+    fn it_is_good_for_servers_and_for_clients_where_it_is_of_both() {
+        let usages = |is_of_clients| {
+            let purpose = Purpose { is_of_clients, ..purpose() };
+            let made = carry_out(&Plan::Begin, None, &purpose, now()).unwrap().unwrap();
+            let der = CertificateDer::from_pem_slice(made.certificate.as_bytes()).unwrap();
+            let (_, read) = X509Certificate::from_der(&der).unwrap();
+            let usages = read.extended_key_usage().unwrap().unwrap().value;
+            (usages.server_auth, usages.client_auth)
+        };
+        assert_eq!((usages(false), usages(true)), ((true, false), (true, true)));
     }
 
     #[test]
@@ -285,13 +294,13 @@ mod tests {
     fn a_new_authority_is_trusted_beside_the_former_one_while_that_lasts() {
         let credentials = begun(None, now());
         let years = now() + AUTHORITY_LIFE - AUTHORITY_RENEWED_BEFORE;
-        assert_eq!(plan(Some(&credentials), &names(), years), Plan::Begin);
+        assert_eq!(plan(Some(&credentials), &purpose(), years), Plan::Begin);
         let second = begun(Some(&credentials), years);
         assert_eq!(authorities(&second), 2);
         assert!(
             second.authorities.ends_with(&format!("{}\n", first_pem(&credentials.authorities)))
         );
-        assert!(matches!(plan(Some(&second), &names(), years), Plan::Keep { .. }));
+        assert!(matches!(plan(Some(&second), &purpose(), years), Plan::Keep { .. }));
         let third = begun(Some(&second), years + AUTHORITY_LIFE - AUTHORITY_RENEWED_BEFORE);
         assert_eq!(authorities(&third), 2, "the first has ended");
         let last = begun(Some(&third), years + 3 * AUTHORITY_LIFE);
@@ -302,25 +311,24 @@ mod tests {
     fn what_does_not_fit_together_is_made_again() {
         let credentials = begun(None, now());
         let other = begun(None, now());
-        let foreign = WebhookCredentials {
-            authority_key: other.authority_key.clone(),
-            ..credentials.clone()
-        };
-        assert_eq!(plan(Some(&foreign), &names(), now()), Plan::Begin);
+        let foreign =
+            OwnCertificate { authority_key: other.authority_key.clone(), ..credentials.clone() };
+        assert_eq!(plan(Some(&foreign), &purpose(), now()), Plan::Begin);
         for wrong in [
-            WebhookCredentials { key: other.key.clone(), ..credentials.clone() },
-            WebhookCredentials {
+            OwnCertificate { key: other.key.clone(), ..credentials.clone() },
+            OwnCertificate {
                 certificate: other.certificate.clone(),
                 key: other.key,
                 ..credentials.clone()
             },
-            WebhookCredentials { certificate: "nothing".to_owned(), ..credentials.clone() },
+            OwnCertificate { certificate: "nothing".to_owned(), ..credentials.clone() },
         ] {
-            assert_eq!(plan(Some(&wrong), &names(), now()), Plan::Renew);
+            assert_eq!(plan(Some(&wrong), &purpose(), now()), Plan::Renew);
         }
-        let more = [names(), vec!["other.svc".to_owned()]].concat();
+        let names = [purpose().names, vec!["other.svc".to_owned()]].concat();
+        let more = Purpose { names, ..purpose() };
         assert_eq!(plan(Some(&credentials), &more, now()), Plan::Renew, "another name");
-        let damaged = WebhookCredentials { authorities: "nothing".to_owned(), ..credentials };
-        assert_eq!(plan(Some(&damaged), &names(), now()), Plan::Begin);
+        let damaged = OwnCertificate { authorities: "nothing".to_owned(), ..credentials };
+        assert_eq!(plan(Some(&damaged), &purpose(), now()), Plan::Begin);
     }
 }
