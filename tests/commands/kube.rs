@@ -223,6 +223,19 @@ fn the_rendered_chart_is_that_of_the_chart() {
             &["control.store=etcd", "control.etcd.members={a:2379,b:2379}", "control.replicas=3"],
             "--store=etcd://a:2379,b:2379/tollway",
         ),
+        (
+            &["control.store=etcd", "control.etcd.own.enabled=true", "networkPolicy.enabled=true"],
+            "--initial-cluster=tollway-etcd-0=https://tollway-etcd-0.tollway-etcd.placeholder-namespace.svc:2380,tollway-etcd-1=",
+        ),
+        (
+            &[
+                "control.store=etcd",
+                "control.etcd.own.enabled=true",
+                "clusterRights=false",
+                "gateway.enabled=false",
+            ],
+            "--etcd-secret=placeholder-namespace/tollway-etcd",
+        ),
         (&["clusterRights=false", "gateway.tokenSecret=join"], "secretName: join"),
         (&["gateway.dialOut=true"], "- --dial-out"),
         (&["networkPolicy.enabled=true"], "kind: NetworkPolicy"),
@@ -235,6 +248,19 @@ fn the_rendered_chart_is_that_of_the_chart() {
     for (values, says) in [
         (&["control.replicas=2"][..], "several replicas need control.store=etcd"),
         (&["control.store=etcd"], "name the members of etcd"),
+        (&["control.etcd.own.enabled=true"], "these members are for control.store=etcd"),
+        (
+            &[
+                "control.store=etcd",
+                "control.etcd.own.enabled=true",
+                "control.etcd.members={a:2379}",
+            ],
+            "leave one out",
+        ),
+        (
+            &["control.store=etcd", "control.etcd.own.enabled=true", "control.etcd.own.members=2"],
+            "/control/etcd/own/members",
+        ),
         (&["clusterRights=false"], "name a Secret that has it"),
         (&["contrl.replicas=2"], "contrl"),
         (&["network=West"], "network"),

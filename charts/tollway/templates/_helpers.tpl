@@ -79,3 +79,20 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels: {{- include "tollway.selector" . | nindent 8 }}
 {{- end }}
+
+{{/* The members of an own etcd, as its clients and as its members reach them. */}}
+{{- define "tollway.etcdMembers" -}}
+{{- $names := list }}
+{{- range $i := until (int .Values.control.etcd.own.members) }}
+{{- $names = append $names (printf "tollway-etcd-%d.tollway-etcd.%s.svc:2379" $i $.Release.Namespace) }}
+{{- end }}
+{{- join "," $names }}
+{{- end }}
+
+{{- define "tollway.etcdPeers" -}}
+{{- $names := list }}
+{{- range $i := until (int .Values.control.etcd.own.members) }}
+{{- $names = append $names (printf "tollway-etcd-%d=https://tollway-etcd-%d.tollway-etcd.%s.svc:2380" $i $i $.Release.Namespace) }}
+{{- end }}
+{{- join "," $names }}
+{{- end }}
