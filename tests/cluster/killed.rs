@@ -20,12 +20,12 @@ const RECORD: &str = "TOLLWAY_CLUSTER_RECORD";
 /// Seconds of calls in a round.
 const SECONDS: u32 = 12;
 
-fn rounds() -> u32 {
+pub(crate) fn rounds() -> u32 {
     std::env::var(ROUNDS).map_or(1, |rounds| rounds.parse().unwrap())
 }
 
 /// Writes down what a round cost, and how long the part was away or a pod took.
-fn record(part: &str, calls: &Calls, took: Option<Duration>) {
+pub(crate) fn record(part: &str, calls: &Calls, took: Option<Duration>) {
     let Calls { answered, failed, kinds } = calls;
     let seconds = took.map(|took| took.as_secs_f64());
     let row = json!({

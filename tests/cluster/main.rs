@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod dapr;
+mod etcd;
 mod figures;
 mod gateway_api;
 mod identity;
@@ -17,3 +18,4 @@ mod resources;
 mod services;
 mod support;
 mod trouble;
+mod volume;

@@ -108,7 +108,8 @@ pub(crate) fn control(cluster: Cluster<'_>, command: &[&str]) -> String {
 
 /// The same of an install in another namespace.
 pub(crate) fn control_in(cluster: Cluster<'_>, namespace: &str, command: &[&str]) -> String {
-    let exec = ["--namespace", namespace, "exec", "tollway-control-0", "--", "/tollway"];
+    // Of several replicas the Service leads to the one that serves.
+    let exec = ["--namespace", namespace, "exec", "service/tollway-control", "--", "/tollway"];
     cluster.kubectl(&[&exec, command, &[STORE]].concat()).unwrap()
 }
 
@@ -129,6 +130,13 @@ pub(crate) fn kill_control() {
     let pid =
         process(|arguments| arguments.starts_with(&["/tollway", "control", "--network=west"]));
     kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// Kills the control plane of a pod, one of several; the kubelet starts the container again.
+pub(crate) fn kill_control_of(namespace: &str, pod: &str) {
+    let pod = format!("--kubernetes-pod={namespace}/{pod}");
+    let is_of_pod = |arguments: &[&str]| arguments.contains(&pod.as_str());
+    kill_process(process(is_of_pod), Signal::KILL).unwrap();
 }
 
 /// Stops the sidecar of a pod: its connections stand, and nothing comes of it any more.

@@ -1,11 +1,11 @@
 //! Calls go on while pods, and parts of the install, are replaced.
 
 use serde_json::{Value, json};
-use tollway_testkit::Cluster;
 
 use crate::support::{
     Namespace, OwnInstall, calls_during, deployment, need_rig, reinstall, server, west,
 };
+use crate::volume::Volume;
 
 /// Two replicas of `stock`, which a Job calls while `trouble` is under way; no call may fail.
 fn under_load(shop: &Namespace<'_>, trouble: impl FnOnce()) {
@@ -45,70 +45,11 @@ fn no_call_fails_while_the_install_is_upgraded() {
     });
 }
 
-/// A volume on a machine of `a`, of which nothing stays but its folder.
-struct Volume<'a> {
-    cluster: Cluster<'a>,
-    name: String,
-}
-
-impl<'a> Volume<'a> {
-    fn new(cluster: Cluster<'a>) -> Self {
-        // Another one each time: what an earlier run left is bound to that one's claim.
-        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
-        let name = format!("tollway-store-{}", since.as_millis());
-        let volume = Self { cluster, name };
-        let folder = format!("/var/lib/{}", volume.name);
-        // The folder has to be there before a pod has the volume.
-        let maker = Namespace::new(cluster, "volume-maker", &[]);
-        let machine = json!({"kubernetes.io/hostname": "a1"});
-        let parent = json!({"path": folder, "type": "DirectoryOrCreate"});
-        let container = json!({
-            "name": "main", "image": "localhost/box:1", "command": ["/bin/true"],
-            "volumeMounts": [{"name": "folder", "mountPath": "/folder"}],
-        });
-        maker.apply(&json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "maker"},
-            "spec": {
-                "restartPolicy": "Never", "nodeSelector": machine, "containers": [container],
-                "volumes": [{"name": "folder", "hostPath": parent}],
-            },
-        }));
-        let phase = ["get", "pod/maker", "--output=jsonpath={.status.phase}"];
-        maker.wait_for(&phase, |phase| phase == "Succeeded");
-        let on_a1 = json!([{"matchExpressions": [
-            {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a1"]},
-        ]}]);
-        maker.apply(&json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": volume.name},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-                "persistentVolumeReclaimPolicy": "Retain", "local": {"path": folder},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": on_a1}},
-            },
-        }));
-        volume
-    }
-}
-
-impl Drop for Volume<'_> {
-    fn drop(&mut self) {
-        let delete =
-            ["delete", "persistentvolume", &self.name, "--ignore-not-found", "--wait=false"];
-        if let Err(error) = self.cluster.kubectl(&delete) {
-            eprintln!("the volume stays: {error:#}");
-        }
-    }
-}
-
 #[test]
 fn no_call_fails_while_the_pod_of_the_control_plane_is_replaced_and_its_volume_has_all_it_knew() {
     let rig = need_rig!();
     let cluster = rig.cluster("a");
-    let _volume = Volume::new(cluster);
+    let _volume = Volume::new(cluster, "a1");
     let values = ["network=kept", "control.store=volume", "control.volume.storageClass=-"];
     let kept = OwnInstall::new(cluster, "kept", &values);
     let shop = &kept.namespace;

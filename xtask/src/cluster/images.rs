@@ -15,6 +15,8 @@ use crate::process::find_program;
 const PAUSE: &str = "localhost/pause:1";
 /// The manifest of CoreDNS names it.
 const COREDNS: &str = "localhost/coredns:1";
+/// For control planes of tests that have an etcd of their own.
+const ETCD: &str = "localhost/etcd:1";
 /// For pods of tests: a shell with its usual programs, `curl`, `nft`.
 const BOX: &str = "localhost/box:1";
 
@@ -25,18 +27,26 @@ const APPLETS: &[&str] = &[
     "tail", "true", "uniq", "wc", "wget",
 ];
 
+/// Programs that are built for these images.
+#[derive(Hash)]
+pub(super) struct Built<'a> {
+    pub(super) pause: &'a Path,
+    pub(super) coredns: &'a Path,
+    pub(super) etcd: &'a Path,
+}
+
 /// A folder of the cache with an archive of each image; they are made unless they are there.
 ///
 /// # Errors
 ///
 /// Says which program is missing, or that the folder cannot be written.
-pub(super) fn folder(pause: &Path, coredns: &Path, unpacked: &Unpacked) -> Result<PathBuf> {
+pub(super) fn folder(built: &Built<'_>, unpacked: &Unpacked) -> Result<PathBuf> {
     let (curl, nft) = (installed("curl")?, installed("nft")?);
     let busybox = unpacked.busybox();
     // Installed programs change when the system is updated.
     let changed = |program: &Path| program.metadata()?.modified();
     let changed = |program| changed(program).unwrap_or(SystemTime::UNIX_EPOCH);
-    let pins = (APPLETS, pause, coredns, &busybox, changed(&curl), changed(&nft));
+    let pins = (APPLETS, built, &busybox, changed(&curl), changed(&nft));
     let folder = cache::entry("cluster-images", pins);
     cache::once(&folder, |partial| {
         let mut boxed = Contents::of_programs(&[
@@ -57,8 +67,9 @@ pub(super) fn folder(pause: &Path, coredns: &Path, unpacked: &Unpacked) -> Resul
             let file = name.replace(['/', ':'], "-") + ".tar";
             image.write_archive(&partial.join(file))
         };
-        write(PAUSE, &Contents::of_programs(&[("/pause", pause)])?, &["/pause"])?;
-        write(COREDNS, &Contents::of_programs(&[("/coredns", coredns)])?, &["/coredns"])?;
+        write(PAUSE, &Contents::of_programs(&[("/pause", built.pause)])?, &["/pause"])?;
+        write(COREDNS, &Contents::of_programs(&[("/coredns", built.coredns)])?, &["/coredns"])?;
+        write(ETCD, &Contents::of_programs(&[("/usr/local/bin/etcd", built.etcd)])?, &[])?;
         write(BOX, &boxed, &[])
     })?;
     Ok(folder)

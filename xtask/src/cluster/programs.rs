@@ -63,23 +63,26 @@ const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 
 const KUBE: Part = Part {
     module: "cluster-kube",
-    builds: &[Build {
-        packages: &["."],
-        into: "kube",
-        tags: "",
-        // The server states the first ones, its clients the others. Without them it is v0.0.0.
-        stamps: &[
-            kubernetes("k8s.io/component-base/version.gitVersion", Form::Whole),
-            kubernetes("k8s.io/component-base/version.gitMajor", Form::Major),
-            kubernetes("k8s.io/component-base/version.gitMinor", Form::Minor),
-            kubernetes("k8s.io/client-go/pkg/version.gitVersion", Form::Whole),
-            kubernetes("k8s.io/client-go/pkg/version.gitMajor", Form::Major),
-            kubernetes("k8s.io/client-go/pkg/version.gitMinor", Form::Minor),
-        ],
-        links_c: false,
-    }],
+    builds: &[
+        Build {
+            packages: &["."],
+            into: "kube",
+            tags: "",
+            // The server states the first ones, its clients the others. Without them it is v0.0.0.
+            stamps: &[
+                kubernetes("k8s.io/component-base/version.gitVersion", Form::Whole),
+                kubernetes("k8s.io/component-base/version.gitMajor", Form::Major),
+                kubernetes("k8s.io/component-base/version.gitMinor", Form::Minor),
+                kubernetes("k8s.io/client-go/pkg/version.gitVersion", Form::Whole),
+                kubernetes("k8s.io/client-go/pkg/version.gitMajor", Form::Major),
+                kubernetes("k8s.io/client-go/pkg/version.gitMinor", Form::Minor),
+            ],
+            links_c: false,
+        },
+        // Alone it is small enough for an image.
+        Build { packages: &["."], into: "etcd", tags: "etcd", stamps: &[], links_c: false },
+    ],
     links: &[
-        ("etcd", "kube"),
         ("kube-apiserver", "kube"),
         ("kube-controller-manager", "kube"),
         ("kube-proxy", "kube"),
@@ -156,7 +159,12 @@ pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     let kube = KUBE.folder(workspace, &unpacked)?;
     let node = NODE.folder(workspace, &unpacked)?;
     let dns = DNS.folder(workspace, &unpacked)?;
-    let images = images::folder(&node.join("pause"), &dns.join("coredns"), &unpacked)?;
+    let built = images::Built {
+        pause: &node.join("pause"),
+        coredns: &dns.join("coredns"),
+        etcd: &kube.join("etcd"),
+    };
+    let images = images::folder(&built, &unpacked)?;
     Ok(Programs { kube, node, images })
 }
 

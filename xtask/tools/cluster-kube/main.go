@@ -1,5 +1,7 @@
-// The programs of Kubernetes, and etcd: the name by which this one is called chooses. Together they take
-// a third of the space and of the time to build.
+//go:build !etcd
+
+// The programs of Kubernetes: the name by which this one is called chooses. Together they take a third of the
+// space and of the time to build.
 package main
 
 import (
@@ -9,7 +11,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
@@ -23,9 +24,6 @@ import (
 func main() {
 	var daemon *cobra.Command
 	switch name := filepath.Base(os.Args[0]); name {
-	case "etcd":
-		etcdmain.Main(os.Args)
-		return
 	case "kubectl":
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 			util.CheckErr(err)
