@@ -93,7 +93,7 @@ fn a_control_plane_of_three_over_its_own_etcd_outlives_each_of_its_parts() {
     for _ in 0..rounds() {
         let former = tripled.serving(None);
         let mut took = None;
-        let calls = tripled.under_calls(20, || {
+        let calls = tripled.under_calls(12, || {
             let begun = Instant::now();
             kill_control_of(NAME, &former);
             assert_ne!(tripled.serving(Some(&former)), former);
@@ -108,7 +108,7 @@ fn a_control_plane_of_three_over_its_own_etcd_outlives_each_of_its_parts() {
         tripled.wait_ready("tollway-control", "3");
     }
     for member in 0..rounds() {
-        let calls = tripled.under_calls(20, || {
+        let calls = tripled.under_calls(12, || {
             let pod = format!("pod/tollway-etcd-{}", member % 3);
             shop.kubectl(&["delete", &pod, "--force", "--grace-period=0"]);
             // Two of three decide.
@@ -120,7 +120,7 @@ fn a_control_plane_of_three_over_its_own_etcd_outlives_each_of_its_parts() {
         assert_eq!(calls.failed, 0, "{calls:?}");
         assert_eq!(tripled.root(), root);
     }
-    let calls = tripled.under_calls(45, || {
+    let calls = tripled.under_calls(30, || {
         for set in ["tollway-etcd", "tollway-control"] {
             let set = format!("statefulset/{set}");
             shop.kubectl(&["rollout", "restart", &set]);

@@ -128,4 +128,7 @@ fn an_install_without_rights_in_the_cluster_serves_its_namespace() {
         identities.as_array().unwrap().iter().map(|one| one["app"].as_str().unwrap()).collect();
     apps.sort_unstable();
     assert_eq!(apps, ["stock", "till"]);
+    let (code, printed) = tollway_kube(cluster, &[cluster], &["check", "--namespace=alone"]);
+    let is_noted = printed.contains("the install has no rights in the cluster");
+    assert!(code == Some(0) && is_noted, "{printed}");
 }

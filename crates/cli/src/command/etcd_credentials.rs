@@ -59,7 +59,7 @@ impl EtcdCredentials {
                 let certificates = EtcdCertificates::begin(cluster, at, &options.members).await;
                 let (shown, tls) = watch::channel(tls_of(certificates.current()));
                 options.tls = Some(tls);
-                RenewedCredentials::Secret(certificates, shown)
+                RenewedCredentials::Secret(Box::new(certificates), shown)
             }
             (Self::None | Self::Secret(_), ..) => RenewedCredentials::None,
         }
@@ -70,7 +70,7 @@ impl EtcdCredentials {
 pub(super) enum RenewedCredentials {
     None,
     Files(CertificateFiles),
-    Secret(EtcdCertificates, watch::Sender<EtcdTls>),
+    Secret(Box<EtcdCertificates>, watch::Sender<EtcdTls>),
 }
 
 impl RenewedCredentials {

@@ -30,10 +30,30 @@ pub(super) struct Seen {
     pub(super) etcd: Option<Part>,
     pub(super) gateway: Option<Part>,
     pub(super) injector: Option<Part>,
-    pub(super) root_pin: Option<String>,
-    pub(super) webhook: Option<Webhook>,
-    /// None where the cluster has no definitions of them.
-    pub(super) resources: Option<CustomResources>,
+    /// What the ConfigMap has; an install without rights in the cluster has no such ConfigMap.
+    pub(super) root_pin: Sight<Option<String>>,
+    pub(super) webhook: Sight<Webhook>,
+    /// Absent where the cluster has no definitions of them.
+    pub(super) resources: Sight<CustomResources>,
+}
+
+/// What was found of something that not every user may read.
+#[derive(Clone, Debug)]
+pub(super) enum Sight<T> {
+    /// The user may not.
+    Hidden,
+    Absent,
+    There(T),
+}
+
+impl<T> Sight<T> {
+    pub(super) fn map<U>(self, to: impl FnOnce(T) -> U) -> Sight<U> {
+        match self {
+            Self::Hidden => Sight::Hidden,
+            Self::Absent => Sight::Absent,
+            Self::There(seen) => Sight::There(to(seen)),
+        }
+    }
 }
 
 /// The custom resources of a cluster.
@@ -93,13 +113,15 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         findings.push(readiness("etcd", "statefulset/tollway-etcd", etcd, namespace));
     }
     findings.push(match &seen.root_pin {
-        Some(pin) => good(format!("the root of the network is {pin}")),
-        None => bad(
+        Sight::There(Some(pin)) => good(format!("the root of the network is {pin}")),
+        Sight::There(None) => bad(
             "the control plane has not written the root of the network".to_owned(),
-            format!(
-                "read `kubectl logs --namespace {namespace} statefulset/tollway-control`; without rights in the cluster it never does"
-            ),
+            format!("read `kubectl logs --namespace {namespace} statefulset/tollway-control`"),
         ),
+        Sight::Absent => note(
+            "the install has no rights in the cluster: pods join by tokens of `tollway token create`",
+        ),
+        Sight::Hidden => note("you may not get configmaps, so the root of the network is not shown"),
     });
     match &seen.gateway {
         Some(gateway) => {
@@ -113,9 +135,9 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         }
         None => findings.push(note("there is no gateway: this network is joined with no other")),
     }
-    findings.extend(resources(seen.resources.as_ref()));
+    findings.extend(resources(&seen.resources));
     match (&seen.injector, &seen.webhook) {
-        (Some(injector), Some(webhook)) => {
+        (Some(injector), Sight::There(_) | Sight::Hidden) => {
             findings.extend(workload(
                 "injector",
                 "deployment/tollway-injector",
@@ -123,25 +145,14 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
                 namespace,
                 version,
             ));
-            findings.push(match webhook.is_trusted {
-                true => good("the API server knows the injector's authority".to_owned()),
-                false => bad(
-                    "the API server does not know the injector's authority yet".to_owned(),
-                    format!(
-                        "read `kubectl logs --namespace {namespace} deployment/tollway-injector`"
-                    ),
-                ),
-            });
-            if webhook.fails_open {
-                findings.push(note("pods start without a sidecar while no injector answers (failurePolicy: Ignore)"));
-            }
+            findings.extend(webhook(&seen.webhook, namespace));
         }
-        (None, None) => {
+        (None, Sight::Absent | Sight::Hidden) => {
             findings.push(note(
                 "there is no injector: `tollway kube inject` adds sidecars to manifests",
             ));
         }
-        (Some(_), None) | (None, Some(_)) => findings.push(bad(
+        (Some(_), Sight::Absent) | (None, Sight::There(_)) => findings.push(bad(
             "of the injector and its MutatingWebhookConfiguration one is missing".to_owned(),
             "apply the install once more".to_owned(),
         )),
@@ -149,11 +160,40 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
     findings
 }
 
-fn resources(resources: Option<&CustomResources>) -> Vec<Finding> {
-    let Some(CustomResources { accepted, refused, unseen }) = resources else {
+fn webhook(webhook: &Sight<Webhook>, namespace: &str) -> Vec<Finding> {
+    let Sight::There(Webhook { is_trusted, fails_open }) = webhook else {
         return vec![note(
-            "the cluster has no definitions of custom resources: `tollway apply` takes files",
+            "you may not get mutatingwebhookconfigurations, so it is not checked whether the API server knows the injector",
         )];
+    };
+    let mut findings = vec![match is_trusted {
+        true => good("the API server knows the injector's authority".to_owned()),
+        false => bad(
+            "the API server does not know the injector's authority yet".to_owned(),
+            format!("read `kubectl logs --namespace {namespace} deployment/tollway-injector`"),
+        ),
+    }];
+    if *fails_open {
+        findings.push(note(
+            "pods start without a sidecar while no injector answers (failurePolicy: Ignore)",
+        ));
+    }
+    findings
+}
+
+fn resources(resources: &Sight<CustomResources>) -> Vec<Finding> {
+    let CustomResources { accepted, refused, unseen } = match resources {
+        Sight::There(resources) => resources,
+        Sight::Absent => {
+            return vec![note(
+                "the cluster has no definitions of custom resources: `tollway apply` takes files",
+            )];
+        }
+        Sight::Hidden => {
+            return vec![note(
+                "you may not list custom resources of all namespaces, so they are not checked",
+            )];
+        }
     };
     let mut findings = Vec::new();
     if !refused.is_empty() {
@@ -229,9 +269,9 @@ mod tests {
             etcd: Some(Part { image: Some("etcd:v3.6.5".to_owned()), ..part(1) }),
             gateway: Some(part(1)),
             injector: Some(part(1)),
-            root_pin: Some("tollway1-root.west.x".to_owned()),
-            webhook: Some(Webhook { is_trusted: true, fails_open: false }),
-            resources: Some(CustomResources { accepted: 3, ..CustomResources::default() }),
+            root_pin: Sight::There(Some("tollway1-root.west.x".to_owned())),
+            webhook: Sight::There(Webhook { is_trusted: true, fails_open: false }),
+            resources: Sight::There(CustomResources { accepted: 3, ..CustomResources::default() }),
         }
     }
 
@@ -259,20 +299,20 @@ mod tests {
             ("no native sidecars", |seen| seen.kubernetes = (1, 28)),
             ("no control plane in namespace tollway", |seen| seen.control = None),
             ("control plane: 0 of 1", |seen| seen.control = Some(part(0))),
-            ("has not written the root", |seen| seen.root_pin = None),
+            ("has not written the root", |seen| seen.root_pin = Sight::There(None)),
             ("etcd: 0 of 1", |seen| seen.etcd = Some(part(0))),
             ("gateway: 0 of 1", |seen| seen.gateway = Some(part(0))),
-            ("one is missing", |seen| seen.webhook = None),
+            ("one is missing", |seen| seen.webhook = Sight::Absent),
             ("does not know the injector", |seen| {
-                seen.webhook = Some(Webhook { is_trusted: false, fails_open: false });
+                seen.webhook = Sight::There(Webhook { is_trusted: false, fails_open: false });
             }),
             ("1 of 3 custom resources are not accepted: policy shop/a", |seen| {
                 let refused = vec!["policy shop/a".to_owned()];
-                seen.resources = Some(CustomResources { accepted: 2, refused, unseen: 0 });
+                seen.resources = Sight::There(CustomResources { accepted: 2, refused, unseen: 0 });
             }),
             ("2 custom resources have no status", |seen| {
                 let resources = CustomResources { unseen: 2, ..CustomResources::default() };
-                seen.resources = Some(resources);
+                seen.resources = Sight::There(resources);
             }),
         ];
         for (words, breaking) in broken {
@@ -285,11 +325,16 @@ mod tests {
 
     #[test]
     fn what_may_be_meant_is_a_note() {
-        let noted: [fn(&mut Seen); 4] = [
+        let noted: [fn(&mut Seen); 8] = [
             |seen| seen.gateway = None,
-            |seen| seen.resources = None,
-            |seen| (seen.injector, seen.webhook) = (None, None),
-            |seen| seen.webhook = Some(Webhook { is_trusted: true, fails_open: true }),
+            |seen| seen.resources = Sight::Absent,
+            |seen| (seen.injector, seen.webhook) = (None, Sight::Absent),
+            |seen| seen.webhook = Sight::There(Webhook { is_trusted: true, fails_open: true }),
+            |seen| seen.root_pin = Sight::Absent,
+            // What the user may not read is no mistake of the install.
+            |seen| seen.root_pin = Sight::Hidden,
+            |seen| seen.webhook = Sight::Hidden,
+            |seen| seen.resources = Sight::Hidden,
         ];
         for change in noted {
             let mut seen = whole();

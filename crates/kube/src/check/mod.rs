@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use tollway_model::ObjectKind;
 
-use self::judge::{CustomResources, Part, Seen, Webhook, judge};
+use self::judge::{CustomResources, Part, Seen, Sight, Webhook, judge};
 pub use self::judge::{Finding, Grade};
 use crate::resources::{api_resource, resource_name};
 use crate::{Cluster, ROOT_PIN_KEY};
@@ -29,15 +29,16 @@ impl Cluster {
         let deployment = async |name: &str| {
             deployments.get_opt(name).await.map(|found| found.map(|one| part_of_deployment(&one)))
         };
-        let root = maps.get_opt("tollway-root").await?.and_then(|map| map.data);
-        let hook = hooks.get_opt(&format!("tollway-{namespace}-injector")).await?;
+        let root = sight(maps.get_opt("tollway-root").await)?;
+        let root_pin = root.map(|map| map.data.and_then(|mut data| data.remove(ROOT_PIN_KEY)));
+        let hook = sight(hooks.get_opt(&format!("tollway-{namespace}-injector")).await)?;
         let seen = Seen {
             kubernetes: (number(&server.major), number(&server.minor)),
             control: sets.get_opt("tollway-control").await?.map(|set| part_of_set(&set)),
             etcd: sets.get_opt("tollway-etcd").await?.map(|set| part_of_set(&set)),
             gateway: deployment("tollway-gateway").await?,
             injector: deployment("tollway-injector").await?,
-            root_pin: root.and_then(|data| data.get(ROOT_PIN_KEY).cloned()),
+            root_pin,
             webhook: hook.map(|hook| webhook(&hook)),
             resources: self.resources_seen().await?,
         };
@@ -46,14 +47,15 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// What the status of every custom resource says; `None` where the cluster does not define them.
-    async fn resources_seen(&self) -> Result<Option<CustomResources>, kube::Error> {
+    /// What the status of every custom resource says; absent where the cluster does not define them.
+    async fn resources_seen(&self) -> Result<Sight<CustomResources>, kube::Error> {
         let mut seen = CustomResources::default();
         for kind in ObjectKind::ALL {
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &api_resource(kind));
             let listed = match api.list(&ListParams::default()).await {
                 Ok(listed) => listed,
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Sight::Absent),
+                Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Sight::Hidden),
                 Err(error) => return Err(error),
             };
             for object in &listed.items {
@@ -64,7 +66,17 @@ impl Cluster {
                 }
             }
         }
-        Ok(Some(seen))
+        Ok(Sight::There(seen))
+    }
+}
+
+/// What a question about one object came to.
+fn sight<K>(asked: Result<Option<K>, kube::Error>) -> Result<Sight<K>, kube::Error> {
+    match asked {
+        Ok(Some(object)) => Ok(Sight::There(object)),
+        Ok(None) => Ok(Sight::Absent),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Sight::Hidden),
+        Err(error) => Err(error),
     }
 }
 
