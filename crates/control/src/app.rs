@@ -31,24 +31,6 @@ const STORE_NAME: &str = "tollway.store";
 /// Time for streams to end when the control plane stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Binds and serves until `shutdown` completes.
-///
-/// # Errors
-/// [`StartError`]; once it serves it ends only by `shutdown`, [`Options::linger`], or because
-/// another control plane may serve from the same etcd.
-pub async fn serve(
-    options: Options,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), StartError> {
-    let mut shutdown = std::pin::pin!(shutdown);
-    let bound = tokio::select! {
-        bound = ControlPlane::bind(options) => bound?,
-        // A standby may be stopped, too.
-        () = &mut shutdown => return Ok(()),
-    };
-    bound.serve(shutdown).await
-}
-
 /// A control plane that is bound and does not serve yet.
 pub struct ControlPlane {
     parts: Parts,
@@ -64,7 +46,8 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Opens the store, makes or reads the authority, and binds the port and the admin socket.
+    /// Opens the store, makes or reads the authority, and binds the port and the admin socket. With etcd it
+    /// waits until no other control plane serves from there; it may be dropped before.
     /// Background work has begun; connections wait until [`ControlPlane::serve`].
     ///
     /// # Errors

@@ -55,7 +55,7 @@ mod tokens;
 
 pub use addresses::AddressRefusal;
 pub use admin_client::{AdminClient, AdminError, NeighboursClient, SOCKET_NAME};
-pub use app::{ControlPlane, serve, store_file};
+pub use app::{ControlPlane, store_file};
 pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
 pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;

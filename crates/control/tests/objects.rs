@@ -463,7 +463,8 @@ async fn no_network_is_called_any() {
     let directory = tollway_testkit::TempDir::new().unwrap();
     let any = tollway_model::Label::new("Any").unwrap();
     let options = tollway_control::Options::new(directory.path().to_owned(), any);
-    let refused = tollway_control::serve(options, std::future::pending()).await.unwrap_err();
+    let bound = tollway_control::ControlPlane::bind(options).await;
+    let refused = bound.map(drop).unwrap_err();
     assert_eq!(refused.code(), Some(tollway_model::ErrorCode::BadName));
     let text = tollway_model::chain(&refused);
     assert!(text.contains("a network cannot be called `any`"), "{text}");

@@ -1,5 +1,5 @@
-//! A certificate by an authority of its own, for what has no identity of the mesh: the webhook, and etcd. Both
-//! are kept in a Secret. Pure but for random keys.
+//! A certificate by an authority of its own, for what has no identity of the mesh: the webhook, and etcd. A Secret
+//! has all of it. Pure but for random keys.
 //!
 //! Those who trust the authority, which lasts for years, see nothing of a renewal of the certificate. A new
 //! authority is trusted beside the former one until that ends.

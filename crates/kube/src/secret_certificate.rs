@@ -1,4 +1,4 @@
-//! A certificate by an authority of its own that is kept good in a Secret.
+//! The certificate in a Secret, by an authority of its own: it is made when there is none, and renewed in time.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use crate::follow::{Seen, follow};
 use crate::own_certificate::{OwnCertificate, Plan, Purpose, carry_out, plan};
 
 /// The clock is asked again after this, whatever the plan is: it may have been set.
-pub(crate) const LOOKED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// After a failure.
 pub(crate) const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
