@@ -108,9 +108,15 @@ pub(crate) fn control(cluster: Cluster<'_>, command: &[&str]) -> String {
 
 /// The same of an install in another namespace.
 pub(crate) fn control_in(cluster: Cluster<'_>, namespace: &str, command: &[&str]) -> String {
+    let namespace = ["--namespace", namespace];
+    cluster.kubectl(&[&namespace, &*at_control(command)].concat()).unwrap()
+}
+
+/// The arguments of `kubectl` by which a command is carried out at the control plane.
+pub(crate) fn at_control<'a>(command: &[&'a str]) -> Vec<&'a str> {
     // Of several replicas the Service leads to the one that serves.
-    let exec = ["--namespace", namespace, "exec", "service/tollway-control", "--", "/tollway"];
-    cluster.kubectl(&[&exec, command, &[STORE]].concat()).unwrap()
+    let exec = ["exec", "service/tollway-control", "--", "/tollway"];
+    [&exec, command, &[STORE]].concat()
 }
 
 /// Applies the chart to `west` once more, with other values.
