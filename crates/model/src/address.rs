@@ -263,6 +263,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_kind_of_an_address_is_named_in_messages() {
+        let text = |address: &str| AddressKind::of(address.parse().unwrap()).to_string();
+        assert_eq!(text("203.0.113.7"), "a public address");
+        assert_eq!(text("10.0.0.1"), "a private address");
+        assert_eq!(text("fe80::1"), "a link-local address");
+        assert_eq!(text("::1"), "a loopback address");
+        assert_eq!(text("224.0.0.1"), "not the address of one host");
+    }
+
     /// The harm: a stranger takes an address that is free to take and stands for one of the range.
     #[test]
     fn a_source_is_of_a_range_by_its_own_address() {
@@ -305,7 +315,9 @@ mod tests {
     #[test]
     fn ranges_are_read_as_they_are_written() {
         for text in ["10.2.0.0/16", "0.0.0.0/0", "127.0.0.1/32", "fd00:2::/32", "::/0"] {
-            assert_eq!(text.parse::<AddressRange>().unwrap().to_string(), text);
+            let range: AddressRange = text.parse().unwrap();
+            assert_eq!(range.to_string(), text);
+            assert_eq!(format!("{}/{}", range.first(), range.prefix()), text);
         }
         let refused = |text: &str| text.parse::<AddressRange>().unwrap_err().to_string();
         let form = "it must be a range of addresses such as 10.2.0.0/16 or fd00:2::/32";

@@ -199,6 +199,12 @@ mod tests {
                 Code::PermissionDenied,
             ),
             (Refusal::UnknownToken, ErrorCode::TokenRefused, Code::PermissionDenied),
+            (
+                Refusal::Pod(PodRefusal::NoAnswer { reason: String::new() }),
+                ErrorCode::ControlUnreachable,
+                Code::Unavailable,
+            ),
+            (Refusal::Pod(PodRefusal::NoCluster), ErrorCode::TokenRefused, Code::PermissionDenied),
         ] {
             let found = Status::from(refusal);
             assert_eq!((tollway_wire::code_of(&found), found.code()), (Some(code), status));

@@ -20,6 +20,7 @@ const SERVER_HELLO_HEAD: usize = RECORD_HEAD + MESSAGE_HEAD + 2;
 /// Type, length and version of the message, and what is random of it.
 const BEFORE_RANDOM: usize = 6;
 const RANDOM: usize = 32;
+const WITH_RANDOM: usize = BEFORE_RANDOM + RANDOM;
 
 /// What distinguishes one hello from all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,14 +31,13 @@ impl HelloRandom {
     /// there yet.
     #[must_use]
     pub fn of(records: &[u8]) -> Option<Self> {
-        let mut message = Vec::with_capacity(BEFORE_RANDOM + RANDOM);
+        let mut message = Vec::with_capacity(WITH_RANDOM);
         let mut rest = records;
         loop {
             let (head, payload) = rest.split_at_checked(RECORD_HEAD)?;
             let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
-            let missing = BEFORE_RANDOM + RANDOM - message.len();
-            message.extend(payload.iter().take(length.min(missing)));
-            if let Some(random) = message.get(BEFORE_RANDOM..BEFORE_RANDOM + RANDOM) {
+            message.extend(payload.iter().take(length.min(WITH_RANDOM)));
+            if let Some(random) = message.get(BEFORE_RANDOM..WITH_RANDOM) {
                 return random.try_into().ok().map(Self);
             }
             rest = payload.get(length..)?;
@@ -182,6 +182,9 @@ mod tests {
         ] {
             assert_eq!(first_record(other), FirstRecord::NotTls, "{other:?}");
         }
+        // The shortest record in which one may begin.
+        assert_eq!(first_record(&[22, 3, 3, 0, 6]), FirstRecord::Partial);
+        assert_eq!(first_record(&[22, 3, 3, 0, 5]), FirstRecord::NotTls);
     }
 
     /// A message that begins as a ClientHello does, in records of `each` bytes.

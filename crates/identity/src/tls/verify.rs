@@ -141,6 +141,8 @@ impl ClientCertVerifier for AnyKnownPeer {
 
     /// None: a caller must not learn the known roots before it has authenticated.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // Mutant `replace <impl ClientCertVerifier for AnyKnownPeer>::root_hint_subjects -> &[DistinguishedName] with
+        // Vec::leak(Vec::new())`: it is the same.
         &[]
     }
 

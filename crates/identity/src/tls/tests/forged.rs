@@ -12,9 +12,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, Error, ServerConfig, version};
 
-use super::world::{H2, HOUR, World, authority, label, shake};
+use super::world::{H2, HOUR, World, authority, label, service, shake};
 use crate::authority::Authority;
 use crate::bundle::{TrustBundle, TrustBundles};
+use crate::credentials::Credentials;
 use crate::peer::{CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, peer_identity};
 use crate::tls::{AnyCertificate, Expected, client_config, explain, provider, server_config};
 
@@ -191,20 +192,36 @@ fn a_foreign_authority_cannot_issue_our_names() {
     check_chain(&world, &forge, self_made, "another trust root", "another trust root");
 }
 
-#[test]
-fn the_valid_certificate_of_another_tenant_is_not_the_one_expected() {
-    let world = World::new();
-    let tenant = world.workload("stock.shop.east");
-    let expected = world.expected("stock");
+/// A server that shows its certificate whatever name is dialled.
+fn careless(world: &World, credentials: &Credentials) -> Arc<ServerConfig> {
+    let certified = SingleCertAndKey::from(Arc::clone(credentials.certified()));
     let mut config = ServerConfig::builder_with_details(provider(), world.clock.clone())
         .with_protocol_versions(&[&version::TLS13])
         .unwrap()
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(tenant.certified()))));
+        .with_cert_resolver(Arc::new(certified));
     config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
+#[test]
+fn the_valid_certificate_of_another_tenant_is_not_the_one_expected() {
+    let world = World::new();
+    let tenant = careless(&world, &world.workload("stock.shop.east"));
+    let expected = world.expected("stock");
     let dialler = client_config(&world.workload("orders"), &expected, H2).unwrap();
-    let outcome = shake(&dialler, &Arc::new(config), expected.server_name().unwrap());
+    let outcome = shake(&dialler, &tenant, expected.server_name().unwrap());
     assert_reason("dialler", outcome.client, "the peer is spiffe://east.tollway/ns/shop/stock");
+}
+
+#[test]
+fn the_valid_certificate_of_another_replica_is_not_the_one_expected() {
+    let world = World::new();
+    let first = careless(&world, &world.workload("stock"));
+    let expected = Expected::instance(&service("stock"), &label("i-2"), world.west.trust_domain());
+    let dialler = client_config(&world.workload("orders"), &expected, H2).unwrap();
+    let outcome = shake(&dialler, &first, expected.server_name().unwrap());
+    assert_reason("dialler", outcome.client, "i-2.stock.default.west.mesh");
 }
 
 #[test]
