@@ -8,8 +8,8 @@ use tollway_testkit::Cluster;
 
 use crate::killed::{record, rounds};
 use crate::support::{
-    Calls, Namespace, OwnInstall, at_control, calls_during, client, deployment, kill_control_of, need_rig,
-    server,
+    Calls, Namespace, OwnInstall, at_control, calls_during, client, deployment, kill_control_of,
+    need_rig, server,
 };
 use crate::volume::Volume;
 

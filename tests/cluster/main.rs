@@ -7,6 +7,7 @@
 
 mod dapr;
 mod etcd;
+mod fabric;
 mod figures;
 mod gateway_api;
 mod identity;

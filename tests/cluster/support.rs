@@ -241,7 +241,13 @@ pub(crate) struct OwnInstall<'a> {
 impl<'a> OwnInstall<'a> {
     pub(crate) fn new(cluster: Cluster<'a>, name: &'static str, values: &[&str]) -> Self {
         let level = ("pod-security.kubernetes.io/enforce", "restricted");
-        let namespace = Namespace::new(cluster, name, &[level]);
+        let installed = Self { namespace: Namespace::new(cluster, name, &[level]) };
+        installed.apply(values);
+        installed
+    }
+
+    /// Applies the chart, once more with other values.
+    pub(crate) fn apply(&self, values: &[&str]) {
         let usual = [
             "injector.enabled=false",
             "gateway.enabled=false",
@@ -250,9 +256,8 @@ impl<'a> OwnInstall<'a> {
             "customResources.follow=false",
             "services.follow=false",
         ];
-        let installed = Self { namespace };
+        let Namespace { cluster, name } = self.namespace;
         helm_install(cluster, name, &[&usual, values].concat());
-        installed
     }
 
     pub(crate) fn control(&self, command: &[&str]) -> String {

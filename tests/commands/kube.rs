@@ -240,6 +240,22 @@ fn the_rendered_chart_is_that_of_the_chart() {
         (&["gateway.dialOut=true"], "- --dial-out"),
         (&["networkPolicy.enabled=true"], "kind: NetworkPolicy"),
         (&["injector.failurePolicy=Ignore"], "failurePolicy: Ignore"),
+        (
+            &["fabric.groups[0].name=racks", "fabric.groups[0].devices={eth1,eth2}"],
+            "--kubernetes-fabric=tollway-fabric/tollway-fabric-racks=racks",
+        ),
+        (
+            &[
+                "fabric.groups[0].name=racks",
+                "fabric.groups[0].devices={eth1}",
+                "fabric.groups[1].name=rooms",
+                "fabric.groups[1].devices={eth2}",
+                "fabric.groups[1].hostPID=true",
+                "fabric.namespace=placeholder-namespace",
+                "fabric.privileged=true",
+            ],
+            "--admin-listen=0.0.0.0:15031",
+        ),
     ] {
         let (is_good, rendered, error) = template(values);
         assert!(is_good && rendered.contains(has), "{values:?}: {error}\n{rendered}");
@@ -264,6 +280,16 @@ fn the_rendered_chart_is_that_of_the_chart() {
         (&["clusterRights=false"], "name a Secret that has it"),
         (&["contrl.replicas=2"], "contrl"),
         (&["network=West"], "network"),
+        (&["fabric.groups[0].name=racks"], "devices"),
+        (
+            &[
+                "fabric.groups[0].name=racks",
+                "fabric.groups[0].devices={eth1}",
+                "clusterRights=false",
+                "gateway.enabled=false",
+            ],
+            "which needs clusterRights=true",
+        ),
         (&["injector.failurePolicy=Maybe"], "failurePolicy"),
     ] {
         let (is_good, _, error) = template(values);

@@ -67,7 +67,8 @@ pub use own::{StoredKey, check_stored_key};
 pub use peering::admission::JoinError;
 pub use peering::bundles::{JoinBundles, NamedBundle};
 pub use pods::{
-    Announcing, Asking, Following, PodEvent, PodId, PodOptions, Pods, PodsError, ProvenPod, Proving,
+    Announcing, Asking, Following, PartAccounts, PodEvent, PodId, PodOptions, Pods, PodsError,
+    ProvenPod, Proving,
 };
 pub use resources::{
     RefusalReason, Reporting, Resource, ResourceEvent, ResourceKind, ResourceName, ResourceStatus,

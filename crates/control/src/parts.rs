@@ -274,7 +274,9 @@ impl Parts {
         ));
         if let Some(cluster) = self.cluster.clone() {
             let root = RootPin::of(self.authority.network(), self.authority.root_der());
-            background.spawn_until_stop(cluster.clone().announce(root));
+            for at in cluster.roots() {
+                background.spawn_until_stop(cluster.clone().announce(at.clone(), root.clone()));
+            }
             let (keys, store) = (self.keys.clone(), self.store.clone());
             background.spawn_until_stop(Lifetimes { cluster, keys, store }.follow());
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tollway_identity::RootPin;
-use tollway_model::{Instance, KubeName, ServiceName};
+use tollway_model::{AgentAccount, Instance, KubeName, ServiceName};
 use tonic::Status;
 use tracing::{info, warn};
 
@@ -127,10 +127,18 @@ pub trait Pods: Send + Sync + fmt::Debug {
 #[derive(Clone, Debug)]
 pub struct PodOptions {
     pub pods: Arc<dyn Pods>,
-    /// Pods of this service account are gateways of the network. `None`: no pod is one.
+    pub parts: PartAccounts,
+    /// ConfigMaps that receive the pin of this network's root.
+    pub roots: Vec<KubeName>,
+}
+
+/// Whose pods are parts of the mesh; no other pod is one.
+#[derive(Clone, Debug, Default)]
+pub struct PartAccounts {
+    /// Pods of this service account are gateways of the network.
     pub gateways: Option<KubeName>,
-    /// The ConfigMap that receives the pin of this network's root. `None`: none does.
-    pub root: Option<KubeName>,
+    /// Pods of these service accounts are agents of groups of neighbours.
+    pub agents: Vec<AgentAccount>,
 }
 
 /// The pods of a network's cluster. Clones share the bound and what is known of pods.
@@ -147,11 +155,15 @@ impl Cluster {
         Self { options, reviews, enrolled: Arc::default() }
     }
 
-    /// Makes the root known in the cluster, as often as that fails.
-    pub(crate) async fn announce(self, root: RootPin) {
-        let Some(at) = &self.options.root else { return };
+    /// ConfigMaps that are to have the root.
+    pub(crate) fn roots(&self) -> &[KubeName] {
+        &self.options.roots
+    }
+
+    /// Writes the root into a ConfigMap, again as often as that fails.
+    pub(crate) async fn announce(self, at: KubeName, root: RootPin) {
         let mut pause = ANNOUNCED_AGAIN_AFTER;
-        while let Err(error) = self.options.pods.announce(at, &root).await {
+        while let Err(error) = self.options.pods.announce(&at, &root).await {
             let hint = "it needs the rights to get, create and patch this ConfigMap";
             warn!(configmap = %at, %error, hint, "the root pin is not written");
             tokio::time::sleep(pause).await;
@@ -201,6 +213,6 @@ impl Cluster {
 
     /// Whether a pod may have the identity that is asked for.
     pub(crate) fn allows(&self, pod: &ProvenPod, claim: &Claim) -> Result<(), Refusal> {
-        decide_pod(pod, claim, self.options.gateways.as_ref()).map_err(Refusal::Pod)
+        decide_pod(pod, claim, &self.options.parts).map_err(Refusal::Pod)
     }
 }

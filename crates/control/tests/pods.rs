@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use support::{Member, Network, PATIENCE, Registration, Watch, bootstrap_by, issue_by, workload};
 use tokio::sync::{mpsc, watch};
 use tollway_control::{
-    Announcing, Asking, Following, Options, PodEvent, PodId, PodOptions, Pods, PodsError,
-    ProvenPod, Proving,
+    Announcing, Asking, Following, Options, PartAccounts, PodEvent, PodId, PodOptions, Pods,
+    PodsError, ProvenPod, Proving,
 };
 use tollway_identity::{KeyPair, RootPin};
 use tollway_model::{ErrorCode, KubeName};
@@ -26,9 +27,9 @@ use tonic::{Code, Status};
 #[derive(Debug, Default)]
 struct TestCluster {
     asked: AtomicU64,
-    /// Announcements that have failed, and the one that has not.
+    /// Announcements that have failed, and those that have not.
     refused: AtomicU64,
-    announced: watch::Sender<Option<(String, String)>>,
+    announced: watch::Sender<BTreeMap<String, String>>,
     /// Where the control plane takes events, once it follows pods.
     events: watch::Sender<Option<mpsc::Sender<PodEvent>>>,
     /// UIDs of pods that do not run.
@@ -78,7 +79,7 @@ impl Pods for TestCluster {
             if is_first {
                 return Err(PodsError::Unavailable("configmaps is forbidden".to_owned()));
             }
-            self.announced.send_replace(Some((at.to_string(), root.to_string())));
+            self.announced.send_modify(|all| drop(all.insert(at.to_string(), root.to_string())));
             Ok(())
         })
     }
@@ -98,8 +99,12 @@ impl World {
     async fn start_with(adjust: impl FnOnce(&mut Options)) -> Self {
         let cluster = Arc::new(TestCluster::default());
         let pods: Arc<dyn Pods> = Arc::<TestCluster>::clone(&cluster);
-        let gateways = Some("default/edge".parse().unwrap());
-        let options = PodOptions { pods, gateways, root: Some("tollway/root".parse().unwrap()) };
+        let parts = PartAccounts {
+            gateways: Some("default/edge".parse().unwrap()),
+            agents: vec!["default/racks=racks".parse().unwrap()],
+        };
+        let roots = ["tollway/root", "elsewhere/root"].map(|at| at.parse().unwrap()).to_vec();
+        let options = PodOptions { pods, parts, roots };
         let mut network = Network::start_with("west", |o| {
             o.pods = Some(options);
             adjust(o);
@@ -167,9 +172,11 @@ impl World {
 async fn the_root_is_made_known_in_the_cluster_also_after_a_failure() {
     let world = World::start().await;
     let mut announced = world.cluster.announced.subscribe();
-    let written = announced.wait_for(Option::is_some).await.unwrap().clone();
-    assert_eq!(written, Some(("tollway/root".to_owned(), world.root.to_string())));
-    assert!(world.cluster.refused.load(Ordering::Relaxed) >= 2);
+    let written = announced.wait_for(|all| all.len() == 2).await.unwrap().clone();
+    let root = world.root.to_string();
+    let wanted = ["elsewhere/root", "tollway/root"].map(|at| (at.to_owned(), root.clone()));
+    assert_eq!(written, wanted.into());
+    assert_eq!(world.cluster.refused.load(Ordering::Relaxed), 3, "one had to be tried again");
 }
 
 fn code(status: &Status) -> Option<ErrorCode> {
@@ -194,6 +201,7 @@ async fn a_pod_gets_the_identity_of_its_own_app_and_no_other() {
         ("stock.bank", "stock-1", "has no identity of namespace bank"),
         ("stock", "stock-2", "is not the instance stock-2"),
         ("gateway.tollway", "stock-1", "is not that of gateways"),
+        ("fabric-racks.tollway", "stock-1", "is not that of agents of the group racks"),
         ("control.tollway", "stock-1", "no pod has the identity"),
     ] {
         let refused = world.refused("stock.good.x", service, instance).await;
@@ -209,6 +217,19 @@ async fn a_pod_of_the_named_service_account_is_a_gateway_and_no_app() {
     world.enrol("edge.good.x", "gateway.tollway", "edge-1").await.unwrap();
     let refused = world.refused("edge.good.x", "edge", "edge-1").await;
     assert!(refused.message().contains("it is no app"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_pod_of_a_named_service_account_is_an_agent_of_its_group_alone() {
+    let world = World::start().await;
+    world.enrol("racks.good.x", "fabric-racks.tollway", "racks-1").await.unwrap();
+    for (service, words) in [
+        ("fabric-rooms.tollway", "is not that of agents of the group rooms"),
+        ("gateway.tollway", "is not that of gateways"),
+    ] {
+        let refused = world.refused("racks.good.x", service, "racks-1").await;
+        assert!(refused.message().contains(words), "{refused}");
+    }
 }
 
 #[tokio::test]

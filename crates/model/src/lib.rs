@@ -5,6 +5,7 @@
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
 mod address;
+mod agent_account;
 pub mod call_trace;
 mod chain;
 mod config;
@@ -29,6 +30,7 @@ mod trace;
 pub mod traffic_policy;
 
 pub use address::{AddressKind, AddressRange, AddressRangeError, plain_address};
+pub use agent_account::{AgentAccount, AgentAccountError};
 pub use chain::chain;
 pub use config::RunningConfig;
 pub use egress::{Egress, EgressDefault, HostName};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use schemars::{Schema, json_schema};
 use tollway_config::{AppScheme, request_path};
-use tollway_model::{AddressRange, AreaName, KubeName, Label, TrustDomain};
+use tollway_model::{AddressRange, AgentAccount, AreaName, KubeName, Label, TrustDomain};
 use tollway_proxy::mesh::{RootPin, Targets};
 use tollway_proxy::{FrontTarget, MeshProtocol};
 use tollway_routing::SamplingRatio;
@@ -139,6 +139,7 @@ text_values! {
     Targets: "127.0.0.1:15010,[2001:db8::2]:15010", any_text();
     RootPin: "tollway1-root.west.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", any_text();
     KubeName: "tollway/gateway", pattern("^[^/]+/[^/]+$");
+    AgentAccount: "tollway-fabric/racks=racks", pattern("^[^/]+/[^/=]+=[^=]+$");
     IpAddr: "127.0.0.1", pattern(IP);
     SocketAddr: "127.0.0.1:8443", pattern(ADDRESS);
     AddressRange: "10.2.0.0/16", pattern(RANGE);

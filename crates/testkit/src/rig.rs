@@ -41,14 +41,19 @@ impl Rig {
 
     /// Kills a machine with all that runs on it, as if its power failed.
     pub fn kill_machine(&self, name: &str) -> Result<()> {
-        let file = self.machine(name).join("pid");
-        let text = std::fs::read_to_string(&file)
-            .with_context(|| format!("could not read {}", file.display()))?;
-        let pid = running(&text);
-        let pid = pid.with_context(|| format!("{} names no running process", file.display()))?;
+        let pid = self.first_process(name)?;
         kill_process(pid, Signal::KILL)
             .with_context(|| format!("could not kill machine {name}"))?;
+        let file = self.machine(name).join("pid");
         std::fs::remove_file(&file).with_context(|| format!("could not remove {}", file.display()))
+    }
+
+    /// The first process of a machine, which is in all of its namespaces.
+    pub fn first_process(&self, machine: &str) -> Result<Pid> {
+        let file = self.machine(machine).join("pid");
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("could not read {}", file.display()))?;
+        running(&text).with_context(|| format!("{} names no running process", file.display()))
     }
 
     /// Starts a killed machine again, and waits until its process is there.

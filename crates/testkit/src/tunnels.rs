@@ -70,8 +70,16 @@ impl Tunnels {
     /// `None` where namespaces are not permitted. `name` is used in messages only.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
+        let middle = NetNs::create(&format!("{name} middle")).ok()?;
+        Self::around(name, middle, || Command::new("sh"))
+    }
+
+    /// The same around a machine that is there already. `shell` is a shell that starts where processes of the
+    /// machine are seen: a program on it can find the hosts' namespaces.
+    #[must_use]
+    pub fn around(name: &str, middle: NetNs, shell: impl Fn() -> Command) -> Option<Self> {
         let make = |side: &str| NetNs::create(&format!("{name} {side}")).ok();
-        let (a, middle, b) = (make("a")?, make("middle")?, make("b")?);
+        let (a, b) = (make("a")?, make("b")?);
         let [ga, gb] = DEVICES;
         cable(&a, "ag", GUEST_A.host_mac, &middle, ga, [0x02, 0, 0, 0, 1, 1]);
         cable(&b, "bg", GUEST_B.host_mac, &middle, gb, [0x02, 0, 0, 0, 2, 1]);
@@ -81,8 +89,8 @@ impl Tunnels {
         host(&tunnels.a, "ag", GUEST_A, "10.1.0.1", "1");
         host(&tunnels.b, "bg", GUEST_B, "10.2.0.1", "2");
         for side in [Side::A, Side::B] {
-            let mut holder = Command::new("sleep");
-            holder.arg("600").stdin(Stdio::null());
+            let mut holder = shell();
+            holder.args(["-c", "exec sleep 600"]).stdin(Stdio::null());
             tunnels.holders.push(spawn_in(tunnels.namespace(side), holder));
         }
         Some(tunnels)

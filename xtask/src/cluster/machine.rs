@@ -112,6 +112,8 @@ pub(super) fn boot(state: &State, cluster: &Cluster, machine: &Machine) -> Resul
     rustix::system::sethostname(machine.name.as_bytes()).context("could not set the host name")?;
     mount_folders(state, &settings, cluster, &folder)?;
     mount_cgroups()?;
+    // Where programs and tables in the kernel are pinned; other machines have it from systemd.
+    at("/sys/fs/bpf", |bpf| mount("bpf", bpf, "bpf", MountFlags::empty(), Some(c"mode=700")))?;
     at("/proc", |proc| {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", proc, "proc", flags, None)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use tollway_control::{ControlPlane, Options, PodOptions};
+use tollway_control::{ControlPlane, Options, PartAccounts, PodOptions};
 use tollway_kube::{BundleSecret, Cluster, CustomResources, ResourceSources, ServingMark};
 use tollway_model::{EgressDefault, KubeName};
 use tollway_settings::reload::watch;
@@ -44,8 +44,8 @@ pub(crate) fn run(given: Given<Control>, flags: Flags) -> Result<()> {
 /// What of a Kubernetes cluster is wanted.
 struct Wanted {
     gives_identities: bool,
-    gateways: Option<KubeName>,
-    root: Option<KubeName>,
+    parts: PartAccounts,
+    roots: Vec<KubeName>,
     resources: ResourceSources,
     services: bool,
     joins: Option<KubeName>,
@@ -57,8 +57,11 @@ impl Wanted {
     fn of(settings: &Control) -> Self {
         Self {
             gives_identities: settings.kubernetes,
-            gateways: settings.kubernetes_gateways.clone(),
-            root: settings.kubernetes_root.clone(),
+            parts: PartAccounts {
+                gateways: settings.kubernetes_gateways.clone(),
+                agents: settings.kubernetes_fabric.clone(),
+            },
+            roots: settings.kubernetes_root.clone(),
             resources: ResourceSources {
                 own: settings.kubernetes_resources,
                 gateway_api: settings.kubernetes_gateway_api,
@@ -81,8 +84,8 @@ impl Wanted {
             options.join_bundles = Some(Arc::new(BundleSecret::of(cluster, at)));
         }
         if self.gives_identities {
-            let (gateways, root) = (self.gateways, self.root);
-            options.pods = Some(PodOptions { pods: Arc::new(cluster.clone()), gateways, root });
+            let (parts, roots) = (self.parts, self.roots);
+            options.pods = Some(PodOptions { pods: Arc::new(cluster.clone()), parts, roots });
         }
     }
 }

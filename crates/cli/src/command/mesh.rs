@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tollway_identity::KeyExchange;
 use tollway_launch::random_instance;
@@ -36,23 +36,32 @@ pub(crate) fn common_options(member: Member, role: Role, live: Live) -> Result<C
 /// By what a part proves who it is: the token of its pod, or a join token.
 ///
 /// # Errors
-/// When one of the two settings of a pod is missing.
+/// When one of the two settings of a pod is missing, or both ways are given.
 pub(crate) fn token_source(
     token_file: Option<PathBuf>,
     pod: (Option<PathBuf>, Option<RootPin>),
     may_be_open: bool,
-) -> Result<TokenSource> {
+) -> Result<TokenSource, ProofError> {
     match pod {
-        (Some(_), Some(_)) if token_file.is_some() => {
-            bail!("--token-file and --pod-token-file are two ways to join; give one of them")
-        }
+        (Some(_), Some(_)) if token_file.is_some() => Err(ProofError::Two),
         (Some(file), Some(root)) => Ok(TokenSource::Pod(PodToken { file, root })),
-        (Some(_), None) => bail!(
-            "--pod-token-file needs --root-pin: what `tollway identity root` prints where the control plane runs"
-        ),
-        (None, Some(_)) => bail!("--root-pin is for a pod, whose token --pod-token-file names"),
+        (Some(_), None) => Err(ProofError::NoRoot),
+        (None, Some(_)) => Err(ProofError::NoPod),
         (None, None) => Ok(TokenSource::of(token_file, may_be_open)),
     }
+}
+
+/// Why settings do not show by what a part proves who it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProofError {
+    #[error("--token-file and --pod-token-file are two ways to join; give one of them")]
+    Two,
+    #[error(
+        "--pod-token-file needs --root-pin: what `tollway identity root` prints where the control plane runs"
+    )]
+    NoRoot,
+    #[error("--root-pin is for a pod, whose token --pod-token-file names")]
+    NoPod,
 }
 
 /// How the keys of connections are agreed on.

@@ -191,7 +191,7 @@ fn token_of_environment() -> Result<TokenSource> {
     let root = std::env::var(ROOT_PIN).ok().filter(|text| !text.is_empty());
     let root = root.map(|text| text.parse()).transpose();
     let root = root.with_context(|| format!("the variable {ROOT_PIN} cannot be read"))?;
-    token_source(path(TOKEN_FILE), (path(POD_TOKEN_FILE), root), may_be_open)
+    Ok(token_source(path(TOKEN_FILE), (path(POD_TOKEN_FILE), root), may_be_open)?)
 }
 
 /// Where the app is; of several addresses of a host first one of IPv4, as most apps listen there.

@@ -1,11 +1,11 @@
 //! Which identity a pod may have. Pure.
 
 use thiserror::Error;
-use tollway_model::{ErrorCode, KubeName};
+use tollway_model::{ErrorCode, Group, KubeName};
 
-use super::ProvenPod;
+use super::{PartAccounts, ProvenPod};
 use crate::connections::is_system;
-use crate::issue::Claim;
+use crate::issue::{Claim, agents_group};
 use crate::tokens::is_gateway;
 
 /// Longest token that is reviewed, in bytes; they have one or two thousand.
@@ -45,6 +45,10 @@ pub(crate) enum PodRefusal {
         "pod {pod} runs as the service account {account}, which is not that of gateways (--kubernetes-gateways)"
     )]
     NotAGateway { pod: String, account: String },
+    #[error(
+        "pod {pod} runs as the service account {account}, which is not that of agents of the group {group} (--kubernetes-fabric)"
+    )]
+    NotAnAgent { pod: String, account: String, group: Group },
     #[error("no pod has the identity of {asked}, which is a part of the mesh")]
     System { asked: String },
 }
@@ -60,6 +64,7 @@ impl PodRefusal {
             | Self::App { .. }
             | Self::Instance { .. }
             | Self::NotAGateway { .. }
+            | Self::NotAnAgent { .. }
             | Self::System { .. } => ErrorCode::TokenRefused,
         }
     }
@@ -84,19 +89,23 @@ pub(super) fn decide_shape(token: &str) -> Result<(), PodRefusal> {
     Ok(())
 }
 
-/// Whether `pod` may have the identity of `claim`. Pods of the service account `gateways` are gateways,
-/// and no other part of the mesh is a pod.
+/// Whether `pod` may have the identity of `claim`. Pods of the service accounts of `parts` are gateways and
+/// agents, and no other part of the mesh is a pod.
 pub(super) fn decide_pod(
     pod: &ProvenPod,
     claim: &Claim,
-    gateways: Option<&KubeName>,
+    parts: &PartAccounts,
 ) -> Result<(), PodRefusal> {
     let (service, asked) = (&claim.service, claim.service.to_string());
     let (name, namespace) = (pod.name.clone(), pod.namespace.clone());
+    let own = KubeName { namespace: namespace.clone(), name: pod.service_account.clone() };
     if is_gateway(service) {
-        let own = KubeName { namespace: namespace.clone(), name: pod.service_account.clone() };
-        if gateways != Some(&own) {
+        if parts.gateways.as_ref() != Some(&own) {
             return Err(PodRefusal::NotAGateway { pod: name, account: own.to_string() });
+        }
+    } else if let Some(group) = agents_group(service) {
+        if !parts.agents.iter().any(|agents| agents.account == own && agents.group == group) {
+            return Err(PodRefusal::NotAnAgent { pod: name, account: own.to_string(), group });
         }
     } else if is_system(service) {
         return Err(PodRefusal::System { asked });
@@ -145,20 +154,24 @@ mod tests {
         }
     }
 
+    fn none() -> PartAccounts {
+        PartAccounts::default()
+    }
+
     #[test]
     fn a_pod_has_the_identity_of_its_own_app_in_its_own_namespace_and_no_other() {
         let stock = pod(Some("stock"));
         for instance in ["stock-7d9f-x2x", UID] {
-            assert_eq!(decide_pod(&stock, &claim("shop", "stock", instance), None), Ok(()));
+            assert_eq!(decide_pod(&stock, &claim("shop", "stock", instance), &none()), Ok(()));
         }
-        assert_eq!(decide_pod(&stock, &claim("Shop", "STOCK", UID), None), Ok(()));
-        let refused = |pod: &ProvenPod, claim: Claim| decide_pod(pod, &claim, None).unwrap_err();
+        assert_eq!(decide_pod(&stock, &claim("Shop", "STOCK", UID), &none()), Ok(()));
+        let refused = |pod: &ProvenPod, claim: Claim| decide_pod(pod, &claim, &none()).unwrap_err();
         let other = refused(&stock, claim("bank", "stock", UID));
         assert!(matches!(other, PodRefusal::Namespace { .. }), "{other}");
         let other = refused(&stock, claim("shop", "orders", UID));
         assert!(other.to_string().contains("is not the app orders, it is stock"), "{other}");
-        let none = refused(&pod(None), claim("shop", "stock", UID));
-        assert!(none.to_string().contains("it is no app"), "{none}");
+        let no_app = refused(&pod(None), claim("shop", "stock", UID));
+        assert!(no_app.to_string().contains("it is no app"), "{no_app}");
         for instance in ["stock-7d9f-x2", "stock-7d9f-x2xx", "i-1"] {
             let other = refused(&stock, claim("shop", "stock", instance));
             assert!(matches!(other, PodRefusal::Instance { .. }), "{other}");
@@ -168,30 +181,63 @@ mod tests {
     #[test]
     fn only_pods_of_the_named_service_account_are_gateways() {
         let gateway = claim(SYSTEM_NAMESPACE, GATEWAY_APP, UID);
-        let account = |namespace: &str, name: &str| KubeName {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+        let of = |account: &str| PartAccounts {
+            gateways: Some(account.parse().unwrap()),
+            agents: vec!["shop/edge=racks".parse().unwrap()],
         };
-        let edge = account("shop", "edge");
-        assert_eq!(decide_pod(&pod(None), &gateway, Some(&edge)), Ok(()));
-        for other in [None, Some(account("shop", "other")), Some(account("bank", "edge"))] {
-            let refused = decide_pod(&pod(Some("gateway")), &gateway, other.as_ref());
+        let edge = of("shop/edge");
+        assert_eq!(decide_pod(&pod(None), &gateway, &edge), Ok(()));
+        for other in [none(), of("shop/other"), of("bank/edge")] {
+            let refused = decide_pod(&pod(Some("gateway")), &gateway, &other);
             assert!(matches!(refused, Err(PodRefusal::NotAGateway { .. })), "{refused:?}");
         }
         let mut of_the_mesh = pod(Some("control"));
         of_the_mesh.namespace = SYSTEM_NAMESPACE.to_owned();
         let control = claim(SYSTEM_NAMESPACE, "control", UID);
-        let refused = decide_pod(&of_the_mesh, &control, Some(&edge));
+        let refused = decide_pod(&of_the_mesh, &control, &edge);
         assert!(matches!(refused, Err(PodRefusal::System { .. })), "{refused:?}");
         let another = claim(SYSTEM_NAMESPACE, GATEWAY_APP, "i-1");
-        let refused = decide_pod(&pod(None), &another, Some(&edge));
+        let refused = decide_pod(&pod(None), &another, &edge);
+        assert!(matches!(refused, Err(PodRefusal::Instance { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn only_pods_of_a_service_account_of_the_group_are_its_agents() {
+        let agent = |group: &str, instance: &str| {
+            claim(SYSTEM_NAMESPACE, &format!("fabric-{group}"), instance)
+        };
+        let of = |accounts: &[&str]| PartAccounts {
+            gateways: Some("shop/edge".parse().unwrap()),
+            agents: accounts.iter().map(|account| account.parse().unwrap()).collect(),
+        };
+        let both = of(&["bank/edge=racks", "shop/edge=racks", "shop/edge=rooms"]);
+        for group in ["racks", "rooms", "RACKS"] {
+            assert_eq!(decide_pod(&pod(None), &agent(group, UID), &both), Ok(()));
+        }
+        let others = [
+            none(),
+            of(&[]),
+            of(&["shop/edge=rooms"]),
+            of(&["shop/other=racks"]),
+            of(&["bank/edge=racks"]),
+        ];
+        for other in others {
+            let refused = decide_pod(&pod(Some("fabric-racks")), &agent("racks", UID), &other);
+            let Err(refused @ PodRefusal::NotAnAgent { .. }) = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(refused.to_string().contains("of agents of the group racks"), "{refused}");
+        }
+        let refused = decide_pod(&pod(None), &agent("racks", "i-1"), &both);
         assert!(matches!(refused, Err(PodRefusal::Instance { .. })), "{refused:?}");
     }
 
     #[test]
     fn what_is_no_token_is_not_reviewed() {
         assert_eq!(decide_shape("eyJ.eyJ_-.c2ln"), Ok(()));
-        let long = format!("a.{}.b", "c".repeat(TOKEN_BYTES_LIMIT));
+        let longest = format!("a.{}.b", "c".repeat(TOKEN_BYTES_LIMIT - 4));
+        assert_eq!(decide_shape(&longest), Ok(()));
+        let long = format!("a.{}.b", "c".repeat(TOKEN_BYTES_LIMIT - 3));
         for text in ["", "a", "a.b", "a.b.c.d", "a..c", "a.b.c d", "a.b.\n", "tollway1.é.c", &long]
         {
             assert_eq!(decide_shape(text), Err(PodRefusal::Shape), "{text}");

@@ -30,6 +30,8 @@ pub(super) struct Seen {
     pub(super) etcd: Option<Part>,
     pub(super) gateway: Option<Part>,
     pub(super) injector: Option<Part>,
+    /// Agents of groups of neighbours.
+    pub(super) agents: Sight<Vec<Agents>>,
     /// What the ConfigMap has; an install without rights in the cluster has no such ConfigMap.
     pub(super) root_pin: Sight<Option<String>>,
     pub(super) webhook: Sight<Webhook>,
@@ -75,6 +77,15 @@ pub(super) struct Part {
     pub(super) wanted: i32,
     pub(super) ready: i32,
     pub(super) image: Option<String>,
+}
+
+/// The agents of a group of neighbours.
+#[derive(Clone, Debug)]
+pub(super) struct Agents {
+    pub(super) namespace: String,
+    /// Of the DaemonSet.
+    pub(super) name: String,
+    pub(super) part: Part,
 }
 
 #[derive(Clone, Debug)]
@@ -135,6 +146,7 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         }
         None => findings.push(note("there is no gateway: this network is joined with no other")),
     }
+    findings.extend(agents(&seen.agents, version));
     findings.extend(resources(&seen.resources));
     match (&seen.injector, &seen.webhook) {
         (Some(injector), Sight::There(_) | Sight::Hidden) => {
@@ -158,6 +170,23 @@ pub(super) fn judge(seen: &Seen, namespace: &str, version: &str) -> Vec<Finding>
         )),
     }
     findings
+}
+
+fn agents(agents: &Sight<Vec<Agents>>, version: &str) -> Vec<Finding> {
+    let found = match agents {
+        Sight::There(found) => found.as_slice(),
+        Sight::Absent => &[],
+        Sight::Hidden => {
+            return vec![note(
+                "you may not list daemonsets of all namespaces, so agents of the fabric are not checked",
+            )];
+        }
+    };
+    let each = found.iter().map(|Agents { namespace, name, part }| {
+        let object = format!("daemonset/{name}");
+        workload(&format!("agents {name}"), &object, part, namespace, version)
+    });
+    each.flatten().collect()
 }
 
 fn webhook(webhook: &Sight<Webhook>, namespace: &str) -> Vec<Finding> {
@@ -269,10 +298,16 @@ mod tests {
             etcd: Some(Part { image: Some("etcd:v3.6.5".to_owned()), ..part(1) }),
             gateway: Some(part(1)),
             injector: Some(part(1)),
+            agents: Sight::There(agents_of(part(1))),
             root_pin: Sight::There(Some("tollway1-root.west.x".to_owned())),
             webhook: Sight::There(Webhook { is_trusted: true, fails_open: false }),
             resources: Sight::There(CustomResources { accepted: 3, ..CustomResources::default() }),
         }
+    }
+
+    fn agents_of(part: Part) -> Vec<Agents> {
+        let [namespace, name] = ["tollway-fabric", "tollway-fabric-racks"].map(str::to_owned);
+        vec![Agents { namespace, name, part }]
     }
 
     fn bad_ones(seen: &Seen) -> Vec<String> {
@@ -289,19 +324,25 @@ mod tests {
     fn a_whole_install_is_good() {
         let findings = judge(&whole(), "tollway", "0.1.0");
         assert!(findings.iter().all(|finding| finding.grade == Grade::Good), "{findings:?}");
-        assert_eq!(findings.len(), 8);
+        assert_eq!(findings.len(), 9);
     }
 
     #[test]
     fn whatever_is_missing_is_named_with_what_to_do() {
         type Breaking = fn(&mut Seen);
-        let broken: [(&str, Breaking); 10] = [
+        let broken: [(&str, Breaking); 12] = [
             ("no native sidecars", |seen| seen.kubernetes = (1, 28)),
             ("no control plane in namespace tollway", |seen| seen.control = None),
             ("control plane: 0 of 1", |seen| seen.control = Some(part(0))),
             ("has not written the root", |seen| seen.root_pin = Sight::There(None)),
             ("etcd: 0 of 1", |seen| seen.etcd = Some(part(0))),
             ("gateway: 0 of 1", |seen| seen.gateway = Some(part(0))),
+            ("agents tollway-fabric-racks: 0 of 1", |seen| {
+                seen.agents = Sight::There(agents_of(part(0)));
+            }),
+            ("agents tollway-fabric-racks: 0 of 0", |seen| {
+                seen.agents = Sight::There(agents_of(Part { wanted: 0, ..part(0) }));
+            }),
             ("one is missing", |seen| seen.webhook = Sight::Absent),
             ("does not know the injector", |seen| {
                 seen.webhook = Sight::There(Webhook { is_trusted: false, fails_open: false });
@@ -325,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_may_be_meant_is_a_note() {
-        let noted: [fn(&mut Seen); 8] = [
+        let noted: [fn(&mut Seen); 9] = [
             |seen| seen.gateway = None,
             |seen| seen.resources = Sight::Absent,
             |seen| (seen.injector, seen.webhook) = (None, Sight::Absent),
@@ -334,6 +375,7 @@ mod tests {
             // What the user may not read is no mistake of the install.
             |seen| seen.root_pin = Sight::Hidden,
             |seen| seen.webhook = Sight::Hidden,
+            |seen| seen.agents = Sight::Hidden,
             |seen| seen.resources = Sight::Hidden,
         ];
         for change in noted {

@@ -3,16 +3,19 @@
 mod judge;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use tollway_model::ObjectKind;
 
-use self::judge::{CustomResources, Part, Seen, Sight, Webhook, judge};
+use self::judge::{Agents, CustomResources, Part, Seen, Sight, Webhook, judge};
 pub use self::judge::{Finding, Grade};
 use crate::resources::{api_resource, resource_name};
 use crate::{Cluster, ROOT_PIN_KEY};
+
+/// The label of a DaemonSet of agents with the namespace of the install that they are of.
+const CONTROL_OF_AGENTS: &str = "tollway.dev/control-namespace";
 
 impl Cluster {
     /// Reads an install and judges it; `version` is what it should run.
@@ -38,6 +41,7 @@ impl Cluster {
             etcd: sets.get_opt("tollway-etcd").await?.map(|set| part_of_set(&set)),
             gateway: deployment("tollway-gateway").await?,
             injector: deployment("tollway-injector").await?,
+            agents: sight(self.agents_of(namespace).await.map(Some))?,
             root_pin,
             webhook: hook.map(|hook| webhook(&hook)),
             resources: self.resources_seen().await?,
@@ -47,6 +51,14 @@ impl Cluster {
 }
 
 impl Cluster {
+    /// DaemonSets of any namespace whose agents this install controls.
+    async fn agents_of(&self, namespace: &str) -> Result<Vec<Agents>, kube::Error> {
+        let sets: Api<DaemonSet> = Api::all(self.client.clone());
+        let of_install = format!("app.kubernetes.io/name=tollway,{CONTROL_OF_AGENTS}={namespace}");
+        let listed = sets.list(&ListParams::default().labels(&of_install)).await?;
+        Ok(listed.items.iter().map(agents).collect())
+    }
+
     /// What the status of every custom resource says; absent where the cluster does not define them.
     async fn resources_seen(&self) -> Result<Sight<CustomResources>, kube::Error> {
         let mut seen = CustomResources::default();
@@ -67,6 +79,20 @@ impl Cluster {
             }
         }
         Ok(Sight::There(seen))
+    }
+}
+
+fn agents(set: &DaemonSet) -> Agents {
+    let (spec, status) = (set.spec.as_ref(), set.status.as_ref());
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    Agents {
+        namespace: text(&set.metadata.namespace),
+        name: text(&set.metadata.name),
+        part: Part {
+            wanted: status.map_or(0, |status| status.desired_number_scheduled),
+            ready: status.map_or(0, |status| status.number_ready),
+            image: spec.and_then(|spec| image(&spec.template)),
+        },
     }
 }
 

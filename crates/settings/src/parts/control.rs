@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tollway_model::{AddressRange, KubeName, NetworkName, TrustDomain};
+use tollway_model::{AddressRange, AgentAccount, KubeName, NetworkName, TrustDomain};
 
 use super::Log;
 use crate::serial::part;
@@ -76,10 +76,13 @@ pub struct Control {
     /// The service account whose pods are gateways of this network [default: none].
     #[setting(form = "NAMESPACE/NAME")]
     pub kubernetes_gateways: Option<KubeName>,
-    /// The ConfigMap that receives the name of this network, and the pin of its root, for those who
-    /// inject sidecars [default: none].
+    /// A service account whose pods are agents of a group of neighbours.
+    #[setting(form = "NAMESPACE/NAME=GROUP")]
+    pub kubernetes_fabric: Vec<AgentAccount>,
+    /// A ConfigMap that receives the name of this network, and the pin of its root, for those who
+    /// inject sidecars.
     #[setting(form = "NAMESPACE/NAME", needs(&["kubernetes"]))]
-    pub kubernetes_root: Option<KubeName>,
+    pub kubernetes_root: Vec<KubeName>,
     /// Make objects of this network of the custom resources of the cluster: each Policy, Route,
     /// TrafficPolicy, Failover and Egress of every namespace.
     #[setting(needs(&["kubernetes"]))]

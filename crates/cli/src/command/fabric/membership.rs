@@ -7,8 +7,10 @@ use tollway_identity::SYSTEM_NAMESPACE;
 use tollway_launch::random_instance;
 use tollway_model::{Group, Instance, Label, NameError};
 use tollway_proxy::mesh::{
-    MeshClient, MeshConfig, MeshError, Role, StateDirectory, Targets, TokenSource,
+    MeshClient, MeshConfig, MeshError, Role, RootPin, StateDirectory, Targets,
 };
+
+use crate::command::mesh::{ProofError, token_source};
 
 /// The control plane of an agent, and its right to join.
 #[derive(Args)]
@@ -21,6 +23,13 @@ pub(crate) struct MemberArgs {
     /// `TOLLWAY_TOKEN` is read.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// File with the token of this pod's service account, for the audience `tollway`, in place of a
+    /// join token.
+    #[arg(long, value_name = "FILE")]
+    pod_token_file: Option<PathBuf>,
+    /// The root of the network that the pod joins, as `tollway identity root` prints it.
+    #[arg(long, value_name = "PIN")]
+    root_pin: Option<RootPin>,
     /// Folder in which the identity is kept, so that a restart needs no new token; of this user and
     /// closed to others, made if it does not exist.
     #[arg(long, value_name = "DIR")]
@@ -50,6 +59,8 @@ pub(crate) enum MemberError {
     Name(#[from] NameError),
     #[error("{0}")]
     Mesh(#[from] MeshError),
+    #[error(transparent)]
+    Proof(#[from] ProofError),
 }
 
 impl MemberArgs {
@@ -69,7 +80,8 @@ impl MemberArgs {
     ) -> Result<MeshClient, MemberError> {
         let role =
             Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
-        let token = TokenSource::of(self.token_file.clone(), self.allow_open_files);
+        let pod = (self.pod_token_file.clone(), self.root_pin.clone());
+        let token = token_source(self.token_file.clone(), pod, self.allow_open_files)?;
         let has_name = instance.is_none();
         let instance = instance.map_or_else(random_instance, Ok)?;
         let mut config = MeshConfig::new(self.control.clone(), token, role, instance);
