@@ -179,7 +179,7 @@ impl<'a> Part<'a> {
     fn number(self) -> Result<f64, Misfit> {
         #[expect(clippy::cast_precision_loss, reason = "so Go reads them")]
         match self.scalar() {
-            Some((_, Resolved::Float(number))) => Ok(number),
+            Some((_, Resolved::Float(number))) if number.is_finite() => Ok(number),
             Some((_, Resolved::Int(number))) => Ok(number as f64),
             Some((_, Resolved::Uint(number))) => Ok(number as f64),
             Some((_, Resolved::Null)) => Ok(0.0),
@@ -302,7 +302,7 @@ impl<'de> Deserializer<'de> for Part<'_> {
                 Resolved::Bool(yes) => visitor.visit_bool(*yes),
                 Resolved::Int(number) => visitor.visit_i64(*number),
                 Resolved::Uint(number) => visitor.visit_u64(*number),
-                Resolved::Float(number) => visitor.visit_f64(*number),
+                Resolved::Float(_) => visitor.visit_f64(self.number()?),
                 Resolved::Text => visitor.visit_str(written),
             },
         }

@@ -53,7 +53,9 @@ fn number(text: &str) -> Option<Resolved> {
     if let Some(number) = integer(&plain) {
         return Some(number);
     }
-    is_float(&plain).then(|| plain.parse().ok().map(Resolved::Float)).flatten()
+    // One that is too large is a text, as for Go: `9e72372` may be the hash of a commit.
+    let number = is_float(&plain).then(|| plain.parse().ok()).flatten();
+    number.filter(|number: &f64| number.is_finite()).map(Resolved::Float)
 }
 
 /// As Go's `ParseInt` with the base in the text: `0x`, `0o`, `0b`, or a mere `0` for octal.

@@ -83,11 +83,27 @@ fn numbers_stand_for_texts_as_go_writes_them() {
         ("'1'", "1"),
         ("!!str 1", "1"),
         ("18446744073709551615", "18446744073709551615"),
+        // Numbers that are too large for a number: hashes of commits may have this form.
+        ("9e72372", "9e72372"),
+        ("-.9e723723", "-.9e723723"),
+        ("1e-99999", "0"),
     ] {
         assert_eq!(text(written), expected, "{written}");
     }
     let raw = |reader| read("apiVersion: 010\n", reader).unwrap().value.api_version;
     assert_eq!((raw(Reader::RunFile), raw(Reader::Configuration)), ("010".into(), "010".into()));
+}
+
+#[test]
+fn what_json_has_no_number_for_is_refused() {
+    for reader in [Reader::Resource, Reader::RunFile, Reader::Configuration] {
+        for text in [".inf", "-.Inf", ".nan"] {
+            let node = only_document(text, reader, "a.yaml").unwrap().unwrap();
+            let any = decode::<serde_json::Value>(&node, reader, "a.yaml").unwrap_err();
+            assert!(any.to_string().contains("expected a number, found"), "{any}");
+            decode::<f64>(&node, reader, "a.yaml").unwrap_err();
+        }
+    }
 }
 
 #[test]
