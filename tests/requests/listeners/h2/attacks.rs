@@ -36,6 +36,9 @@ pub(super) const OF_FRAMES: u64 = 24 << 20;
 /// (`live_head_bytes`, 4 MiB) on both sides of a process, and what it takes for good when it first
 /// works hard.
 pub(super) const OF_REQUESTS: u64 = 32 << 20;
+/// Heads that expand, of requests that are refused: what [`OF_REQUESTS`] has, and less than one block of a
+/// bomb.
+const OF_HEADS: u64 = 48 << 20;
 /// A thousand answers, of each what waits before its source is held back (`pipe_bytes`, 64 KiB) and
 /// what one read may add to it.
 pub(super) const OF_ANSWERS: u64 = 160 << 20;
@@ -141,8 +144,8 @@ fn heads(to: &Target) -> Vec<Named> {
     vec![
         refused("CONTINUATION without content", without_content).grows(OF_FRAMES),
         refused("CONTINUATION without end", without_end).grows(OF_FRAMES),
-        held("HPACK bomb", bombs).grows(OF_FRAMES),
-        held("cookie crumbs", crumbs).grows(OF_FRAMES),
+        held("HPACK bomb", bombs).grows(OF_HEADS),
+        held("cookie crumbs", crumbs).grows(OF_HEADS),
         held("small HPACK bombs on streams that are held", small_bombs),
     ]
 }
