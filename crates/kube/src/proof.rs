@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(refused(|s| s["user"] = Value::Null), "`` is no service account");
         assert_eq!(refused(|s| s["user"]["extra"] = Value::Null), "it is bound to no pod");
         assert_eq!(refused(|s| s["user"]["extra"][POD_UID] = json!([])), "it is bound to no pod");
+        assert_eq!(refused(|s| s["user"]["extra"][POD_UID] = json!([""])), "it is bound to no pod");
         let two = refused(|s| s["user"]["extra"][POD_NAME] = json!(["a", "b"]));
         assert_eq!(two, "it is bound to no pod");
     }

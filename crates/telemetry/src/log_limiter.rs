@@ -26,10 +26,10 @@ pub(crate) fn left_out_lines() -> u64 {
 }
 
 /// Events that were logged, by kind and subject.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct LogLimiter(HashMap<&'static str, Kind>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Kind {
     logged: HashMap<String, Instant>,
     left_out: u64,

@@ -1,7 +1,6 @@
 //! The owner of what is shared: hands out shares, and evicts those that give way.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -25,16 +24,11 @@ pub(crate) struct ShareLimit {
     evicted: AtomicU64,
 }
 
+#[derive(Debug)]
 struct State {
     shares: Shares,
     tokens: HashMap<u64, Tokens>,
     log: LogLimiter,
-}
-
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("shares", &self.shares).finish_non_exhaustive()
-    }
 }
 
 /// Cancelled to evict a share, and when it is given back.
