@@ -40,6 +40,23 @@ fn fill(shares: &mut Shares, text: &str, count: usize) {
 }
 
 #[test]
+fn a_service_has_half_of_all_and_a_namespace_three_quarters() {
+    let of = |all, instance| {
+        let Limits { instance, service, namespace, all, .. } = Limits::of(all, instance);
+        [instance, service, namespace, all]
+    };
+    assert_eq!(of(16, 3), [3, 8, 12, 16]);
+    assert_eq!(of(2, 9), [2, 2, 2, 2], "at least what an instance has");
+    assert_eq!(of(0, 0), [1, 1, 1, 0]);
+}
+
+#[test]
+fn levels_are_named_in_messages() {
+    let levels = [Level::Instance, Level::Service, Level::Namespace, Level::All];
+    assert_eq!(levels.map(Level::word), ["instance", "service", "namespace", "network"]);
+}
+
+#[test]
 fn an_instance_over_its_limit_loses_its_own_oldest() {
     let mut shares = Shares::new(LIMITS);
     let first = admit(&mut shares, "a.web.shop").0.unwrap();
