@@ -32,7 +32,8 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         ("TOLLWAY_CLUSTER_RECORD", killed.clone().into()),
         ("TOLLWAY_CLUSTER_FIGURES", figures.clone().into()),
     ];
-    let ran = cluster::run_chosen(&["killed::", "figures::", "--include-ignored"], &variables);
+    let ran =
+        cluster::run_chosen(&["killed::", "etcd::", "figures::", "--include-ignored"], &variables);
     if extent == Extent::Quick {
         return ran;
     }
@@ -59,13 +60,14 @@ fn page(record: &Value) -> String {
         let figures = record["figures"].as_array().into_iter().flatten();
         figures.clone().find(|row| row["figure"] == name).cloned().unwrap_or_default()
     };
-    let (start, idle) = (figure("start"), figure("idle"));
+    let (start, idle, slices) = (figure("start"), figure("idle"), figure("slices"));
     TEMPLATE
         .replace("{{facts}}", &facts_text(&record["run"]))
         .replace("{{killed}}", killed(&record["killed"]).trim_end())
         .replace("{{pods}}", &start["pods"].to_string())
         .replace("{{starts}}", starts(&start["medians_s"]).trim_end())
         .replace("{{idle}}", self::idle(&idle).trim_end())
+        .replace("{{slices}}", self::slices(&slices).trim_end())
 }
 
 fn killed(rows: &Value) -> String {
@@ -119,6 +121,28 @@ fn idle(figure: &Value) -> String {
     text
 }
 
+fn slices(figure: &Value) -> String {
+    let whole = |field: &str| figure[field].as_u64().unwrap_or_default();
+    let [services, endpoints, changes] = ["services", "endpoints", "changes"].map(whole);
+    let mut text = format!(
+        "Of {changes} changes among {services} Services with {endpoints} endpoints:\n\n\
+         | from | median | longest |\n|---|---:|---:|\n"
+    );
+    for (field, from) in
+        [("since_kubectl_began_s", "`kubectl` begins"), ("since_kubectl_ended_s", "it has ended")]
+    {
+        let [median, worst] = ["median", "worst"].map(|of| number(&figure[field][of]));
+        let _ = writeln!(text, "| {from} | {median:.3} s | {worst:.3} s |");
+    }
+    let control = &figure["control"];
+    let (cpu, memory) = (number(&control["cpu"]), number(&control["memory_mb"]));
+    let _ = writeln!(
+        text,
+        "\nThe control plane takes {cpu:.4} of a processor and {memory:.1} MB when nothing changes."
+    );
+    text
+}
+
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
@@ -140,6 +164,10 @@ mod tests {
                 {"figure": "start", "pods": 20, "medians_s": {"none": 1.0, "idle": 1.5, "tollway": 1.75}},
                 {"figure": "idle", "seconds": 60.2, "requests": {"LIST policies": 2.0},
                  "parts": {"tollway-control-0": {"cpu": 0.0021, "memory_mb": 14.25}}},
+                {"figure": "slices", "services": 1000, "endpoints": 10_000, "changes": 40,
+                 "since_kubectl_began_s": {"median": 0.21, "worst": 0.3456},
+                 "since_kubectl_ended_s": {"median": 0.01, "worst": 0.02},
+                 "control": {"cpu": 0.0123, "memory_mb": 56.78}},
             ],
         });
         let page = page(&record);
@@ -151,6 +179,9 @@ mod tests {
             "| `tollway-control-0` | 0.0021 | 14.2 MB |",
             "in 60 s: 2.",
             "medians of 20 pods",
+            "Of 40 changes among 1000 Services with 10000 endpoints",
+            "| `kubectl` begins | 0.210 s | 0.346 s |",
+            "takes 0.0123 of a processor and 56.8 MB",
         ] {
             assert!(page.contains(row), "{row}: {page}");
         }
