@@ -12,6 +12,8 @@ use tollway_model::{AppId, Label};
 const ERROR_BYTES: usize = 256 * 1024;
 /// A key that is read as no name.
 const MERGE: &str = "<<";
+/// Longer keys are none in YAML, and as JSON a key has more bytes.
+const KEY_BYTES: usize = 1024;
 
 /// A text as a Configuration, and as a file in a folder of resources.
 pub(crate) fn dapr(data: &[u8]) {
@@ -60,6 +62,16 @@ pub(crate) fn run_file(data: &[u8]) {
     as_json(text, Reader::RunFile);
 }
 
+fn has_short_keys(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().all(|(key, value)| {
+            Value::from(key.as_str()).to_string().len() < KEY_BYTES && has_short_keys(value)
+        }),
+        Value::Array(items) => items.iter().all(has_short_keys),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
 fn is_malformed(reader: Reader) -> impl Fn(&str) -> bool {
     move |text| only_document(text, reader, "a.yaml").is_err()
 }
@@ -94,7 +106,7 @@ fn as_json(text: &str, reader: Reader) {
     };
     let Some(read) = value(text) else { return };
     let written = read.to_string();
-    if !written.contains(MERGE) {
+    if !written.contains(MERGE) && has_short_keys(&read) {
         assert_eq!(value(&written), Some(read), "as JSON it is another value: {written}");
     }
 }
